@@ -1,0 +1,44 @@
+# demo: train on real data on a local cluster.  test: the whole suite.
+# check: formatting, lint, types, layering.     bench: ours against stock.
+# Everything is installed into .venv; nothing outside this folder changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[dev,examples,tensorboard,test]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/flights/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist runs *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

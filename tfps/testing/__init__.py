@@ -1,0 +1,1 @@
+"""Real clusters for tests, in this process or one process per task."""
