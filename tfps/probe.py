@@ -1,0 +1,166 @@
+"""Is a task alive? Asked of its server with a deadline, without TensorFlow.
+
+TensorFlow's own calls to a frozen or missing server block without limit, some
+of them while holding the interpreter's lock. So whoever is about to talk to
+other tasks probes them first:
+
+`wait_until_alive(cluster, cluster.tasks('ps'), timeout_secs=60)`
+"""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import enum
+import re
+import time
+from typing import Any
+
+from google.protobuf import empty_pb2
+from google.protobuf import unknown_fields
+import grpc
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+
+_CHANNEL_OPTIONS = (
+  ('grpc.enable_http_proxy', 0),
+  # A pool of its own, so that a refused connection leaves no backoff behind
+  # that would fail the next probe of a task that has come up meanwhile.
+  ('grpc.use_local_subchannel_pool', 1),
+)
+_DEVICE_NAME = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)/')
+
+
+class State(enum.Enum):
+  """What a probe found at a task's address."""
+
+  ALIVE = 'alive'
+  HUNG = 'does not answer'
+  DEAD = 'unreachable'
+  WRONG_TASK = 'another task'
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+  """The result of one probe.
+
+  Attributes:
+    task: who was asked for.
+    address: where, as 'host:port'.
+    state: what was found.
+    incarnation: a number that changes when the task restarts; None unless a
+      TensorFlow server answered.
+    detail: the finding in words, such as 'is worker:1, not ps:0'.
+  """
+
+  task: cluster_lib.Task
+  address: str
+  state: State
+  incarnation: int | None = None
+  detail: str = ''
+
+  def __str__(self) -> str:
+    return f'{self.task} at {self.address} {self.detail}'
+
+
+def probe(
+  task: cluster_lib.Task, address: str, *, timeout_secs: float = 2.0
+) -> Status:
+  """Asks the server at an address who it is."""
+  try:
+    answer = _get_status(address, timeout_secs=timeout_secs)
+    found, incarnation = _identity(answer)
+  except grpc.RpcError as error:
+    state, detail = _failure(error)
+    return Status(task, address, state, detail=detail)
+  except ValueError:
+    return Status(
+      task, address, State.WRONG_TASK, detail='is not a TensorFlow server'
+    )
+  if found != task:
+    detail = f'is {found}, not {task}'
+    return Status(task, address, State.WRONG_TASK, incarnation, detail)
+  return Status(task, address, State.ALIVE, incarnation, 'is alive')
+
+
+def wait_until_alive(
+  cluster: cluster_lib.Cluster,
+  tasks: Iterable[cluster_lib.Task],
+  *,
+  timeout_secs: float,
+) -> None:
+  """Returns once each task's server answers as that task.
+
+  Args:
+    cluster: where the tasks' addresses are.
+    tasks: the tasks to wait for.
+    timeout_secs: how long to wait for all of them together.
+
+  Raises:
+    errors.UnreachableError: names each silent task, its address and state.
+  """
+  deadline = time.monotonic() + timeout_secs
+  waiting = list(tasks)
+  pause = 0.05
+  while True:
+    statuses = [_probe_by(deadline, cluster, task) for task in waiting]
+    silent = [s for s in statuses if s.state is not State.ALIVE]
+    if not silent:
+      return
+    if time.monotonic() + pause > deadline:
+      raise errors.UnreachableError(_complaint(silent, timeout_secs))
+    waiting = [status.task for status in silent]
+    time.sleep(pause)
+    pause = min(2 * pause, 1.0)
+
+
+def _probe_by(
+  deadline: float, cluster: cluster_lib.Cluster, task: cluster_lib.Task
+) -> Status:
+  left = max(0.2, min(2.0, deadline - time.monotonic()))
+  return probe(task, cluster.address(task), timeout_secs=left)
+
+
+def _complaint(silent: list[Status], timeout_secs: float) -> str:
+  found = '; '.join(str(status) for status in silent)
+  return (
+    f'After {timeout_secs:g} seconds: {found}. '
+    'Start these tasks, or mend their addresses.'
+  )
+
+
+def _get_status(address: str, *, timeout_secs: float) -> bytes:
+  with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
+    call: Any = channel.unary_unary('/tensorflow.WorkerService/GetStatus')
+    answer: bytes = call(b'', timeout=timeout_secs)
+    return answer
+
+
+def _failure(error: grpc.RpcError) -> tuple[State, str]:
+  code = error.code()
+  if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    return State.HUNG, 'does not answer'
+  if code is grpc.StatusCode.UNAVAILABLE:
+    return State.DEAD, 'is unreachable'
+  return State.WRONG_TASK, f'is not a TensorFlow server ({code.name})'
+
+
+def _identity(answer: bytes) -> tuple[cluster_lib.Task, int]:
+  """The task and incarnation in a GetStatusResponse.
+
+  Its field 1 repeats `DeviceAttributes`, whose field 1 is the device's name
+  and whose field 6 is its incarnation.
+  """
+  for number, device in _fields(answer):
+    facts = dict(_fields(device)) if number == 1 else {}
+    name = _DEVICE_NAME.match(facts.get(1, b'').decode())
+    if name:
+      return cluster_lib.Task(name[1], int(name[2])), facts.get(6, 0)
+  raise ValueError('the answer names no device')
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+  """The fields of a serialized message whose type is not at hand."""
+  parsed = empty_pb2.Empty.FromString(message)
+  for field in unknown_fields.UnknownFieldSet(parsed):
+    yield field.field_number, field.data
