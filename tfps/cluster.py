@@ -10,7 +10,12 @@ import json
 import types
 from typing import Any
 
-JOBS = ('chief', 'ps', 'worker')
+from tfps import _checks
+from tfps import _flags
+from tfps import _slurm
+from tfps import _tf_config
+
+JOBS = _checks.JOBS
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -24,29 +29,76 @@ class Task:
     return f'{self.job}:{self.index}'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Cluster:
   """The jobs of a cluster, the addresses of their tasks, and which one is us.
 
   `Cluster({'ps': ['h0:4000'], 'worker': ['h1:4000', 'h2:4000']})`
 
+  A cluster has the jobs ps and worker and may have one chief. The task may
+  also be chief:0 without the job chief, or an evaluator, which is never listed.
+  A cluster without jobs is one local task.
+
   Attributes:
     jobs: job name -> task index -> 'host:port'. A sequence of addresses is
-      taken as tasks 0, 1, ...; a mapping may leave indices out.
+      taken as tasks 0, 1, ...; a mapping may leave out indices, even all of
+      them, that this process need not know. Port 0 is any free port.
     task: the task that this process runs; None for an onlooker.
     source: where the facts came from, for error messages.
   """
 
   jobs: Mapping[str, Mapping[int, str]]
   task: Task | None = None
-  source: str = 'Cluster(...)'
+  source: str = dataclasses.field(default='Cluster(...)', compare=False)
 
-  def __post_init__(self) -> None:
-    frozen = {
-      job: types.MappingProxyType(dict(_by_index(addresses)))
-      for job, addresses in sorted(self.jobs.items())
-    }
-    object.__setattr__(self, 'jobs', types.MappingProxyType(frozen))
+  def __init__(
+    self,
+    jobs: Mapping[str, Mapping[int, str] | Sequence[str]],
+    task: Task | None = None,
+    *,
+    source: str = 'Cluster(...)',
+  ) -> None:
+    object.__setattr__(self, 'jobs', _freeze(jobs, source))
+    object.__setattr__(self, 'task', task)
+    object.__setattr__(self, 'source', source)
+    _check_jobs(self)
+    _check_addresses(self)
+    _check_task(self)
+
+  def __hash__(self) -> int:
+    return hash(self.tf_config())
+
+  @classmethod
+  def local(cls) -> 'Cluster':
+    """One local task and nobody else."""
+    return cls({}, Task('chief', 0), source='no flags, TF_CONFIG or Slurm')
+
+  @classmethod
+  def from_flags(cls, flag_values: Any) -> 'Cluster':
+    """From parsed `absl` flags that `tfps.define_flags` defined."""
+    jobs, task, source = _flags.parse(flag_values)
+    return cls(jobs, Task(*task), source=source)
+
+  @classmethod
+  def from_tf_config(cls, env: Mapping[str, str]) -> 'Cluster':
+    """From the environment variable `TF_CONFIG`."""
+    jobs, task = _tf_config.parse(env.get('TF_CONFIG', ''))
+    return cls(jobs, Task(*task) if task else None, source='TF_CONFIG')
+
+  @classmethod
+  def from_slurm(
+    cls, env: Mapping[str, str], jobs: Mapping[str, int]
+  ) -> 'Cluster':
+    """From the environment of a Slurm step, whose processes `jobs` names.
+
+    Args:
+      env: the step's environment.
+      jobs: job -> number of its tasks, in the order of their process ids, as
+        in {'ps': 2, 'worker': 4}.
+    """
+    addresses, task = _slurm.parse(env, jobs)
+    source = f'Slurm with jobs {dict(jobs)}'
+    return cls(addresses, Task(*task), source=source)
 
   @property
   def num_workers(self) -> int:
@@ -73,8 +125,7 @@ class Cluster:
     """The `TF_CONFIG` value that gives this cluster back."""
     config: dict[str, Any] = {
       'cluster': {
-        job: [by_index[i] for i in sorted(by_index)]
-        for job, by_index in self.jobs.items()
+        job: _plain(addresses) for job, addresses in self.jobs.items()
       }
     }
     if self.task is not None:
@@ -85,7 +136,7 @@ class Cluster:
     """The cluster as a `tf.train.ClusterSpec`."""
     import tensorflow as tf
 
-    return tf.train.ClusterSpec({j: dict(a) for j, a in self.jobs.items()})
+    return tf.train.ClusterSpec({j: dict(a) for j, a in self.jobs.items() if a})
 
   def resolver(self) -> Any:
     """The cluster as a `tf.distribute.cluster_resolver.ClusterResolver`."""
@@ -97,9 +148,90 @@ class Cluster:
     )
 
 
-def _by_index(
-  addresses: Mapping[int, str] | Sequence[str],
-) -> list[tuple[int, str]]:
+def _plain(addresses: Mapping[int, str]) -> list[str] | dict[str, str]:
+  if addresses and list(addresses) == list(range(len(addresses))):
+    return list(addresses.values())
+  return {str(i): address for i, address in addresses.items()}
+
+
+def _freeze(jobs: Any, source: str) -> Mapping[str, Mapping[int, str]]:
+  if not isinstance(jobs, Mapping):
+    raise ValueError(
+      f'{source}: the jobs are {jobs!r}. '
+      "Give a mapping such as {'ps': ['h0:2222'], 'worker': ['h1:2222']}."
+    )
+  frozen = {
+    _checks.job_in_cluster(job, source): types.MappingProxyType(
+      _by_index(job, addresses, source)
+    )
+    for job, addresses in jobs.items()
+  }
+  return types.MappingProxyType(dict(sorted(frozen.items())))
+
+
+def _by_index(job: str, addresses: Any, source: str) -> dict[int, str]:
+  where = f'{source}: job {job}'
   if isinstance(addresses, Mapping):
-    return sorted((int(i), address) for i, address in addresses.items())
-  return list(enumerate(addresses))
+    indexed = {_checks.index(i, where): a for i, a in addresses.items()}
+  elif isinstance(addresses, Sequence) and not isinstance(addresses, str):
+    indexed = dict(enumerate(addresses))
+    if not indexed:
+      raise ValueError(f'{where} has no tasks. Give their addresses.')
+  else:
+    raise ValueError(
+      f'{where} has the addresses {addresses!r}. Give a list of host:port.'
+    )
+  for i, address in sorted(indexed.items()):
+    _checks.address(address, f'{source}: {job}:{i}')
+  return dict(sorted(indexed.items()))
+
+
+def _check_jobs(cluster: Cluster) -> None:
+  for job in ('ps', 'worker'):
+    if cluster.jobs and job not in cluster.jobs:
+      raise ValueError(
+        f'{cluster.source}: the job {job} is missing beside '
+        f'{", ".join(cluster.jobs)}. Give the address of at least one {job}.'
+      )
+  chiefs = list(cluster.jobs.get('chief', ()))
+  if chiefs not in ([], [0]):
+    raise ValueError(
+      f'{cluster.source}: the job chief has the task indices {chiefs}. '
+      'Give one chief, whose index is 0.'
+    )
+
+
+def _check_addresses(cluster: Cluster) -> None:
+  owners: dict[tuple[str, int], Task] = {}
+  for task in cluster.tasks():
+    host, _, port = cluster.address(task).rpartition(':')
+    key = host.lower(), int(port)
+    if int(port) and key in owners:
+      raise ValueError(
+        f'{cluster.source}: {owners[key]} and {task} have the same address, '
+        f'{cluster.address(task)!r}. Give each task its own.'
+      )
+    owners[key] = task
+
+
+def _check_task(cluster: Cluster) -> None:
+  task = cluster.task
+  if task is None:
+    return
+  where = f'{cluster.source}: the task'
+  _checks.job_of_task(task.job, where)
+  _checks.index(task.index, where)
+  known = cluster.jobs.get(task.job, {})
+  outside = task.job == 'evaluator' or (task == Task('chief', 0) and not known)
+  if not outside and task.index not in known:
+    raise ValueError(
+      f'{cluster.source}: task {task} is not in the cluster, which has '
+      f'{_summary(task.job, known)}. Give one of its tasks, or add its address.'
+    )
+
+
+def _summary(job: str, addresses: Mapping[int, str]) -> str:
+  indices = list(addresses)
+  if indices == list(range(len(indices))):
+    return f'{len(indices)} {job} task{"" if len(indices) == 1 else "s"}'
+  return f'the {job} indices {", ".join(map(str, indices))}'

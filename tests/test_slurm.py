@@ -1,0 +1,247 @@
+import pytest
+
+from tfps import _slurm
+from tfps import cluster as cluster_lib
+
+Task = cluster_lib.Task
+
+ENV = {
+  'SLURM_PROCID': '2',
+  'SLURM_NODEID': '1',
+  'SLURM_STEP_NODELIST': 'n[9-10]',
+  'SLURM_STEP_TASKS_PER_NODE': '2(x2)',
+  'SLURM_STEP_RESV_PORTS': '12000-12001',
+}
+JOBS = {'ps': 1, 'worker': 3}
+
+
+@pytest.mark.parametrize(
+  ('text', 'hosts'),
+  [
+    ('n1', ['n1']),
+    ('n1,m2', ['n1', 'm2']),
+    ('n[1-3,7],m2', ['n1', 'n2', 'n3', 'n7', 'm2']),
+    ('n[9-11]', ['n9', 'n10', 'n11']),
+    ('n[08-10]', ['n08', 'n09', 'n10']),
+    ('n[007,1]', ['n007', 'n1']),
+    ('n10,n2', ['n10', 'n2']),
+    ('n[10,2]', ['n10', 'n2']),
+    ('rack[0-1]n[0-1]', ['rack0n0', 'rack0n1', 'rack1n0', 'rack1n1']),
+    ('n[1-2]-ib.example.org', ['n1-ib.example.org', 'n2-ib.example.org']),
+    ('a[1],b,c[2-3]', ['a1', 'b', 'c2', 'c3']),
+    ('[1-2]', ['1', '2']),
+  ],
+)
+def test_expands_hosts_in_slurms_order(text, hosts):
+  assert _slurm.expand_hosts(text, 'X') == hosts
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '',
+    ',',
+    'n1,',
+    ',n1',
+    'n[1-3',
+    'n1-3]',
+    'n[]',
+    'n[1-]',
+    'n[-3]',
+    'n[a-b]',
+    'n[1,,3]',
+    'n[1-2-3]',
+    'n[1[2-3]]',
+    'n 1',
+    'n1, n2',
+  ],
+)
+def test_refuses_malformed_hosts(text):
+  with pytest.raises(ValueError) as caught:
+    _slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
+  for word in [f'SLURM_STEP_NODELIST={text!r}', 'Write it as Slurm does']:
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('text', 'word'),
+  [
+    ('n[3-1]', '3-1'),
+    ('n[0-999999999]', '999999999'),
+    ('n[0-999][0-999]', 'n[0-999][0-999]'),
+  ],
+)
+def test_refuses_ranges_that_fall_or_burst(text, word):
+  with pytest.raises(ValueError) as caught:
+    _slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
+  for part in ['SLURM_STEP_NODELIST', word, 'Write a']:
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('text', 'counts'),
+  [('3', [3]), ('2(x3),1', [2, 2, 2, 1]), ('1,4(x2)', [1, 4, 4])],
+)
+def test_expands_tasks_per_node(text, counts):
+  assert _slurm.expand_counts(text, 'X') == counts
+
+
+@pytest.mark.parametrize(
+  'text', ['', 'x', '0', '-1', '2(3)', '2(x)', '2(x0)', '2(x3', '2x3', '1,,2']
+)
+def test_refuses_malformed_counts(text):
+  with pytest.raises(ValueError) as caught:
+    _slurm.expand_counts(text, 'SLURM_STEP_TASKS_PER_NODE')
+  for word in [f'SLURM_STEP_TASKS_PER_NODE={text!r}', 'as in 2(x3),1']:
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('text', 'ports'),
+  [
+    ('12000', [12000]),
+    ('12000-12002', [12000, 12001, 12002]),
+    ('12000-12001,12010', [12000, 12001, 12010]),
+    ('[7-8]', [7, 8]),
+  ],
+)
+def test_expands_ports(text, ports):
+  assert _slurm.expand_ports(text, 'X') == ports
+
+
+@pytest.mark.parametrize(
+  'text', ['', 'x', '0', '12002-12000', '65536', '1-99999', '1-2-3', '1,,2']
+)
+def test_refuses_malformed_ports(text):
+  with pytest.raises(ValueError) as caught:
+    _slurm.expand_ports(text, 'SLURM_STEP_RESV_PORTS')
+  for word in [f'SLURM_STEP_RESV_PORTS={text!r}', 'as in 12000-12002']:
+    assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('text', 'jobs'),
+  [
+    ('ps:1,worker:2', {'ps': 1, 'worker': 2}),
+    ('chief:1, ps:2 ,worker:4', {'chief': 1, 'ps': 2, 'worker': 4}),
+    ('evaluator:1,ps:1,worker:1', {'evaluator': 1, 'ps': 1, 'worker': 1}),
+  ],
+)
+def test_reads_jobs(text, jobs):
+  assert list(_slurm.parse_jobs(text, 'X').items()) == list(jobs.items())
+
+
+@pytest.mark.parametrize(
+  ('text', 'value', 'remedy'),
+  [
+    ('ps', "'ps'", 'Write it as'),
+    ('ps:0,worker:1', "'ps:0'", 'Write it as'),
+    ('ps:-1,worker:1', "'ps:-1'", 'Write it as'),
+    ('ps:x', "'ps:x'", 'Write it as'),
+    ('ps:1,,worker:1', "''", 'Write it as'),
+    ('ps:1,ps:2', "'ps:2'", 'Write it as'),
+    ('ps=1,worker=1', "'ps=1'", 'Write it as'),
+    ('pss:1', "'pss'", 'Use one of'),
+    ('master:1', 'master', 'Write chief'),
+  ],
+)
+def test_refuses_malformed_jobs(text, value, remedy):
+  with pytest.raises(ValueError) as caught:
+    _slurm.parse_jobs(text, 'TFPS_JOBS')
+  for word in ['TFPS_JOBS', value, remedy]:
+    assert word in str(caught.value)
+
+
+def test_deals_processes_out_to_jobs():
+  cluster = cluster_lib.Cluster.from_slurm(ENV, JOBS)
+  assert cluster.task == Task('worker', 1)
+  assert cluster.jobs == {
+    'ps': {0: 'n9:12000'},
+    'worker': {0: 'n9:12001', 1: 'n10:12000', 2: 'n10:12001'},
+  }
+
+
+@pytest.mark.parametrize(
+  ('process', 'task'),
+  [
+    ('0', Task('evaluator', 0)),
+    ('1', Task('chief', 0)),
+    ('2', Task('ps', 0)),
+    ('3', Task('worker', 0)),
+  ],
+)
+def test_evaluator_has_a_process_but_no_address(process, task):
+  env = {**ENV, 'SLURM_PROCID': process, 'SLURM_NODEID': str(int(process) // 2)}
+  jobs = {'evaluator': 1, 'chief': 1, 'ps': 1, 'worker': 1}
+  cluster = cluster_lib.Cluster.from_slurm(env, jobs)
+  assert cluster.task == task
+  assert cluster.jobs == {
+    'chief': {0: 'n9:12001'},
+    'ps': {0: 'n10:12000'},
+    'worker': {0: 'n10:12001'},
+  }
+
+
+@pytest.mark.parametrize(
+  ('change', 'jobs', 'words'),
+  [
+    pytest.param({n: ''}, JOBS, [n, 'not set', 'by srun'], id=f'no {n}')
+    for n in ENV
+    if n != 'SLURM_NODEID'
+  ]
+  + [
+    pytest.param(
+      {'SLURM_PROCID': '4'},
+      JOBS,
+      ["SLURM_PROCID='4'", 'by srun'],
+      id='process id out of range',
+    ),
+    pytest.param(
+      {'SLURM_PROCID': 'x'},
+      JOBS,
+      ['SLURM_PROCID', "'x'", 'Give a whole number'],
+      id='process id is a word',
+    ),
+    pytest.param(
+      {'SLURM_NODEID': '0'},
+      JOBS,
+      ['SLURM_NODEID=0', '--distribution=block'],
+      id='processes dealt in turns',
+    ),
+    pytest.param(
+      {'SLURM_STEP_NODELIST': 'n9'},
+      JOBS,
+      ["SLURM_STEP_NODELIST='n9'", 'names 1 nodes', 'by srun'],
+      id='fewer nodes than counts',
+    ),
+    pytest.param(
+      {'SLURM_STEP_RESV_PORTS': '12000'},
+      JOBS,
+      ["SLURM_STEP_RESV_PORTS='12000'", '--resv-ports=2'],
+      id='too few ports',
+    ),
+    pytest.param(
+      {},
+      {'ps': 1, 'worker': 1},
+      ["{'ps': 1, 'worker': 1}", '2(x2)', 'Change the jobs'],
+      id='fewer jobs than processes',
+    ),
+    pytest.param(
+      {},
+      {'ps': 2, 'worker': 3},
+      ["{'ps': 2, 'worker': 3}", '2(x2)', '--ntasks'],
+      id='more jobs than processes',
+    ),
+    pytest.param(
+      {},
+      {'worker': 4},
+      ["Slurm with jobs {'worker': 4}", 'ps is missing', 'Give the address'],
+      id='no ps',
+    ),
+  ],
+)
+def test_refuses_a_broken_step(change, jobs, words):
+  with pytest.raises(ValueError) as caught:
+    cluster_lib.Cluster.from_slurm({**ENV, **change}, jobs)
+  for word in words:
+    assert word in str(caught.value)

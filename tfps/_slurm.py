@@ -1,0 +1,206 @@
+"""A Slurm step's environment variables, read into plain facts.
+
+`srun --ntasks=6 --resv-ports=2` starts the tasks of a step. Slurm reserves the
+same ports on each of its nodes; the first task on a node takes the first port,
+the second the second. Process ids are dealt out to the jobs in their order.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import itertools
+import math
+import re
+
+from tfps import _checks
+
+_MAX_HOSTS = 100_000
+_HOSTS = re.compile(
+  r'(?:[^\s,\[\]]|\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\])+'
+)
+
+
+def parse(
+  env: Mapping[str, str], jobs: Mapping[str, int]
+) -> tuple[dict[str, list[str]], tuple[str, int]]:
+  """The jobs, each with its addresses, and this process' job and index.
+
+  Args:
+    env: the step's environment.
+    jobs: job -> number of its tasks, in the order of their process ids. An
+      evaluator gets a process but, being no part of the cluster, no address.
+  """
+  addresses = _addresses(env)
+  tasks = _tasks(jobs)
+  if len(tasks) != len(addresses):
+    raise ValueError(
+      f'Slurm: the jobs {dict(jobs)} have {len(tasks)} tasks, but '
+      f'{_quote(env, "SLURM_STEP_TASKS_PER_NODE")} starts {len(addresses)}. '
+      'Change the jobs, or --ntasks of srun.'
+    )
+  listed: dict[str, list[str]] = {job: [] for job in jobs if job != 'evaluator'}
+  for (job, _), address in zip(tasks, addresses, strict=True):
+    if job in listed:
+      listed[job].append(address)
+  return listed, tasks[_process(env, len(tasks))]
+
+
+def parse_jobs(text: str, source: str) -> dict[str, int]:
+  """Reads 'chief:1,ps:2,worker:4'."""
+  jobs: dict[str, int] = {}
+  for item in text.split(','):
+    match = re.fullmatch(r'\s*(\w+)\s*:\s*([1-9][0-9]{0,5})\s*', item)
+    if not match or match[1] in jobs:
+      raise ValueError(
+        f'{source}={text!r}: {item!r} is not a new job and the number of its '
+        'tasks. Write it as in chief:1,ps:2,worker:4.'
+      )
+    jobs[_checks.job_of_task(match[1], source)] = int(match[2])
+  return jobs
+
+
+def expand_hosts(text: str, source: str) -> list[str]:
+  """Expands 'n[01-03,7],m2' in the order in which it is written."""
+  hosts: list[str] = []
+  for part in re.split(r',(?![^\[]*\])', text):
+    if not _HOSTS.fullmatch(part):
+      raise ValueError(
+        f'{source}={text!r}: {part!r} is not a host or a range of hosts. '
+        'Write it as Slurm does, as in n[01-03,7],m2.'
+      )
+    hosts += _expand(part, f'{source}={text!r}')
+  return hosts
+
+
+def expand_counts(text: str, source: str) -> list[int]:
+  """Expands '2(x3),1' into [2, 2, 2, 1]."""
+  counts: list[int] = []
+  for part in text.split(','):
+    match = re.fullmatch(r'([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,4})\))?', part)
+    if not match:
+      raise ValueError(
+        f'{source}={text!r}: {part!r} is not a number of tasks. '
+        'Write it as Slurm does, as in 2(x3),1.'
+      )
+    counts += [int(match[1])] * int(match[2] or 1)
+  return counts
+
+
+def expand_ports(text: str, source: str) -> list[int]:
+  """Expands '12000-12002,12010'."""
+  ports: list[int] = []
+  for part in text.removeprefix('[').removesuffix(']').split(','):
+    match = re.fullmatch('([0-9]{1,5})(?:-([0-9]{1,5}))?', part)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < low <= high < 65536:
+      raise ValueError(
+        f'{source}={text!r}: {part!r} is not a range of ports from 1 to 65535. '
+        'Write it as Slurm does, as in 12000-12002.'
+      )
+    ports += range(low, high + 1)
+  return ports
+
+
+def _addresses(env: Mapping[str, str]) -> list[str]:
+  """The address of each process of the step, by process id."""
+  hosts, counts = _hosts(env), _counts(env)
+  if len(hosts) != len(counts):
+    raise ValueError(
+      f'{_quote(env, "SLURM_STEP_NODELIST")} names {len(hosts)} nodes, but '
+      f'{_quote(env, "SLURM_STEP_TASKS_PER_NODE")} {len(counts)}. '
+      'Start this program by srun, which sets both.'
+    )
+  _check_distribution(env, counts)
+  ports = _ports(env, max(counts))
+  return [
+    f'{h}:{p}' for h, n in zip(hosts, counts, strict=True) for p in ports[:n]
+  ]
+
+
+def _hosts(env: Mapping[str, str]) -> list[str]:
+  name = 'SLURM_STEP_NODELIST'
+  return expand_hosts(_value(env, name), name)
+
+
+def _counts(env: Mapping[str, str]) -> list[int]:
+  name = 'SLURM_STEP_TASKS_PER_NODE'
+  return expand_counts(_value(env, name), name)
+
+
+def _ports(env: Mapping[str, str], num_needed: int) -> list[int]:
+  name = 'SLURM_STEP_RESV_PORTS'
+  ports = expand_ports(_value(env, name), name)
+  if len(ports) < num_needed:
+    raise ValueError(
+      f'{_quote(env, name)} has {len(ports)} ports for {num_needed} tasks on '
+      f'one node. Start the step with srun --resv-ports={num_needed}.'
+    )
+  return ports
+
+
+def _tasks(jobs: Mapping[str, int]) -> list[tuple[str, int]]:
+  return [(job, i) for job, num_tasks in jobs.items() for i in range(num_tasks)]
+
+
+def _process(env: Mapping[str, str], num_tasks: int) -> int:
+  process = _checks.index(_value(env, 'SLURM_PROCID'), 'SLURM_PROCID')
+  if process >= num_tasks:
+    raise ValueError(
+      f'{_quote(env, "SLURM_PROCID")} is not one of the {num_tasks} processes '
+      f'of {_quote(env, "SLURM_STEP_TASKS_PER_NODE")}. '
+      'Start this program by srun, which sets both.'
+    )
+  return process
+
+
+def _check_distribution(env: Mapping[str, str], counts: list[int]) -> None:
+  """Slurm can deal processes to nodes in turns; then our ports are wrong."""
+  nodes = [node for node, n in enumerate(counts) for _ in range(n)]
+  process, node = env.get('SLURM_PROCID', ''), env.get('SLURM_NODEID', '')
+  if not (process.isdigit() and int(process) < len(nodes) and node.isdigit()):
+    return
+  if nodes[int(process)] != int(node):
+    raise ValueError(
+      f'SLURM_NODEID={node} for SLURM_PROCID={process}, where tasks that are '
+      f'dealt to nodes in blocks would have {nodes[int(process)]}. '
+      'Start the step with srun --distribution=block.'
+    )
+
+
+def _expand(part: str, where: str) -> Iterator[str]:
+  tokens = re.findall(r'\[([^\]]*)\]|([^\[\]]+)', part)
+  choices = [_range(r, where) if r else [literal] for r, literal in tokens]
+  if math.prod(map(len, choices)) > _MAX_HOSTS:
+    raise ValueError(
+      f'{where}: {part!r} is more than {_MAX_HOSTS} hosts. '
+      'Write a smaller range.'
+    )
+  return map(''.join, itertools.product(*choices))
+
+
+def _range(text: str, where: str) -> list[str]:
+  numbers: list[str] = []
+  for part in text.split(','):
+    low, _, high = part.partition('-')
+    size = int(high or low) - int(low) + 1
+    if not 0 < size <= _MAX_HOSTS:
+      raise ValueError(
+        f'{where}: [{part}] is {max(size, 0)} hosts. '
+        f'Write a range that rises, of at most {_MAX_HOSTS} hosts.'
+      )
+    numbers += [f'{int(low) + i:0{len(low)}d}' for i in range(size)]
+  return numbers
+
+
+def _value(env: Mapping[str, str], name: str) -> str:
+  value = env.get(name, '').strip()
+  if not value:
+    ports = name == 'SLURM_STEP_RESV_PORTS'
+    raise ValueError(
+      f'{name} is not set or empty. '
+      f'Start this program by srun{" --resv-ports" if ports else ""}.'
+    )
+  return value
+
+
+def _quote(env: Mapping[str, str], name: str) -> str:
+  return f'{name}={env.get(name, "")!r}'

@@ -1,0 +1,98 @@
+"""The environment variable `TF_CONFIG`, read into plain facts."""
+
+import json
+from typing import Any
+
+from tfps import _checks
+
+_SOURCE = 'TF_CONFIG'
+_EXAMPLE = (
+  '{"cluster": {"ps": ["h0:2222"], "worker": ["h1:2222"]}, '
+  '"task": {"type": "worker", "index": 0}}'
+)
+
+
+def parse(text: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
+  """The jobs, each with its addresses, and this process' job and index.
+
+  Kubeflow's TFJob with dynamic workers writes `sparseCluster`, in which a
+  worker sees every ps but of the workers only itself, and a ps only itself.
+
+  Args:
+    text: the value of `TF_CONFIG`.
+  """
+  config = _object(_load(text), 'the value')
+  task = _task(_object(config.get('task', {}), '"task"'))
+  if 'sparseCluster' in config:
+    sparse = _object(config['sparseCluster'], '"sparseCluster"')
+    return _jobs(_own_ps(sparse, task)), task
+  return _jobs(_object(config.get('cluster', {}), '"cluster"')), task
+
+
+def _load(text: str) -> Any:
+  try:
+    return json.loads(text, object_pairs_hook=_without_repeats)
+  except json.JSONDecodeError as error:
+    raise ValueError(
+      f'{_SOURCE}: {_short(text)} is not JSON: {error}. '
+      f'Write it as in {_EXAMPLE}.'
+    ) from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  names = [name for name, _ in pairs]
+  for name in names:
+    if names.count(name) > 1:
+      raise ValueError(
+        f'{_SOURCE}: the name "{name}" stands twice in one object, and JSON '
+        'would drop the first. Write it once.'
+      )
+  return dict(pairs)
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+  if not isinstance(value, dict):
+    raise ValueError(
+      f'{_SOURCE}: {name} is {_short(json.dumps(value))}, not a JSON object. '
+      f'Write it as in {_EXAMPLE}.'
+    )
+  return value
+
+
+def _task(task: dict[str, Any]) -> tuple[str, int] | None:
+  if not task:
+    return None
+  for name in ('type', 'index'):
+    if name not in task:
+      raise ValueError(
+        f'{_SOURCE}: "task" is {json.dumps(task)}, without "{name}". '
+        f'Write it as in {_EXAMPLE}.'
+      )
+  job = _checks.job_of_task(task['type'], f'{_SOURCE}: "task"')
+  return job, _checks.index(task['index'], f'{_SOURCE}: "task"')
+
+
+def _jobs(cluster: dict[str, Any]) -> dict[str, Any]:
+  return {
+    job: _indexed(job, addresses) if isinstance(addresses, dict) else addresses
+    for job, addresses in cluster.items()
+  }
+
+
+def _indexed(job: str, addresses: dict[str, Any]) -> dict[int, Any]:
+  where = f'{_SOURCE}: job {job}'
+  return {_checks.index(i, where): address for i, address in addresses.items()}
+
+
+def _own_ps(
+  cluster: dict[str, Any], task: tuple[str, int] | None
+) -> dict[str, Any]:
+  """TFJob tells a ps its own address as if it were that of ps:0."""
+  ps = cluster.get('ps')
+  if task and task[0] == 'ps' and isinstance(ps, list) and len(ps) == 1:
+    return {**cluster, 'ps': {str(task[1]): ps[0]}}
+  return cluster
+
+
+def _short(text: str) -> str:
+  return text if len(text) <= 80 else f'{text[:77]}...'

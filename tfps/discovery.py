@@ -1,0 +1,103 @@
+"""Which cluster is this, and which of its tasks am I?
+
+The first of these that says something wins: the flags, `TF_CONFIG`, a Slurm
+step. If none does, the cluster is one local task.
+
+```python
+tfps.define_flags()
+
+def main(_):
+  cluster = tfps.resolve_cluster()
+
+app.run(main)
+```
+
+Within a Slurm step, `TFPS_JOBS` deals the step's processes out to the jobs in
+the order of their ids: `TFPS_JOBS=chief:1,ps:2,worker:4 srun --ntasks=7
+--resv-ports=7 python train.py`. Without it, each process is a local task.
+"""
+
+from collections.abc import Mapping
+import os
+
+from absl import flags
+from absl import logging
+
+from tfps import _flags
+from tfps import _slurm
+from tfps import cluster as cluster_lib
+
+
+def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the cluster's flags, except those that are defined already."""
+  if 'job_name' not in flag_values:
+    flags.DEFINE_string(
+      'job_name',
+      None,
+      'Job of this task: chief, ps, worker or evaluator.',
+      flag_values=flag_values,
+    )
+  if 'task_index' not in flag_values:
+    flags.DEFINE_integer(
+      'task_index', None, 'Index of this task.', flag_values=flag_values
+    )
+  for job in cluster_lib.JOBS:
+    if f'{job}_hosts' not in flag_values:
+      flags.DEFINE_list(
+        f'{job}_hosts',
+        None,
+        f'host:port of each {job} task, joined by commas.',
+        flag_values=flag_values,
+      )
+
+
+def resolve_cluster(
+  env: Mapping[str, str] = os.environ,
+  flag_values: flags.FlagValues = flags.FLAGS,
+) -> cluster_lib.Cluster:
+  """The cluster that this process is part of, and its task.
+
+  Args:
+    env: where to look for `TF_CONFIG` and Slurm's variables.
+    flag_values: where to look for flags; skipped unless they are defined.
+
+  Raises:
+    ValueError: if what the winning source says is incomplete or wrong.
+  """
+  cluster = _resolve(env, flag_values)
+  if cluster.task is None:
+    raise ValueError(
+      f'{cluster.source}: no task, so this process does not know its part in '
+      f'{cluster.tf_config()}. Add "task": {{"type": ..., "index": ...}}.'
+    )
+  logging.info(
+    '%s is in the cluster %s (from %s)',
+    cluster.task,
+    cluster.tf_config(),
+    cluster.source,
+  )
+  return cluster
+
+
+def _resolve(
+  env: Mapping[str, str], flag_values: flags.FlagValues
+) -> cluster_lib.Cluster:
+  if _has_flags(flag_values):
+    return cluster_lib.Cluster.from_flags(flag_values)
+  if env.get('TF_CONFIG', '').strip():
+    return cluster_lib.Cluster.from_tf_config(env)
+  if 'SLURM_PROCID' in env and env.get('TFPS_JOBS', '').strip():
+    jobs = _slurm.parse_jobs(env['TFPS_JOBS'], 'TFPS_JOBS')
+    return cluster_lib.Cluster.from_slurm(env, jobs)
+  return cluster_lib.Cluster.local()
+
+
+def _has_flags(flag_values: flags.FlagValues) -> bool:
+  if any(name not in flag_values for name in _flags.NAMES):
+    return False
+  if not flag_values.is_parsed():
+    raise ValueError(
+      'flags: --job_name and the others are defined but not parsed. Call '
+      'resolve_cluster from the main of app.run(main), or FLAGS(sys.argv) first'
+    )
+  return bool(_flags.given(flag_values))
