@@ -19,3 +19,7 @@ class DeadlineError(Error, TimeoutError):
 
 class ClusterMismatchError(Error):
   """Two tasks hold different ideas of the cluster they are in."""
+
+
+class CheckpointError(Error):
+  """A checkpoint is damaged, or does not fit what is to be restored."""

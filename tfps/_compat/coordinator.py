@@ -1,0 +1,373 @@
+"""The insides of `tf.distribute.coordinator.ClusterCoordinator` that we mend.
+
+TensorFlow's constructors make the cluster, its workers and its queue and start
+their threads, with no place to pass in others. So `take_over` turns the objects
+that were made into instances of the classes below.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import functools
+import threading
+import time
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.distribute.coordinator import values
+from tensorflow.python.eager import context
+
+from tfps import _deadline
+
+_RETRY_SECS = 0.5
+_DISMISS_SECS = 1.0
+
+
+class StillInFlightError(Exception):
+  """Executions that were told to stop have not stopped by the deadline."""
+
+
+class Queue(cluster_coordinator._CoordinatedClosureQueue):
+  """A queue whose cleaning up after an error keeps to a deadline.
+
+  TensorFlow's waits without limit for the executions that it has cancelled.
+  """
+
+  deadline: float | None = None
+
+  @property
+  def failed(self) -> bool:
+    return self._error is not None
+
+  @property
+  def num_queued(self) -> int:
+    return self._queue.qsize()
+
+  def wait_for_room(self) -> bool:
+    """Whether another closure can be put; TensorFlow's `put` waits for ever."""
+    with self._queue_lock:
+      return _deadline.wait_for(
+        self._queue_free_slot_condition,
+        lambda: not self._queue.full(),
+        self.deadline,
+      )
+
+  def wait(self, timeout: float | None = None) -> bool:
+    deadline = _deadline.after(timeout)
+    with self._put_wait_lock, self._queue_lock:
+      quiet = _deadline.wait_for(
+        self._stop_waiting_condition, self._is_quiet, deadline
+      )
+      self._raise_if_error()
+      return quiet
+
+  def _is_quiet(self) -> bool:
+    return self.failed or (
+      self._queue.empty() and not self._inflight_closure_count
+    )
+
+  def cancel_queued(self) -> None:
+    """Cancels what no worker has begun."""
+    with self._queue_lock:
+      while not self._queue.empty():
+        self._queue.get(block=False).mark_cancelled()
+      self._queue_free_slot_condition.notify_all()
+      if not self._inflight_closure_count:
+        self._stop_waiting_condition.notify_all()
+
+  def _cancel_all_closures(self) -> None:
+    # Called with the lock held by `put`, `wait` and `done` once there is an
+    # error. What this raises leaves the error in place for their next caller.
+    self._cancellation_mgr.start_cancel()
+    stopped = _deadline.wait_for(
+      self._no_inflight_closure_condition,
+      lambda: not self._inflight_closure_count,
+      self.deadline,
+    )
+    if not stopped:
+      raise StillInFlightError from self._error
+    super()._cancel_all_closures()
+
+
+class Worker(cluster_coordinator.Worker):
+  """A worker that says what it executes and when it is through."""
+
+  _closure: Any = None
+  _since = 0.0
+  # Replaced by `take_over` with a condition that all workers share.
+  finished = threading.Condition()
+
+  @property
+  def busy_since(self) -> float | None:
+    """Since when this worker executes something, by `time.monotonic`."""
+    since = self._since
+    return None if self._closure is None else since
+
+  def is_executing(self, remote_value: Any) -> bool:
+    """Whether the value's result or error is still being dealt with.
+
+    A closure's value is ready before its result is copied to this process,
+    and has its error before the queue has it.
+    """
+    closure = self._closure
+    reference = closure and closure._output_remote_value_ref
+    return bool(reference) and reference() is remote_value
+
+  def _process_closure(self, closure: Any) -> None:
+    self._since, self._closure = time.monotonic(), closure
+    try:
+      super()._process_closure(closure)
+    finally:
+      self._end()
+
+  def _on_closure_failure(self, closure: Any, error: Exception) -> None:
+    # The worker is lost and waits for its recovery; another takes the closure.
+    self._end()
+    super()._on_closure_failure(closure, error)
+
+  def _end(self) -> None:
+    self._closure = None
+    with self.finished:
+      self.finished.notify_all()
+
+
+class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
+  """Brings lost workers back into the cluster, and can be stopped meanwhile.
+
+  TensorFlow's calls `update_server_def` at once, which blocks, with the lock
+  that its own `stop` needs, until every lost worker is back.
+
+  Args:
+    server_def: as TensorFlow's.
+    cluster: as TensorFlow's.
+    all_answer: whether all tasks answer now; must return within seconds.
+  """
+
+  def __init__(
+    self, server_def: Any, cluster: Any, all_answer: Callable[[], bool]
+  ) -> None:
+    self._all_answer = all_answer
+    self._stopping = threading.Event()
+    super().__init__(server_def, cluster)
+
+  @property
+  def thread(self) -> threading.Thread:
+    thread: threading.Thread = self._preemption_handler_thread
+    return thread
+
+  def stop(self) -> None:
+    self._should_preemption_thread_run = False
+    self._stopping.set()
+    self._cluster_due_for_update_or_finish.set()
+    if self._cluster_update_lock.acquire(timeout=2.0):
+      self._worker_up_cond.notify_all()
+      self._cluster_update_lock.release()
+
+  def _preemption_handler(self) -> None:
+    while not self._stopping.is_set():
+      self._cluster_due_for_update_or_finish.wait()
+      if self._stopping.is_set() or (self._all_answer() and self._update()):
+        continue
+      self._stopping.wait(_RETRY_SECS)
+
+  def _update(self) -> bool:
+    with self._cluster_update_lock:
+      try:
+        context.context().update_server_def(self._server_def)
+      except tf.errors.OpError as error:
+        logging.warning('A lost worker could not be taken back: %s', error)
+        return False
+      self._worker_up_cond.notify_all()
+      if not self._stopping.is_set():
+        self._cluster_due_for_update_or_finish.clear()
+      return True
+
+
+def take_over(cluster: Any, all_answer: Callable[[], bool]) -> None:
+  """Gives our classes to the cluster of a stock coordinator.
+
+  Args:
+    cluster: the coordinator's `_cluster`.
+    all_answer: whether all tasks answer now; must return within seconds.
+  """
+  cluster.closure_queue.__class__ = Queue
+  finished = threading.Condition()
+  for worker in cluster.workers:
+    worker.__class__ = Worker
+    worker.finished = finished
+  stock = cluster.failure_handler
+  if type(stock) is cluster_coordinator.WorkerPreemptionHandler:
+    handler = FailureHandler(context.get_server_def(), cluster, all_answer)
+    for owner in (cluster, *cluster.workers):
+      owner.failure_handler = handler
+    _dismiss(stock)
+
+
+def stop(cluster: Any, deadline: float | None) -> list[str]:
+  """Stops a cluster's threads; returns the names of those that still run.
+
+  Args:
+    cluster: a cluster that was taken over.
+    deadline: until when to wait for the threads, by `time.monotonic`.
+  """
+  threads = _worker_threads(cluster)
+  if isinstance(cluster.failure_handler, FailureHandler):
+    threads.append(cluster.failure_handler.thread)
+  signal_stop(cluster)
+  for thread in threads:
+    thread.join(_deadline.seconds_until(deadline))
+  left = [thread.name for thread in threads if thread.is_alive()]
+  if not left:
+    for worker in cluster.workers:
+      # An executor that is deleted reports its last error once more.
+      worker.executor.clear_error()
+  return left
+
+
+def signal_stop(cluster: Any) -> None:
+  """Tells a cluster's threads to end, without waiting for them."""
+  for worker in cluster.workers:
+    worker.stop()
+  cluster.closure_queue.cancel_queued()
+  cluster.stop()
+
+
+def adopt(coordinator_class: type, strategy: Any) -> Any:
+  """The strategy's coordinator as an instance of the class, or a new one.
+
+  Entering a strategy's scope makes a stock coordinator, which variables and
+  tables then keep. It becomes ours, so that there is never a second one.
+  """
+  if not hasattr(strategy, '_is_parameter_server_strategy_v2'):
+    raise ValueError(
+      f'A coordinator needs a ParameterServerStrategy, not {strategy!r}.'
+    )
+  coordinator = strategy._cluster_coordinator
+  if coordinator is None:
+    coordinator = object.__new__(coordinator_class)
+    strategy._cluster_coordinator = coordinator
+  elif not isinstance(coordinator, coordinator_class):
+    coordinator.__class__ = coordinator_class
+  return coordinator
+
+
+def forget(strategy: Any) -> None:
+  """Lets the strategy have a new coordinator."""
+  strategy._cluster_coordinator = None
+
+
+def being_scheduled(strategy: Any, *, value: bool) -> None:
+  """Says whether `strategy.run` is being traced for a worker.
+
+  `ClusterCoordinator.schedule` sets this and leaves it set when it raises; a
+  strategy then no longer warns of computation on the chief.
+  """
+  strategy.extended._being_scheduled = value
+
+
+def jobs(strategy: Any) -> dict[str, dict[int, str]]:
+  """The addresses of a strategy's tasks.
+
+  `Strategy.cluster_resolver` is None for parameter server strategies.
+  """
+  spec = strategy._cluster_resolver.cluster_spec()
+  return {
+    job: {i: spec.task_address(job, i) for i in spec.task_indices(job)}
+    for job in ('ps', 'worker')
+  }
+
+
+def busy_since(cluster: Any) -> dict[int, float]:
+  """The indices of the workers that execute something now, and since when."""
+  found = {worker.worker_index: worker.busy_since for worker in cluster.workers}
+  return {index: since for index, since in found.items() if since is not None}
+
+
+def wait_until_finished(
+  cluster: Any, remote_value: Any, deadline: float | None
+) -> bool:
+  """Waits until a remote value is available and done with."""
+  available = remote_value._status_available_event
+  return _deadline.wait_until(available.wait, deadline) and bool(
+    wait_until_any(cluster, [remote_value], deadline)
+  )
+
+
+def wait_until_any(
+  cluster: Any, remote_values: Sequence[Any], deadline: float | None
+) -> list[Any]:
+  """Those that are finished, once there are any; at the deadline, none."""
+  condition = cluster.workers[0].finished
+  with condition:
+    return _deadline.wait_for(
+      condition,
+      lambda: [v for v in remote_values if is_finished(cluster, v)],
+      deadline,
+    )
+
+
+def is_finished(cluster: Any, remote_value: Any) -> bool:
+  """Whether a remote value is available and no worker is at it any more."""
+  return remote_value._status_available_event.is_set() and not any(
+    worker.is_executing(remote_value) for worker in cluster.workers
+  )
+
+
+def is_local(remote_value: Any) -> bool:
+  """Whether fetching the value asks no other task."""
+  return remote_value._has_fetched_to_local or remote_value._error is not None
+
+
+def per_worker_iterators(
+  coordinator: Any, dataset_fns: Sequence[Any]
+) -> tuple[Any, Any]:
+  """An iterator on each worker, of that worker's own dataset.
+
+  `create_per_worker_dataset` calls one function on all workers, which then
+  cannot know its worker but through a tensor.
+
+  Args:
+    coordinator: a `ClusterCoordinator`.
+    dataset_fns: for each worker, a concrete function that returns a dataset;
+      all of one element type.
+
+  Returns:
+    What to pass to `schedule`, and the type of the iterators.
+  """
+  strategy = coordinator.strategy
+  iterators = []
+  for worker, fn in zip(coordinator._cluster.workers, dataset_fns, strict=True):
+    # Made again, by the same function, when a lost worker is back.
+    iterator = worker.create_resource(functools.partial(_iterate, fn))
+    iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
+      strategy, fn.structured_outputs
+    )
+    iterators.append(iterator)
+  per_worker = values.PerWorkerDistributedIterator(iterators)
+  return per_worker, iterators[0]._type_spec
+
+
+def _iterate(dataset_fn: Callable[[], Iterable[Any]]) -> Any:
+  return iter(dataset_fn())
+
+
+def _dismiss(handler: Any) -> None:
+  # Not by its own `stop`, which waits for a recovery that is under way.
+  handler._should_preemption_thread_run = False
+  handler._cluster_due_for_update_or_finish.set()
+  handler._preemption_handler_thread.join(_DISMISS_SECS)
+
+
+def _worker_threads(cluster: Any) -> list[threading.Thread]:
+  # TensorFlow keeps no reference to them. Their target is a worker's method.
+  targets = {
+    thread: getattr(thread, '_target', None) for thread in threading.enumerate()
+  }
+  return [
+    thread
+    for thread, target in targets.items()
+    if getattr(target, '__self__', None) in cluster.workers
+  ]

@@ -1,0 +1,170 @@
+"""When training is saved, where to, and how it is taken up again."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import errors
+
+# The process that saves writes all values itself. By default each ps writes
+# those it holds, which needs a filesystem that all tasks share.
+_WRITE_HERE = '/job:chief/task:0/device:CPU:0'
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+  """What to save, where and how often.
+
+  Attributes:
+    checkpoint: a `tf.train.Checkpoint` or another trackable.
+    directory: where to; nothing is saved or resumed without.
+    every_secs: how often; None for only at the end.
+    every_steps: how often; None for only at the end.
+    max_to_keep: how many checkpoints to keep.
+    options: how to write and read; by default all through this process.
+  """
+
+  checkpoint: Any = None
+  directory: str | os.PathLike[str] | None = None
+  every_secs: float | None = None
+  every_steps: int | None = None
+  max_to_keep: int = 3
+  options: tf.train.CheckpointOptions | None = None
+
+  def __post_init__(self) -> None:
+    if (self.checkpoint is None) != (self.directory is None):
+      raise ValueError(
+        f'checkpoint={self.checkpoint!r}, directory={self.directory!r}: '
+        'give both, what to save and where, or neither.'
+      )
+    for name in ('every_secs', 'every_steps', 'max_to_keep'):
+      value = getattr(self, name)
+      if value is not None and not value > 0:
+        raise ValueError(f'checkpoint {name}={value}: must be positive.')
+    if self.directory is None and (self.every_secs or self.every_steps):
+      raise ValueError('checkpoints every so often need a directory.')
+
+
+class Checkpoints:
+  """Saves training and takes it up again from where it was saved.
+
+  Args:
+    saving: what, where and how often.
+    global_step: saved along as `global_step`.
+  """
+
+  def __init__(self, saving: Saving, global_step: tf.Variable) -> None:
+    self._saving = saving
+    self._options = saving.options or tf.train.CheckpointOptions(
+      experimental_io_device=_WRITE_HERE
+    )
+    self._step_saved = 0
+    self._secs_saved = 0.0
+    self._manager: tf.train.CheckpointManager | None = None
+    if saving.directory is not None:
+      self._manager = _manager(saving, global_step)
+
+  def restore(self) -> str | None:
+    """Restores the latest checkpoint, if there is any; returns its path.
+
+    Raises:
+      errors.CheckpointError: what is in the directory cannot be restored.
+    """
+    if self._manager is None:
+      return None
+    _check_state(pathlib.Path(self._manager.directory))
+    path: str | None = self._manager.latest_checkpoint
+    if path is not None:
+      _restore(self._manager.checkpoint, path, self._options)
+      logging.info('Resumed from %s.', path)
+    return path
+
+  def begin(self, step: int, secs: float) -> None:
+    """Counts periods from here."""
+    self._step_saved, self._secs_saved = step, secs
+
+  def is_due(self, step: int, secs: float) -> bool:
+    """Whether it is time to save what stands at this step."""
+    every_steps, every_secs = self._saving.every_steps, self._saving.every_secs
+    if step == self._step_saved:
+      return False
+    return bool(
+      (every_steps and step >= self._step_saved + every_steps)
+      or (every_secs and secs >= self._secs_saved + every_secs)
+    )
+
+  def save(self, step: int, secs: float) -> None:
+    """Saves, unless this step is saved already."""
+    if self._manager is not None and (
+      step > self._step_saved or self._manager.latest_checkpoint is None
+    ):
+      path = self._manager.save(checkpoint_number=step, options=self._options)
+      logging.info('Saved %s.', path)
+    self.begin(step, secs)
+
+
+def _manager(
+  saving: Saving, global_step: tf.Variable
+) -> tf.train.CheckpointManager:
+  # With the checkpoint as root, its files restore into the user's own objects.
+  checkpoint = tf.train.Checkpoint(
+    root=saving.checkpoint, global_step=global_step
+  )
+  return tf.train.CheckpointManager(
+    checkpoint, os.fspath(saving.directory or ''), saving.max_to_keep
+  )
+
+
+def _check_state(directory: pathlib.Path) -> None:
+  """TensorFlow takes a damaged state for none and would begin afresh."""
+  if not any(directory.glob('*.index')) and not _state_file(directory).exists():
+    return
+  try:
+    state = tf.train.get_checkpoint_state(directory)
+  except ValueError:
+    state = None
+  if state is None:
+    raise errors.CheckpointError(
+      f'{_state_file(directory)} does not name a checkpoint, though '
+      f'{_names(directory)}. {_remedy(directory)}'
+    )
+  if not tf.train.latest_checkpoint(directory):
+    raise errors.CheckpointError(
+      f'{state.model_checkpoint_path}: named by {_state_file(directory)}, but '
+      f'{_names(directory)}. {_remedy(directory)}'
+    )
+
+
+def _restore(checkpoint: Any, path: str, options: Any) -> None:
+  try:
+    status = checkpoint.restore(path, options=options)
+    status.assert_existing_objects_matched()
+  except (tf.errors.OpError, AssertionError, ValueError) as error:
+    raise errors.CheckpointError(
+      f'{path} cannot be restored: {_first_line(error)} '
+      f'{_remedy(pathlib.Path(path).parent)}'
+    ) from error
+
+
+def _state_file(directory: pathlib.Path) -> pathlib.Path:
+  return directory / 'checkpoint'
+
+
+def _names(directory: pathlib.Path) -> str:
+  found = sorted(path.stem for path in directory.glob('*.index'))
+  return f'there are {", ".join(found)}' if found else 'there are none'
+
+
+def _remedy(directory: pathlib.Path) -> str:
+  return (
+    f'Name a sound one as model_checkpoint_path in {_state_file(directory)}, '
+    'or train in another directory to begin afresh.'
+  )
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).strip().splitlines()[0]

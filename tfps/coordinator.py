@@ -1,0 +1,394 @@
+"""Schedules functions on workers and trains, never waiting for ever.
+
+```
+with tfps.Coordinator(strategy, timeout_secs=300) as coordinator:
+  result = coordinator.train(step_fn, dataset_fn, steps=10_000)
+```
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import math
+import os
+import time
+import types
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import checkpoints
+from tfps import cluster as cluster_lib
+from tfps import hooks as hooks_lib
+from tfps import training_loop
+from tfps import watch
+from tfps._compat import coordinator as compat
+
+_CLOSE_SECS = 10.0
+_GLANCE_SECS = 1.0
+
+
+class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
+  """A `ClusterCoordinator` with deadlines, an orderly end and a training loop.
+
+  It takes the place of TensorFlow's class, whose contract it keeps. Beyond it:
+
+  - Waits end at a deadline with an `errors.DeadlineError` that names the tasks
+    that are silent, or else the workers that are still executing. Nothing is
+    cancelled by it; the wait may be taken up again.
+  - Once an error was raised by `schedule`, `join`, `done` or `fetch`, nothing
+    is queued or in flight, and the next `schedule` begins afresh.
+  - `close`, or the end of a `with` block, stops all its threads.
+
+  There is one coordinator to a strategy; constructing a second one returns the
+  first. A stock coordinator that the strategy had already becomes this one.
+
+  Args:
+    strategy: a parameter server strategy, ours or TensorFlow's.
+    timeout_secs: how long each wait may take by default; None is for ever.
+  """
+
+  def __new__(
+    cls, strategy: Any, *, timeout_secs: float | None = None
+  ) -> 'Coordinator':
+    coordinator: Coordinator = compat.adopt(cls, strategy)
+    return coordinator
+
+  def __init__(
+    self, strategy: Any, *, timeout_secs: float | None = None
+  ) -> None:
+    if not hasattr(self, 'watch'):
+      super().__init__(strategy)
+      self.watch = _watch(strategy, self._cluster)
+      compat.take_over(self._cluster, self.watch.all_answer)
+      self.timeout_secs: float | None = None
+      self._closed = False
+      self._global_step: tf.Variable | None = None
+    if timeout_secs is not None:
+      self.timeout_secs = timeout_secs
+
+  def __enter__(self) -> 'Coordinator':
+    return self
+
+  def __exit__(
+    self,
+    error_type: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    if error_type is None:
+      self.close()
+    else:
+      self._stop()
+
+  def __del__(self) -> None:
+    # TensorFlow's may block here for ever, in whatever thread this runs.
+    if hasattr(self, 'watch') and not self._closed:
+      compat.signal_stop(self._cluster)
+
+  @property
+  def num_workers(self) -> int:
+    """How many workers the strategy's cluster has."""
+    return len(self._cluster.workers)
+
+  @property
+  def global_step(self) -> tf.Variable:
+    """Counts, on a ps, the training steps that were applied."""
+    if self._global_step is None:
+      with self.strategy.scope():
+        self._global_step = tf.Variable(
+          0, dtype=tf.int64, trainable=False, name='global_step'
+        )
+    return self._global_step
+
+  def schedule(
+    self,
+    fn: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+  ) -> Any:
+    """Queues a function for a worker, as TensorFlow's `schedule`.
+
+    Raises:
+      errors.DeadlineError: a task was frozen when the function had to be
+        traced, the queue stayed full, or executions that an error cancelled
+        did not end.
+    """
+    with self._until('schedule', None):
+      if _is_untraced(fn):
+        self.watch.wait_while_hung('schedule', self.timeout_secs)
+      if not self._queue.wait_for_room():
+        raise self.watch.error('schedule', self.timeout_secs)
+      try:
+        return super().schedule(fn, args=args, kwargs=kwargs)
+      finally:
+        compat.being_scheduled(self.strategy, value=False)
+
+  def join(self, timeout_secs: float | None = None) -> None:
+    """Waits for everything that is scheduled, as TensorFlow's `join`.
+
+    Args:
+      timeout_secs: how long to wait; by default the constructor's.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    with self._until('join', timeout_secs) as deadline:
+      if not self._queue.wait(_deadline.seconds_until(deadline)):
+        raise self.watch.error('join', self._timeout(timeout_secs))
+
+  def done(self) -> bool:
+    """Whether nothing is queued or in flight, as TensorFlow's `done`."""
+    with self._until('done', None):
+      return bool(super().done())
+
+  def fetch(self, val: Any, timeout_secs: float | None = None) -> Any:
+    """The values of remote values in any structure, as TensorFlow's `fetch`.
+
+    Args:
+      val: a remote value, or a structure that contains some.
+      timeout_secs: how long to wait; by default the constructor's.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    with self._until('fetch', timeout_secs) as deadline:
+      return tf.nest.map_structure(
+        lambda value: self._fetch(value, deadline, timeout_secs), val
+      )
+
+  def wait_any(
+    self, remote_values: Iterable[Any], timeout_secs: float | None = None
+  ) -> list[Any]:
+    """Waits until one or more remote values have a result or an error.
+
+    Args:
+      remote_values: what `schedule` returned; one at least.
+      timeout_secs: how long to wait, and how long one execution may take; by
+        default the constructor's.
+
+    Returns:
+      Those that are available, in the order given.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    timeout_secs = self._timeout(timeout_secs)
+    deadline = _deadline.after(timeout_secs)
+    waiting = list(remote_values)
+    while True:
+      if self._is_overdue(timeout_secs):
+        raise self.watch.error('wait_any', timeout_secs)
+      glance = _deadline.earliest(deadline, _deadline.after(_GLANCE_SECS))
+      found = compat.wait_until_any(self._cluster, waiting, glance)
+      if found:
+        return found
+      if _deadline.is_over(deadline):
+        raise self.watch.error('wait_any', timeout_secs)
+
+  @contextlib.contextmanager
+  def scheduling(self) -> Iterator[None]:
+    """In which a function is traced that workers are to execute."""
+    self.watch.wait_while_hung('schedule', self.timeout_secs)
+    with self.strategy.scope():
+      compat.being_scheduled(self.strategy, value=True)
+      try:
+        yield
+      finally:
+        compat.being_scheduled(self.strategy, value=False)
+
+  def cancel(self) -> None:
+    """Cancels what is queued; what workers execute already runs to its end."""
+    self._queue.cancel_queued()
+
+  def close(self) -> None:
+    """Ends the coordinator, and with it training; harmless when repeated.
+
+    Its threads are stopped. A strategy that told the cluster's servers of its
+    presence now tells them that training is done, so that they may exit.
+    """
+    self._stop()
+    end = getattr(self.strategy, 'close', None)
+    if end is not None:
+      end()
+
+  def train(
+    self,
+    step_fn: Callable[[Any], Mapping[str, Any] | None],
+    dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+    *,
+    steps: int,
+    steps_per_execution: int = 1,
+    checkpoint: Any = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_every_secs: float | None = None,
+    checkpoint_every_steps: int | None = None,
+    max_to_keep: int = 3,
+    checkpoint_options: tf.train.CheckpointOptions | None = None,
+    hooks: Sequence[hooks_lib.Hook] = (),
+    log_every_secs: float = 10.0,
+    in_flight_per_worker: int = 2,
+    stop_on_nan: bool = True,
+    timeout_secs: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ) -> training_loop.TrainResult:
+    """Trains until the global step reaches a number.
+
+    Workers execute `steps_per_execution` steps at a time, each on a batch of
+    the worker's own dataset. A worker that dies has its execution repeated by
+    another, so the steps it had done of it are applied twice; `global_step`
+    counts whole executions, once they are applied.
+
+    Args:
+      step_fn: takes a batch; computes a gradient, applies it and returns
+        scalar metrics by name, or None. Runs on workers, in a graph.
+      dataset_fn: makes the dataset of one worker; called once for each, with
+        `input_pipeline_id` the worker's index. The dataset must not run out:
+        `repeat()` it. A worker that comes back begins its dataset anew.
+      steps: where to stop, counted from the beginning of training, not of this
+        call: after a resume, only what is left is done.
+      steps_per_execution: how many steps a worker does at a time.
+      checkpoint: what to save: a `tf.train.Checkpoint`, model or other
+        trackable. The global step is saved with it as `global_step`.
+      directory: where to save it, and to resume from when it has checkpoints.
+      checkpoint_every_secs: how often to save besides at the end.
+      checkpoint_every_steps: likewise, rounded up to whole executions.
+      max_to_keep: how many checkpoints to keep.
+      checkpoint_options: by default the variables are written by this process,
+        which needs no filesystem shared with the ps;
+        `tf.train.CheckpointOptions()` has each ps write its own.
+      hooks: called with a `hooks.Progress` at the beginning, after each
+        execution and at the end.
+      log_every_secs: how often to log progress.
+      in_flight_per_worker: executions to keep scheduled for each worker.
+      stop_on_nan: whether a metric that is not a number is an error, raised
+        before the next checkpoint; otherwise it is logged.
+      timeout_secs: how long one execution, or one checkpoint, may take; by
+        default the constructor's.
+      clock: seconds that only go forward.
+
+    Returns:
+      Where training stands, with the metrics averaged since the log line
+      before the last.
+
+    Raises:
+      errors.DeadlineError: names the tasks that are silent.
+      errors.CheckpointError: the latest checkpoint is damaged.
+      FloatingPointError: a metric is not a number.
+      ValueError: a dataset ran out, or an argument is wrong.
+    """
+    plan = training_loop.Plan(
+      steps=steps,
+      steps_per_execution=steps_per_execution,
+      in_flight_per_worker=in_flight_per_worker,
+      stop_on_nan=stop_on_nan,
+      timeout_secs=self._timeout(timeout_secs),
+    )
+    saving = checkpoints.Saving(
+      checkpoint=checkpoint,
+      directory=directory,
+      every_secs=checkpoint_every_secs,
+      every_steps=checkpoint_every_steps,
+      max_to_keep=max_to_keep,
+      options=checkpoint_options,
+    )
+    log = hooks_lib.LogProgress(every_secs=log_every_secs)
+    loop = training_loop.TrainingLoop(
+      self, plan, saving, hooks=(log, *hooks), clock=clock
+    )
+    start, step, secs = loop.run(step_fn, dataset_fn)
+    return training_loop.TrainResult(step, step - start, log.metrics, secs)
+
+  @property
+  def _queue(self) -> compat.Queue:
+    queue: compat.Queue = self._cluster.closure_queue
+    return queue
+
+  def _timeout(self, timeout_secs: float | None) -> float | None:
+    return self.timeout_secs if timeout_secs is None else timeout_secs
+
+  @contextlib.contextmanager
+  def _until(
+    self, what: str, timeout_secs: float | None
+  ) -> Iterator[float | None]:
+    """The deadline of a call, which the queue's own waits keep too."""
+    if self._closed:
+      raise RuntimeError(f'{what}: this coordinator is closed.')
+    timeout_secs = self._timeout(timeout_secs)
+    self._queue.deadline = _deadline.after(timeout_secs)
+    try:
+      yield self._queue.deadline
+    except compat.StillInFlightError as error:
+      raise self.watch.error(what, timeout_secs) from error.__cause__
+
+  def _fetch(
+    self, value: Any, deadline: float | None, timeout_secs: float | None
+  ) -> Any:
+    if not isinstance(value, tf.distribute.coordinator.RemoteValue):
+      return value
+    if not compat.wait_until_finished(self._cluster, value, deadline):
+      raise self.watch.error('fetch', self._timeout(timeout_secs))
+    if compat.is_local(value):
+      return self._result(value)
+    return self.watch.call(
+      'fetch', value.fetch, _deadline.seconds_until(deadline)
+    )
+
+  def _result(self, value: Any) -> Any:
+    try:
+      return value.fetch()
+    except Exception as error:
+      if self._queue.failed:
+        self._drain(error)
+      raise
+
+  def _drain(self, error: Exception) -> None:
+    """Ends what is queued and in flight after an error that the caller gets."""
+    try:
+      self._queue.done()
+    except compat.StillInFlightError:
+      raise
+    except Exception as first:
+      if first is not error:
+        raise error from first
+
+  def _is_overdue(self, timeout_secs: float | None) -> bool:
+    if timeout_secs is None:
+      return False
+    oldest = min(compat.busy_since(self._cluster).values(), default=math.inf)
+    return time.monotonic() - oldest > timeout_secs
+
+  def _stop(self) -> None:
+    if self._closed:
+      return
+    self._closed = True
+    compat.forget(self.strategy)
+    left = compat.stop(self._cluster, _deadline.after(_CLOSE_SECS))
+    if left:
+      logging.warning('Threads still wait for their tasks: %s.', left)
+
+
+def _watch(strategy: Any, cluster: Any) -> watch.Watch:
+  addresses = {
+    cluster_lib.Task(job, index): address
+    for job, tasks in compat.jobs(strategy).items()
+    for index, address in tasks.items()
+  }
+
+  def in_flight() -> dict[cluster_lib.Task, float]:
+    return {
+      cluster_lib.Task('worker', index): since
+      for index, since in compat.busy_since(cluster).items()
+    }
+
+  return watch.Watch(addresses, in_flight)
+
+
+def _is_untraced(fn: Any) -> bool:
+  count = getattr(fn, 'experimental_get_tracing_count', None)
+  return count is not None and count() == 0

@@ -1,0 +1,139 @@
+"""Many training steps in one function, so that a worker is called less often.
+
+Steps are laid out one after another in the graph: the worker then runs without
+the round trips to the ps that controlling a loop takes. Beyond a bound a loop
+goes over such stretches, to keep the graph small.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+MAX_UNROLL = 32
+
+StepFn = Callable[[Any], Mapping[str, Any] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """A function of an iterator that does some steps.
+
+  Attributes:
+    function: returns the mean of each metric as one vector, so that a single
+      tensor comes back; None without metrics.
+    names: the metrics' names, in that order.
+    num_steps: how many steps it does.
+  """
+
+  function: Any
+  names: tuple[str, ...]
+  num_steps: int
+
+  def metrics(self, vector: Sequence[float] | None) -> dict[str, float]:
+    """The metrics in a result of the function."""
+    values = () if vector is None else vector
+    return {n: float(v) for n, v in zip(self.names, values, strict=True)}
+
+
+def trace(
+  strategy: tf.distribute.Strategy,
+  step_fn: StepFn,
+  iterator_spec: Any,
+  *,
+  global_step: tf.Variable,
+  num_steps: int,
+  max_unroll: int = MAX_UNROLL,
+) -> Execution:
+  """Builds an execution; to be called in the strategy's scope.
+
+  Args:
+    strategy: runs the step, in its replica context.
+    step_fn: one step on a batch.
+    iterator_spec: the type of the iterator over batches.
+    global_step: increased by `num_steps` once all steps have been applied.
+    num_steps: how many steps to do.
+    max_unroll: how many of them to lay out in the graph.
+  """
+  step = _Step(strategy, step_fn)
+
+  @tf.function
+  def steps(iterator: Any) -> tf.Tensor:
+    return _repeat(step, iterator, num_steps, max_unroll)
+
+  @tf.function
+  def execution(iterator: Any) -> Any:
+    total = steps(iterator)
+    # A function's result waits for all its updates.
+    with tf.control_dependencies([total]):
+      global_step.assign_add(num_steps)
+    return total / num_steps if step.names else None
+
+  function = execution.get_concrete_function(iterator_spec)
+  return Execution(function, step.names or (), num_steps)
+
+
+class _Step:
+  """One step, its metrics as a vector; knows their names once traced."""
+
+  def __init__(self, strategy: tf.distribute.Strategy, step_fn: StepFn) -> None:
+    self.names: tuple[str, ...] | None = None
+    self._strategy = strategy
+    self._step_fn = step_fn
+
+  def __call__(self, iterator: Any) -> tf.Tensor:
+    batch = next(iterator)
+    return self._vector(self._strategy.run(self._step_fn, args=(batch,)))
+
+  def _vector(self, metrics: Mapping[str, Any] | None) -> tf.Tensor:
+    if not isinstance(metrics, Mapping | None):
+      raise TypeError(
+        f'step_fn: returned {metrics!r}; return metrics by name, or None.'
+      )
+    metrics = metrics or {}
+    names = tuple(metrics)
+    if self.names not in (None, names):
+      raise ValueError(f'step_fn: metrics {names} after {self.names}.')
+    self.names = names
+    return _stack([_scalar(n, v) for n, v in metrics.items()])
+
+
+def _repeat(
+  step: _Step, iterator: Any, num_steps: int, max_unroll: int
+) -> tf.Tensor:
+  """The sum of the metrics of so many steps."""
+  loops, rest = divmod(num_steps, max_unroll)
+  total = _unroll(step, iterator, rest or max_unroll)
+  loops = loops if rest else loops - 1
+  if loops:
+    _, total = tf.while_loop(
+      lambda i, _: i < loops,
+      lambda i, total: (i + 1, total + _unroll(step, iterator, max_unroll)),
+      (0, total),
+      parallel_iterations=1,
+    )
+  return total
+
+
+def _unroll(step: _Step, iterator: Any, num_steps: int) -> tf.Tensor:
+  total = step(iterator)
+  for _ in range(num_steps - 1):
+    total += step(iterator)
+  return total
+
+
+def _scalar(name: str, value: Any) -> tf.Tensor:
+  value = tf.convert_to_tensor(value)
+  if value.shape.rank != 0:
+    raise ValueError(
+      f'step_fn: metric {name!r} has the shape {value.shape}; reduce it to '
+      'a scalar, for example with tf.reduce_mean.'
+    )
+  return tf.cast(value, tf.float64)
+
+
+def _stack(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
+  return tf.stack(scalars) if scalars else tf.zeros([0], tf.float64)

@@ -1,0 +1,162 @@
+"""What to do while training goes on: small callables that get its progress.
+
+`coordinator.train(..., hooks=[hooks.Every(print, steps=100)])`
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
+import datetime
+import math
+from typing import Protocol
+
+from absl import logging
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+  """Where training stands.
+
+  Attributes:
+    moment: 'begin', once before anything is executed; 'step', after each
+      execution; 'end', once after the last checkpoint of an orderly end.
+    step: the global step.
+    steps: the global step at which training ends.
+    metrics: the means over the steps of this execution; empty but at 'step'.
+    steps_per_sec: of the latest executions; 0 while unknown.
+    elapsed_secs: since the beginning of this call.
+  """
+
+  moment: str
+  step: int
+  steps: int
+  metrics: Mapping[str, float]
+  steps_per_sec: float
+  elapsed_secs: float
+
+  @property
+  def eta_secs(self) -> float:
+    """How long training still takes at this rate; infinite while unknown."""
+    if self.step >= self.steps:
+      return 0.0
+    return _ratio(self.steps - self.step, self.steps_per_sec, math.inf)
+
+
+class Hook(Protocol):
+  """Called from the thread that trains; what it raises ends training."""
+
+  def __call__(self, progress: Progress, /) -> object: ...
+
+
+class Every:
+  """A hook that passes on progress now and then, and at the end.
+
+  Args:
+    hook: the hook to call.
+    secs: call it after at least so many seconds.
+    steps: call it after at least so many steps.
+  """
+
+  def __init__(
+    self,
+    hook: Hook,
+    *,
+    secs: float | None = None,
+    steps: int | None = None,
+  ) -> None:
+    if (secs is None) == (steps is None):
+      raise ValueError('Every: give either secs or steps.')
+    self._hook = hook
+    self._secs = math.inf if secs is None else secs
+    self._steps = math.inf if steps is None else steps
+    self._last = (0.0, 0)
+
+  def __call__(self, progress: Progress) -> None:
+    now = (progress.elapsed_secs, progress.step)
+    if progress.moment == 'begin':
+      self._last = now
+    elif progress.moment == 'end' or self._is_due(*now):
+      self._last = now
+      self._hook(progress)
+
+  def _is_due(self, secs: float, step: int) -> bool:
+    return secs - self._last[0] >= self._secs or (
+      step - self._last[1] >= self._steps
+    )
+
+
+class Mean:
+  """The mean of each metric, by steps, since it was last taken."""
+
+  def __init__(self) -> None:
+    self._totals: dict[str, float] = {}
+    self._num_steps = 0
+
+  def add(self, metrics: Mapping[str, float], num_steps: int) -> None:
+    """Adds the means over some steps."""
+    self._num_steps += num_steps
+    for name, value in metrics.items():
+      self._totals[name] = self._totals.get(name, 0.0) + value * num_steps
+
+  def take(self) -> dict[str, float]:
+    """The means; starts afresh."""
+    means = {n: t / self._num_steps for n, t in self._totals.items()}
+    self.__init__()  # type: ignore[misc]
+    return means
+
+
+class LogProgress:
+  """Logs one line a period: step, steps/s, time left and mean metrics.
+
+  Args:
+    every_secs: the period.
+    log: takes the line.
+  """
+
+  def __init__(
+    self,
+    *,
+    every_secs: float = 10.0,
+    log: Callable[[str], object] = logging.info,
+  ) -> None:
+    self.metrics: dict[str, float] = {}
+    self._every_secs = every_secs
+    self._log = log
+    self._mean = Mean()
+    self._step = 0
+    self._line_at = (0.0, 0)
+
+  def __call__(self, progress: Progress) -> None:
+    if progress.moment == 'begin':
+      self._step = progress.step
+      self._line_at = (progress.elapsed_secs, progress.step)
+      return
+    self._mean.add(progress.metrics, progress.step - self._step)
+    self._step = progress.step
+    secs = progress.elapsed_secs - self._line_at[0]
+    if secs >= self._every_secs or self._is_last(progress):
+      self._write(progress, secs)
+
+  def _is_last(self, progress: Progress) -> bool:
+    return progress.moment == 'end' and progress.step > self._line_at[1]
+
+  def _write(self, progress: Progress, secs: float) -> None:
+    rate = _ratio(progress.step - self._line_at[1], secs, 0.0)
+    self.metrics = self._mean.take()
+    self._line_at = (progress.elapsed_secs, progress.step)
+    self._log(_line(progress, rate, self.metrics))
+
+
+def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:
+  left = (progress.steps - progress.step) / rate if rate else 0.0
+  facts = [
+    f'step {progress.step} of {progress.steps}',
+    f'{rate:.1f} steps/s',
+    f'{datetime.timedelta(seconds=round(left))} left',
+    *(f'{name} {value:.6g}' for name, value in metrics.items()),
+  ]
+  return ', '.join(facts)
+
+
+def _ratio(amount: float, by: float, otherwise: float) -> float:
+  return amount / by if by > 0 else otherwise

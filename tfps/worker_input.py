@@ -1,0 +1,60 @@
+"""One dataset for each worker, each knowing which worker's it is."""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tfps._compat import coordinator as compat
+
+DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+
+
+def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
+  """An iterator on each worker, over that worker's own dataset.
+
+  The function is traced once for each worker, so that `input_pipeline_id` is a
+  plain number: it may pick files or shard, and a worker that comes back has
+  its own shard again.
+
+  Args:
+    coordinator: a `ClusterCoordinator` or our own.
+    dataset_fn: makes the dataset of one worker.
+
+  Returns:
+    The iterators, to pass to `schedule`, and their common type.
+
+  Raises:
+    ValueError: the workers' datasets have elements of different types.
+  """
+  num_workers = coordinator.num_workers
+  traced = [
+    _trace(functools.partial(dataset_fn, _context(index, num_workers)))
+    for index in range(num_workers)
+  ]
+  specs = [fn.structured_outputs.element_spec for fn in traced]
+  for index, spec in enumerate(specs):
+    if spec != specs[0]:
+      raise ValueError(
+        f'dataset_fn: the elements for worker:{index} are {spec}, but those '
+        f'for worker:0 are {specs[0]}. Make them alike, for example with '
+        'batch(..., drop_remainder=True).'
+      )
+  return compat.per_worker_iterators(coordinator, traced)
+
+
+def _context(index: int, num_workers: int) -> tf.distribute.InputContext:
+  return tf.distribute.InputContext(
+    num_input_pipelines=num_workers, input_pipeline_id=index
+  )
+
+
+def _trace(dataset_fn: Callable[[], tf.data.Dataset]) -> Any:
+  traced = tf.function(dataset_fn).get_concrete_function()
+  if not hasattr(traced.structured_outputs, 'element_spec'):
+    raise ValueError(
+      f'dataset_fn: returned {traced.structured_outputs!r}, '
+      'which is not a tf.data.Dataset.'
+    )
+  return traced
