@@ -143,7 +143,12 @@ def _restore(checkpoint: Any, path: str, options: Any) -> None:
   try:
     status = checkpoint.restore(path, options=options)
     status.assert_existing_objects_matched()
-  except (tf.errors.OpError, AssertionError, ValueError) as error:
+  except (
+    tf.errors.OpError,
+    AssertionError,
+    LookupError,
+    ValueError,
+  ) as error:
     raise errors.CheckpointError(
       f'{path} cannot be restored: {_first_line(error)} '
       f'{_remedy(pathlib.Path(path).parent)}'

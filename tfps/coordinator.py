@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import checkpoints
 from tfps import cluster as cluster_lib
+from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import training_loop
 from tfps import watch
@@ -224,6 +225,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     *,
     steps: int,
     steps_per_execution: int = 1,
+    max_unroll: int = execution.MAX_UNROLL,
     checkpoint: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every_secs: float | None = None,
@@ -253,6 +255,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       steps: where to stop, counted from the beginning of training, not of this
         call: after a resume, only what is left is done.
       steps_per_execution: how many steps a worker does at a time.
+      max_unroll: how many of them to lay out in one graph; beyond it a loop
+        goes over them. Fewer are traced faster, more are executed faster.
       checkpoint: what to save: a `tf.train.Checkpoint`, model or other
         trackable. The global step is saved with it as `global_step`.
       directory: where to save it, and to resume from when it has checkpoints.
@@ -285,6 +289,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     plan = training_loop.Plan(
       steps=steps,
       steps_per_execution=steps_per_execution,
+      max_unroll=max_unroll,
       in_flight_per_worker=in_flight_per_worker,
       stop_on_nan=stop_on_nan,
       timeout_secs=self._timeout(timeout_secs),

@@ -22,6 +22,7 @@ from tfps import worker_input
 if TYPE_CHECKING:
   from tfps import coordinator as coordinator_lib
 
+_COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 _RATE_WINDOW = 64
 
 
@@ -49,6 +50,7 @@ class Plan:
   Attributes:
     steps: the global step to reach.
     steps_per_execution: how many steps a worker does at a time.
+    max_unroll: how many of them to lay out in one graph.
     in_flight_per_worker: executions to keep scheduled for each worker.
     stop_on_nan: whether a metric that is not a number is an error.
     timeout_secs: how long an execution or a checkpoint may take; None is for
@@ -57,12 +59,13 @@ class Plan:
 
   steps: int
   steps_per_execution: int = 1
+  max_unroll: int = execution.MAX_UNROLL
   in_flight_per_worker: int = 2
   stop_on_nan: bool = True
   timeout_secs: float | None = None
 
   def __post_init__(self) -> None:
-    for name in ('steps', 'steps_per_execution', 'in_flight_per_worker'):
+    for name in _COUNTS:
       value = getattr(self, name)
       if not isinstance(value, int) or value < 1:
         raise ValueError(f'train: {name}={value!r} must be 1 or more.')
@@ -226,6 +229,7 @@ class TrainingLoop:
           spec,
           global_step=coordinator.global_step,
           num_steps=size,
+          max_unroll=self._plan.max_unroll,
         )
 
   def _call(self, what: str, function: Callable[[], Any]) -> Any:

@@ -110,7 +110,7 @@ class Watch:
     ]
 
   def _probe(self) -> list[probe.Status]:
-    workers = min(_MAX_PROBES_AT_ONCE, len(self._addresses))
+    workers = max(1, min(_MAX_PROBES_AT_ONCE, len(self._addresses)))
     with concurrent.futures.ThreadPoolExecutor(workers, 'tfps-probe') as pool:
       return list(pool.map(_probe, *zip(*self._addresses.items(), strict=True)))
 
