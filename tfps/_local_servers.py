@@ -51,6 +51,11 @@ class LocalCluster:
     self.stop()
 
 
+def is_here(address: str) -> bool:
+  """Whether a server of this process listens at an address."""
+  return _pool().has(address)
+
+
 class _Pool:
   """Idle servers by task and number of threads."""
 
@@ -61,6 +66,10 @@ class _Pool:
     self._num_threads: dict[server_lib.Server, int] = {}
     self._jobs: dict[str, dict[int, str]] = {}
     self._chief_address = ''
+
+  def has(self, address: str) -> bool:
+    """Whether one of its servers, lent or idle, has the address."""
+    return address in {server.address for server in self._num_threads}
 
   def lend(
     self, tasks: Sequence[cluster_lib.Task], *, num_threads: int

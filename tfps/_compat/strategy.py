@@ -1,0 +1,39 @@
+"""What `tfps.strategy` needs of TensorFlow's insides."""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+
+# A strategy's variables, updates and input are the business of its `extended`
+# object, whose class for parameter servers is not public.
+Extended = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+
+
+def replace_extended(strategy: Any, extended: Any) -> None:
+  """Gives a strategy another `extended`; its constructor takes none."""
+  extended._retrace_functions_for_each_device = (
+    strategy.extended._retrace_functions_for_each_device
+  )
+  strategy._extended = extended
+
+
+def updating(variable: Any) -> Any:
+  """The context in which a strategy updates a variable on its own device."""
+  return distribute_lib.UpdateContext(variable.device)
+
+
+def colocated(variable: Any) -> Any:
+  """A scope for operations on the variable's device, whatever the scope."""
+  # `tf.compat.v1.colocate_with` takes no variable of eager mode.
+  return ops.colocate_with(variable, ignore_existing=True)
+
+
+def own_address(job: str) -> str:
+  """Where the server of this process listens once it is in a cluster."""
+  # TensorFlow picks the port of a chief that the cluster does not list.
+  spec = tf.train.ClusterSpec(context.get_server_def().cluster)
+  return str(spec.task_address(job, context.get_server_def().task_index))

@@ -1,0 +1,18 @@
+"""What `tfps.sharded` needs of TensorFlow's insides."""
+
+from tensorflow.python.distribute import sharded_variable
+from tensorflow.python.framework import composite_tensor_gradient
+from tensorflow.python.saved_model import save_context
+
+# `tf.GradientTape` asks a composite tensor's `__composite_gradient__`, which
+# must be of this class, what to differentiate by. It is not public.
+CompositeTensorGradient = composite_tensor_gradient.CompositeTensorGradient
+
+# A sharded variable that enters a `tf.function` is taken apart and put together
+# again by its spec, which must then make our class.
+ShardedVariableSpec = sharded_variable.ShardedVariableSpec
+
+
+def is_saving() -> bool:
+  """Whether a SavedModel is being written, in which shards become one."""
+  return bool(save_context.in_save_context())

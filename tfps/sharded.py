@@ -1,0 +1,169 @@
+"""A variable in shards, used like one variable.
+
+TensorFlow's own class has no gradient, returns the rows of `sparse_read` in
+another order than asked for, and looks up wrong rows for embeddings.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps._compat import variables as compat
+
+
+class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
+  """A variable whose rows are divided among several variables.
+
+  The first shards hold one row more when the rows cannot be divided evenly.
+  Beyond what TensorFlow's class does, `tf.GradientTape` differentiates by it:
+  the gradient is dense, or `tf.IndexedSlices` when only rows were read.
+  """
+
+  @property
+  def _type_spec(self) -> 'ShardedVariableSpec':
+    return ShardedVariableSpec(*super()._type_spec._serialize())
+
+  @property
+  def __composite_gradient__(self) -> '_ShardGradients':
+    return _ShardGradients()
+
+  @property
+  def handle(self) -> 'ShardedVariable':
+    """Stands for the handles of all shards, where gradients are concerned."""
+    return self
+
+  @property
+  def trainable(self) -> bool:
+    return bool(self._variables[0].trainable)
+
+  @property
+  def devices(self) -> list[str]:
+    """The device of each shard."""
+    return [shard.device for shard in self._variables]
+
+  def value(self) -> tf.Tensor:
+    """All rows, on the device that asks."""
+    return tf.concat([shard.read_value() for shard in self.variables], axis=0)
+
+  def read_value(self) -> tf.Tensor:
+    """All rows, on the device that asks."""
+    return self.value()
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    del copy  # the shards' values are copied in any case
+    return np.asarray(self.numpy(), dtype)
+
+  def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+    """The rows that the indices name, in their order.
+
+    Each ps gathers its own rows, and each row travels once.
+
+    Args:
+      indices: row numbers of any shape.
+      name: of the operations.
+
+    Returns:
+      Rows in the shape `indices.shape + self.shape[1:]`.
+    """
+    if compat.is_saving():  # to the SavedModel this is one variable
+      return self.variables[0].sparse_read(indices, name=name)
+    indices = tf.convert_to_tensor(indices)
+    with tf.name_scope(name or 'sparse_read'):
+      distinct, positions = tf.unique(tf.reshape(indices, [-1]))
+      rows = tf.gather(self._gather(distinct), positions)
+      shape = tf.concat([tf.shape(indices), self.shape[1:]], axis=0)
+      rows = tf.reshape(rows, shape)
+    return tf.ensure_shape(rows, indices.shape + self.shape[1:])
+
+  def _gather(self, distinct: tf.Tensor) -> tf.Tensor:
+    local_indices, shard_of = self._decompose_indices(distinct)
+    order = tf.dynamic_partition(
+      tf.range(tf.size(distinct)), shard_of, len(self._variables)
+    )
+    rows = [
+      shard.sparse_read(local)
+      for shard, local in zip(self._variables, local_indices, strict=True)
+    ]
+    return tf.dynamic_stitch(order, rows)
+
+  def split(self, value: Any) -> list[Any]:
+    """Cuts a tensor or `tf.IndexedSlices` of all rows into shards' parts."""
+    if isinstance(value, tf.IndexedSlices):
+      return list(self._decompose_indexed_slices(value))
+    return list(tf.split(value, [s.shape[0] for s in self._variables]))
+
+
+class ShardedVariableSpec(compat.ShardedVariableSpec):
+  """The type of a `ShardedVariable`."""
+
+  value_type = property(lambda self: ShardedVariable)
+
+  def _from_components(self, variables: Sequence[Any]) -> ShardedVariable:
+    return ShardedVariable(variables)
+
+
+class _ShardGradients(compat.CompositeTensorGradient):
+  """Differentiates by each shard and joins the shards' gradients."""
+
+  def get_gradient_components(self, value: ShardedVariable) -> list[Any]:
+    return [shard.handle for shard in value.variables]
+
+  def replace_gradient_components(
+    self, value: ShardedVariable, component_grads: list[Any]
+  ) -> Any:
+    if any(gradient is None for gradient in component_grads):
+      return None
+    if all(isinstance(g, tf.IndexedSlices) for g in component_grads):
+      return _join_rows(value, component_grads)
+    return tf.concat([tf.convert_to_tensor(g) for g in component_grads], axis=0)
+
+
+def _join_rows(
+  variable: ShardedVariable, gradients: Sequence[tf.IndexedSlices]
+) -> tf.IndexedSlices:
+  first_rows = np.cumsum([0, *(s.shape[0] for s in variable.variables[:-1])])
+  return tf.IndexedSlices(
+    values=tf.concat([g.values for g in gradients], axis=0),
+    indices=tf.concat(
+      [
+        g.indices + tf.cast(first, g.indices.dtype)
+        for g, first in zip(gradients, first_rows, strict=True)
+      ],
+      axis=0,
+    ),
+    dense_shape=tf.constant(
+      variable.shape.as_list(), gradients[0].indices.dtype
+    ),
+  )
+
+
+@tf.experimental.dispatch_for_api(
+  tf.nn.embedding_lookup, {'params': ShardedVariable}
+)
+def _embedding_lookup(
+  params: Any, ids: Any, max_norm: float | None = None, name: str | None = None
+) -> tf.Tensor:
+  rows = params.sparse_read(ids, name=name or 'embedding_lookup')
+  return rows if max_norm is None else _clip(rows, ids, max_norm)
+
+
+@tf.experimental.dispatch_for_api(
+  tf.compat.v1.nn.embedding_lookup, {'params': ShardedVariable}
+)
+def _embedding_lookup_v1(
+  params: Any,
+  ids: Any,
+  partition_strategy: str = 'mod',
+  name: str | None = None,
+  validate_indices: bool = True,
+  max_norm: float | None = None,
+) -> tf.Tensor:
+  del partition_strategy, validate_indices  # how it is cut is the variable's
+  return _embedding_lookup(params, ids, max_norm, name)
+
+
+def _clip(rows: tf.Tensor, ids: Any, max_norm: float) -> tf.Tensor:
+  axes = list(range(tf.convert_to_tensor(ids).shape.rank, rows.shape.rank))
+  return tf.clip_by_norm(rows, max_norm, axes=axes)

@@ -1,0 +1,67 @@
+"""Shape, dtype and initial value of a variable that is about to be made.
+
+They are in the arguments of a variable creator; see
+`tf.variable_creator_scope`.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import sharded
+
+_BYTES_PER_STRING = 16  # as partitioners assume
+
+
+def num_bytes(kwargs: Mapping[str, Any]) -> int:
+  """The size of the variable; 0 if it cannot be known beforehand."""
+  known = with_type(kwargs)
+  if known.get('shape') is None or known.get('dtype') is None:
+    return 0
+  return num_bytes_of(known['shape'], known['dtype'])
+
+
+def num_bytes_of(shape: Any, dtype: Any) -> int:
+  """The size of a variable; 0 if its shape has unknown dimensions."""
+  dtype = tf.as_dtype(dtype)
+  size = _BYTES_PER_STRING if dtype == tf.string else dtype.size
+  return (tf.TensorShape(shape).num_elements() or 0) * size
+
+
+def with_type(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+  """The arguments with shape and dtype, where they can be known.
+
+  An initial value that is a function is traced, not called, so that no value is
+  computed here.
+  """
+  kwargs = dict(kwargs)
+  shape, dtype = kwargs.get('shape'), kwargs.get('dtype')
+  if shape is None or dtype is None:
+    value = _abstract(kwargs.get('initial_value'), dtype)
+    if value is not None:
+      kwargs['shape'] = value.shape if shape is None else shape
+      kwargs['dtype'] = value.dtype if dtype is None else dtype
+  return kwargs
+
+
+def shard_initial_values(
+  kwargs: Mapping[str, Any], like: sharded.ShardedVariable
+) -> list[Callable[[], Any]]:
+  """The initial value of each shard of a variable that is cut like another."""
+
+  def part(index: int) -> Any:
+    value = kwargs['initial_value']
+    return like.split(value() if callable(value) else value)[index]
+
+  return [lambda i=i: part(i) for i in range(len(like.variables))]
+
+
+def _abstract(initial_value: Any, dtype: Any) -> Any:
+  if initial_value is None:
+    return None
+  if not callable(initial_value):
+    return tf.convert_to_tensor(initial_value, dtype=dtype)
+  with tf.Graph().as_default():
+    return tf.convert_to_tensor(initial_value(), dtype=dtype)
