@@ -1,0 +1,74 @@
+"""Whether two tasks hold the same idea of their cluster."""
+
+import socket
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+
+
+def check(mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster) -> None:
+  """Compares what both clusters know; each must have a task.
+
+  A task may know its own address by another name, or only its port. It may
+  also know no other task of a job, as in TFJob's sparse form. Neither is a
+  disagreement; another address or another number of tasks is.
+
+  Raises:
+    errors.ClusterMismatchError: names both sides' values.
+  """
+  for job in sorted(set(mine.jobs) & set(theirs.jobs)):
+    for task in sorted(set(mine.tasks(job)) | set(theirs.tasks(job))):
+      if not _agree(task, mine, theirs):
+        raise errors.ClusterMismatchError(
+          f'{mine.task} and {theirs.task} disagree on {task}: '
+          f'{_say(task, mine)}; {_say(task, theirs)}. '
+          'Start all tasks with the same cluster.'
+        )
+
+
+def _agree(
+  task: cluster_lib.Task,
+  mine: cluster_lib.Cluster,
+  theirs: cluster_lib.Cluster,
+) -> bool:
+  if not (_knows_about(task, mine) and _knows_about(task, theirs)):
+    return True
+  if task in (mine.task, theirs.task):
+    return _is_known(task, mine) and _is_known(task, theirs)
+  return (
+    _is_known(task, mine)
+    and _is_known(task, theirs)
+    and _same_address(mine.address(task), theirs.address(task))
+  )
+
+
+def _knows_about(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> bool:
+  """Whether the cluster lists its job's tasks, beyond its own task."""
+  return any(known != cluster.task for known in cluster.tasks(task.job))
+
+
+def _is_known(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> bool:
+  return task in cluster.tasks(task.job)
+
+
+def _same_address(one: str, other: str) -> bool:
+  """Whether two addresses mean the same port of the same host."""
+  if one == other:
+    return True
+  return bool(_endpoints(one) & _endpoints(other))
+
+
+def _endpoints(address: str) -> set[tuple[str, str]]:
+  host, _, port = address.rpartition(':')
+  try:
+    found = socket.getaddrinfo(host.strip('[]'), None)
+  except socket.gaierror:
+    return {(host, port)}
+  return {(str(sockaddr[0]), port) for *_, sockaddr in found}
+
+
+def _say(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> str:
+  if _is_known(task, cluster):
+    return f'{cluster.task} has it at {cluster.address(task)}'
+  known = ', '.join(cluster.jobs[task.job].values())
+  return f'{cluster.task} has the {task.job} tasks {known}'

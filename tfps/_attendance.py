@@ -1,0 +1,124 @@
+"""Which clients a server still has, and so when it may end."""
+
+from collections.abc import Callable
+import dataclasses
+import enum
+import time
+
+from absl import logging
+
+from tfps import cluster as cluster_lib
+from tfps import presence
+from tfps import probe
+
+_LINGER_SECS = 2.0  # a client that is done still closes its connections
+_PROBE_SECS = 1.0
+_MAX_LOOK_SECS = 15.0
+
+
+class Verdict(enum.Enum):
+  """Why a server ends."""
+
+  DONE = 'training is done'
+  ABANDONED = 'no client is alive'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Client:
+  task: cluster_lib.Task
+  address: str
+  done_at: float | None = None
+
+  def may_need_us(self, now: float) -> bool:
+    return self.done_at is None or now < self.done_at + _LINGER_SECS
+
+
+class Attendance:
+  """Keeps what clients say, and probes them for what they cannot say.
+
+  A server has done its work once the chief has said done and no other client
+  lives. It is abandoned when no client has lived for `timeout_secs`.
+
+  Args:
+    timeout_secs: see above; None: never abandoned.
+    clock: seconds, as `time.monotonic`.
+    ask: finds a client's state, as `tfps.probe.probe`.
+  """
+
+  def __init__(
+    self,
+    timeout_secs: float | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    ask: Callable[..., probe.Status] = probe.probe,
+  ) -> None:
+    self._timeout_secs = float('inf') if timeout_secs is None else timeout_secs
+    self._clock = clock
+    self._ask = ask
+    self._clients: dict[cluster_lib.Task, _Client] = {}
+    self._chief_done = False
+    self._last_alive = clock()
+    self._next_look = clock()
+
+  def expect(self, task: cluster_lib.Task, address: str) -> None:
+    """Watches a client that has not said hello yet."""
+    self._clients[task] = _Client(task, address)
+
+  def hear(self, message: presence.Message) -> None:
+    """Takes in what a client says."""
+    now = self._clock()
+    self._last_alive = self._next_look = now
+    done_at = now if message.done else None
+    client = _Client(message.task, message.address, done_at)
+    self._clients[client.task] = client
+    logging.info('%s says %s.', client.task, 'done' if done_at else 'hello')
+    if message.chief:
+      self._chief_done = message.done
+    if not message.done:
+      self._check_return_path(client)
+
+  def verdict(self) -> Verdict | None:
+    """Why the server ends now, or None when it goes on.
+
+    Until the chief is done this probes clients only from time to time.
+    """
+    now = self._clock()
+    if now < self._next_look:
+      return None
+    state = self._best_state(now)
+    if state is probe.State.ALIVE:
+      self._last_alive = now
+    self._next_look = now + (0 if self._chief_done else self._pause())
+    if self._chief_done and state is probe.State.DEAD:
+      return Verdict.DONE
+    if now < self._last_alive + self._timeout_secs:
+      return None
+    return Verdict.DONE if self._chief_done else Verdict.ABANDONED
+
+  def _pause(self) -> float:
+    return min(_MAX_LOOK_SECS, self._timeout_secs / 4)
+
+  def _best_state(self, now: float) -> probe.State:
+    """ALIVE if any client that may need us is; else HUNG if any is."""
+    states = {probe.State.DEAD}
+    for client in self._clients.values():
+      if client.may_need_us(now) and probe.State.ALIVE not in states:
+        states.add(self._state(client))
+    order = (probe.State.ALIVE, probe.State.HUNG, probe.State.DEAD)
+    return next(state for state in order if state in states)
+
+  def _state(self, client: _Client) -> probe.State:
+    status = self._ask(client.task, client.address, timeout_secs=_PROBE_SECS)
+    return status.state
+
+  def _check_return_path(self, client: _Client) -> None:
+    state = self._state(client)
+    if state is not probe.State.ALIVE:
+      logging.warning(
+        '%s said hello, but at %s it is %r from here. Unless this changes, '
+        'this server ends %g seconds from now as if the client were dead.',
+        client.task,
+        client.address,
+        state.value,
+        self._timeout_secs,
+      )

@@ -1,0 +1,87 @@
+"""Messages for a task, and its notice to others, kept on the task's own server.
+
+A server's resources are common to all its clients, so a queue and a string
+under agreed names need no further port or process. They are reached through
+sessions that involve no other task and leave every eager context alone.
+"""
+
+import tensorflow as tf
+
+from tfps import cluster as cluster_lib
+
+_QUEUE_NAME = 'tfps_mailbox'
+_NOTICE_NAME = 'tfps_notice'
+
+
+class Mailbox:
+  """A connection to one task's mailbox; a context manager.
+
+  A call that gets no answer in time raises a `tf.errors.OpError`. Where the
+  server may be dead or frozen, probe it first: that answers sooner.
+
+  Args:
+    task: whose mailbox.
+    address: where that task's server listens.
+    timeout_secs: the limit of each call; None for no limit.
+  """
+
+  def __init__(
+    self,
+    task: cluster_lib.Task,
+    address: str,
+    *,
+    timeout_secs: float | None,
+  ) -> None:
+    device = f'/job:{task.job}/task:{task.index}'
+    with tf.Graph().as_default() as graph, tf.device(f'{device}/device:CPU:0'):
+      self._build()
+    config = tf.compat.v1.ConfigProto(
+      device_filters=[device],  # else it waits for every task of the cluster
+      operation_timeout_in_ms=int(1000 * (timeout_secs or 0)),
+    )
+    self._session = tf.compat.v1.Session(
+      f'grpc://{address}', graph=graph, config=config
+    )
+
+  def _build(self) -> None:
+    self._text = tf.compat.v1.placeholder(tf.string, shape=[])
+    queue = tf.queue.FIFOQueue(
+      -1, [tf.string], shapes=[()], shared_name=_QUEUE_NAME
+    )
+    self._put = queue.enqueue(self._text)
+    self._take = queue.dequeue_many(queue.size())
+    notice = tf.raw_ops.VarHandleOp(
+      dtype=tf.string, shape=[], shared_name=_NOTICE_NAME
+    )
+    self._post = tf.raw_ops.AssignVariableOp(resource=notice, value=self._text)
+    self._posted = tf.raw_ops.VarIsInitializedOp(resource=notice)
+    self._read = tf.raw_ops.ReadVariableOp(resource=notice, dtype=tf.string)
+
+  def put(self, message: str) -> None:
+    """Adds a message."""
+    self._session.run(self._put, {self._text: message})
+
+  def take(self) -> list[str]:
+    """Removes and returns the messages that are there, oldest first."""
+    return [message.decode() for message in self._session.run(self._take)]
+
+  def post(self, notice: str) -> None:
+    """Replaces the task's notice."""
+    self._session.run(self._post, {self._text: notice})
+
+  def read(self) -> str | None:
+    """The task's notice, if it has posted one."""
+    if not self._session.run(self._posted):
+      return None
+    notice: bytes = self._session.run(self._read)
+    return notice.decode()
+
+  def close(self) -> None:
+    """Ends the connection; the mailbox and what is in it remain."""
+    self._session.close()
+
+  def __enter__(self) -> 'Mailbox':
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self.close()

@@ -1,0 +1,219 @@
+"""Servers learn from their clients who uses them and when training is done.
+
+A client is a process that computes with other tasks' servers: the chief in
+coordinator mode, every worker in between-graph mode and in classic sessions.
+It says hello when it begins and done at its orderly end; what it never says,
+because it died, servers find out by probing it.
+"""
+
+import atexit
+from collections.abc import Callable
+from collections.abc import Sequence
+import concurrent.futures
+import dataclasses
+import json
+import sys
+import threading
+import time
+
+from absl import logging
+
+from tfps import _agreement
+from tfps import _mailbox
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+
+_HELLO_SECS = 20.0
+_DONE_SECS = 5.0
+_PROBE_SECS = 1.0
+_NOTICE_SECS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """What a client tells a server.
+
+  Attributes:
+    task: the client.
+    address: where the client's own server answers probes, as 'host:port'.
+    chief: whether the end of training is the client's to announce.
+    done: whether it says done; otherwise it says hello.
+  """
+
+  task: cluster_lib.Task
+  address: str
+  chief: bool
+  done: bool = False
+
+  def to_json(self) -> str:
+    return json.dumps(dataclasses.asdict(self))
+
+  @classmethod
+  def from_json(cls, text: str) -> 'Message':
+    """The message that `to_json` wrote."""
+    facts = json.loads(text)
+    return cls(**{**facts, 'task': cluster_lib.Task(**facts['task'])})
+
+
+class Presence:
+  """Tells servers that this process uses them and, at its end, that it is done.
+
+  ```
+  with Presence(cluster, task, address, chief=True, servers=servers):
+    train()
+  ```
+
+  Without `with`, call `start` and let the end of the process do the rest. A
+  program that dies of an exception does not say done, nor does one that is
+  killed: its servers then wait for its return.
+
+  Args:
+    cluster: this process' idea of the cluster, compared with each server's.
+    task: this process' task.
+    address: where this process' own TensorFlow server answers.
+    chief: whether servers may end once this process is done.
+    servers: the tasks to tell.
+  """
+
+  def __init__(
+    self,
+    cluster: cluster_lib.Cluster,
+    task: cluster_lib.Task,
+    address: str,
+    *,
+    chief: bool,
+    servers: Sequence[cluster_lib.Task],
+  ) -> None:
+    self._cluster = cluster.with_task(task)
+    self._hello = Message(task, address, chief)
+    self._servers = tuple(servers)
+    self._started = False
+
+  def start(self) -> None:
+    """Says hello; again, for example after a server's restart, is harmless.
+
+    Raises:
+      errors.UnreachableError: names the servers that did not answer.
+      errors.ClusterMismatchError: a server holds another idea of the cluster.
+    """
+    failures = _for_each(self._servers, self._greet, timeout_secs=_HELLO_SECS)
+    for error in failures.values():
+      if isinstance(error, errors.ClusterMismatchError):
+        raise error
+    if failures:
+      raise errors.UnreachableError(
+        f'{self._hello.task} could not say hello: {_say(failures)}.'
+      ) from next(iter(failures.values()))
+    if not self._started:
+      atexit.register(self._at_exit)
+    self._started = True
+
+  def stop(self) -> None:
+    """Says done, within seconds; servers that cannot hear it are logged."""
+    if self._started:
+      self._forget()
+      failures = _for_each(self._servers, self._leave, timeout_secs=_DONE_SECS)
+      if failures:
+        logging.warning(
+          '%s is done, but could not say so: %s.',
+          self._hello.task,
+          _say(failures),
+        )
+
+  def _greet(self, server: cluster_lib.Task) -> None:
+    with self._mailbox(server, timeout_secs=_HELLO_SECS) as mailbox:
+      notice = mailbox.read()
+      if notice is None:  # it may be about to post one, or be a plain server
+        time.sleep(_NOTICE_SECS)
+        notice = mailbox.read()
+      if notice is not None:
+        theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
+        _agreement.check(self._cluster, theirs)
+      mailbox.put(self._hello.to_json())
+
+  def _leave(self, server: cluster_lib.Task) -> None:
+    done = dataclasses.replace(self._hello, done=True)
+    with self._mailbox(server, timeout_secs=_DONE_SECS) as mailbox:
+      mailbox.put(done.to_json())
+
+  def _mailbox(
+    self, server: cluster_lib.Task, *, timeout_secs: float
+  ) -> _mailbox.Mailbox:
+    address = self._cluster.address(server)
+    status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
+    if status.state is not probe.State.ALIVE:
+      raise errors.UnreachableError(str(status))
+    return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
+
+  def _forget(self) -> None:
+    self._started = False
+    atexit.unregister(self._at_exit)
+
+  def _at_exit(self) -> None:
+    if _program_failed():
+      logging.warning(
+        '%s ends with an error: its servers are not told that it is done.',
+        self._hello.task,
+      )
+    else:
+      self.stop()
+
+  def __enter__(self) -> 'Presence':
+    self.start()
+    return self
+
+  def __exit__(self, exc_type: object, *exc_info: object) -> None:
+    if exc_type is None:
+      self.stop()
+    else:
+      self._forget()
+
+
+def _program_failed() -> bool:
+  """Whether the interpreter ends because of an exception.
+
+  It keeps the exception that ended the program in `sys.last_value`. In an
+  interactive session that is some earlier one, which ended nothing.
+  """
+  return hasattr(sys, 'last_value') and not hasattr(sys, 'ps1')
+
+
+def _for_each(
+  tasks: Sequence[cluster_lib.Task],
+  call: Callable[[cluster_lib.Task], None],
+  *,
+  timeout_secs: float,
+) -> dict[cluster_lib.Task, BaseException]:
+  """Calls for every task at once; returns what went wrong, by task."""
+  calls = {task: _in_thread(call, task) for task in tasks}
+  concurrent.futures.wait(calls.values(), timeout=timeout_secs)
+  late = errors.DeadlineError(f'no answer in {timeout_secs:g} seconds')
+  failures = {
+    task: future.exception() if future.done() else late
+    for task, future in calls.items()
+  }
+  return {task: error for task, error in failures.items() if error}
+
+
+def _in_thread(
+  call: Callable[[cluster_lib.Task], None], task: cluster_lib.Task
+) -> 'concurrent.futures.Future[None]':
+  # Not an executor: it would join a thread that hangs, and it refuses work
+  # while the interpreter ends.
+  future: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+  def run() -> None:
+    try:
+      call(task)
+    except Exception as error:
+      future.set_exception(error)
+    else:
+      future.set_result(None)
+
+  threading.Thread(target=run, name=f'tfps-tell-{task}', daemon=True).start()
+  return future
+
+
+def _say(failures: dict[cluster_lib.Task, BaseException]) -> str:
+  return '; '.join(f'{task}: {error}' for task, error in failures.items())
