@@ -10,25 +10,63 @@ from typing import TYPE_CHECKING
 
 from tfps.cluster import Cluster
 from tfps.cluster import Task
+from tfps.discovery import define_flags
+from tfps.discovery import resolve_cluster
+from tfps.errors import CheckpointError
+from tfps.errors import ClusterMismatchError
+from tfps.errors import DeadlineError
 from tfps.errors import Error
+from tfps.errors import ServerStartError
+from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
-  pass
-
-_LAZY: dict[str, str] = {}
+  from tfps import partitioners
+  from tfps import placement
+  from tfps import testing
+  from tfps.between_graph import BetweenGraphStrategy
+  from tfps.coordinator import Coordinator
+  from tfps.server import serve
+  from tfps.server import Server
+  from tfps.strategy import ParameterServerStrategy
 
 __all__ = [
+  'BetweenGraphStrategy',
+  'CheckpointError',
   'Cluster',
+  'ClusterMismatchError',
+  'Coordinator',
+  'DeadlineError',
   'Error',
+  'ParameterServerStrategy',
+  'Server',
+  'ServerStartError',
   'Task',
+  'UnreachableError',
+  'define_flags',
+  'partitioners',
+  'placement',
+  'resolve_cluster',
+  'serve',
+  'testing',
 ]
+
+_MODULES = ('partitioners', 'placement', 'testing')
+_HOMES = {
+  'BetweenGraphStrategy': 'between_graph',
+  'Coordinator': 'coordinator',
+  'ParameterServerStrategy': 'strategy',
+  'Server': 'server',
+  'serve': 'server',
+}
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _LAZY:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module(_LAZY[name]), name)
+  if name in _MODULES:
+    return importlib.import_module(f'tfps.{name}')
+  if name in _HOMES:
+    return getattr(importlib.import_module(f'tfps.{_HOMES[name]}'), name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-  return sorted(__all__)
+  return sorted({*globals(), *__all__})

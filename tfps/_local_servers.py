@@ -39,6 +39,11 @@ class LocalCluster:
     )
     self.cluster = _pool().cluster_of(self._servers)
 
+  def empty(self) -> None:
+    """Drops all variables and other resources of the servers."""
+    for server in self._servers:
+      _empty(server)
+
   def stop(self) -> None:
     """Empties the servers and gives them back; twice is harmless."""
     servers, self._servers = self._servers, []
@@ -79,9 +84,9 @@ class _Pool:
       return [self._find_or_start(task, num_threads) for task in tasks]
 
   def take_back(self, servers: Iterable[server_lib.Server]) -> None:
-    """Drops all variables and other resources of the servers."""
+    """Empties servers and keeps them for the next cluster."""
     for server in servers:
-      tf.compat.v1.Session.reset(server.target)
+      _empty(server)
       with self._lock:
         self._idle[server.task, self._num_threads[server]].append(server)
 
@@ -117,6 +122,10 @@ class _Pool:
 @functools.cache
 def _pool() -> _Pool:
   return _Pool()
+
+
+def _empty(server: server_lib.Server) -> None:
+  tf.compat.v1.Session.reset(server.target)
 
 
 def _alone(task: cluster_lib.Task) -> cluster_lib.Cluster:

@@ -5,9 +5,13 @@ cluster = tfps.resolve_cluster()
 if cluster.task.job == 'ps':
   return tfps.serve(cluster)
 ```
+
+A task that has nothing else to do needs no program: `python -m tfps.server`
+takes the same flags and environment as `tfps.resolve_cluster`.
 """
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -22,12 +26,14 @@ import types
 from typing import Any
 from typing import NoReturn
 
+from absl import app
 from absl import logging
 import tensorflow as tf
 
 from tfps import _attendance
 from tfps import _mailbox
 from tfps import cluster as cluster_lib
+from tfps import discovery
 from tfps import errors
 from tfps import presence
 from tfps import probe
@@ -265,3 +271,15 @@ def _leave(status: int) -> NoReturn:
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(status)
+
+
+def _main(args: Sequence[str]) -> None:
+  if len(args) > 1:
+    raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
+  serve(discovery.resolve_cluster())
+
+
+if __name__ == '__main__':
+  discovery.define_flags()
+  logging.set_verbosity(logging.INFO)
+  app.run(_main)

@@ -1,1 +1,24 @@
-"""Real clusters for tests, in this process or one process per task."""
+"""Real clusters for tests: within this process, or of processes.
+
+The pytest plugin of this package lends them to tests; see
+`tfps.testing.pytest_plugin`.
+"""
+
+import importlib
+from typing import Any
+from typing import TYPE_CHECKING
+
+from tfps.testing.process_cluster import ProcessCluster
+
+if TYPE_CHECKING:
+  from tfps.testing.in_process_cluster import InProcessCluster
+
+__all__ = ['InProcessCluster', 'ProcessCluster']
+
+
+def __getattr__(name: str) -> Any:
+  # It needs TensorFlow, which pytest should not import unasked.
+  if name == 'InProcessCluster':
+    module = importlib.import_module('tfps.testing.in_process_cluster')
+    return module.InProcessCluster
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

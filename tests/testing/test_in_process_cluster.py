@@ -1,0 +1,106 @@
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+import tfps
+from tfps import testing
+
+
+@pytest.mark.parametrize(
+  ('num_workers', 'num_ps', 'name'), [(0, 1, 'num_workers'), (1, 0, 'num_ps')]
+)
+def test_a_cluster_without_tasks_is_refused(num_workers, num_ps, name):
+  with pytest.raises(ValueError, match=f'{name} is 0'):
+    testing.InProcessCluster(num_workers, num_ps)
+
+
+def _count(cluster: tfps.Cluster, num_steps: int) -> int:
+  """Adds 1 in so many scheduled steps; the variable's value afterwards."""
+  strategy = tfps.ParameterServerStrategy(cluster)
+  with strategy.scope():
+    count = tf.Variable(0, dtype=tf.int64, trainable=False)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+
+    @tf.function
+    def step():
+      count.assign_add(1)
+
+    for _ in range(num_steps):
+      coordinator.schedule(step)
+    coordinator.join()
+    return int(count.numpy())
+
+
+def test_clusters_come_and_go_with_bounded_threads():
+  threads = []
+  for _ in range(6):
+    with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
+      assert _count(cluster.cluster, 20) == 20
+    threads.append(_num_threads())
+  assert threads[-1] - threads[1] < 50
+
+
+def test_clusters_of_several_shapes_in_turn():
+  for num_workers, num_ps in ((1, 1), (2, 1), (1, 2)):
+    with testing.InProcessCluster(num_workers, num_ps) as cluster:
+      assert cluster.cluster.num_workers == num_workers
+      assert cluster.cluster.num_ps == num_ps
+      assert _count(cluster.cluster, 10) == 10
+
+
+def _num_threads() -> int:
+  with open('/proc/self/status') as status:
+    facts = dict(line.split(':', 1) for line in status)
+  return int(facts['Threads'])
+
+
+def test_stopping_twice_is_harmless():
+  cluster = testing.InProcessCluster(num_workers=1, num_ps=1)
+  cluster.stop()
+  cluster.stop()
+
+
+_LARGE = """
+import resource
+import time
+import tensorflow as tf
+import tfps
+from tfps import testing
+
+start = time.monotonic()
+with testing.InProcessCluster(num_workers=100, num_ps=10) as cluster:
+  strategy = tfps.ParameterServerStrategy(cluster.cluster)
+  with strategy.scope():
+    counts = [tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(10)]
+
+  @tf.function
+  def step():
+    for count in counts:
+      count.assign_add(1)
+
+  with tfps.Coordinator(strategy, timeout_secs=240) as coordinator:
+    for _ in range(1000):
+      coordinator.schedule(step)
+    coordinator.join()
+    values = [int(count.numpy()) for count in counts]
+
+with open('/proc/self/status') as status:
+  facts = dict(line.split(':', 1) for line in status)
+megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+print('seconds', round(time.monotonic() - start), 'threads',
+      int(facts['Threads']), 'megabytes', megabytes, flush=True)
+print('counts', *values, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_hundred_workers_and_ten_ps_count_exactly():
+  # A process of its own: its servers stay until the process ends.
+  done = subprocess.run(
+    [sys.executable, '-c', _LARGE], capture_output=True, text=True, timeout=280
+  )
+  assert done.returncode == 0, done.stderr[-4000:]
+  facts, counts = done.stdout.splitlines()[-2:]
+  assert counts == 'counts' + 10 * ' 1000'
+  assert int(facts.split()[3]) < 20_000

@@ -1,0 +1,49 @@
+"""Several servers in this process, for tests that need no process to die."""
+
+from tfps import _local_servers
+from tfps import cluster as cluster_lib
+
+
+class InProcessCluster:
+  """Workers and ps in this process, whose chief this process is.
+
+  ```
+  with InProcessCluster(num_workers=2, num_ps=2) as cluster:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster)
+  ```
+
+  Servers are lent from a pool, because TensorFlow cannot stop one: clusters may
+  come and go hundreds of times in one run, and threads stay bounded by the
+  largest. Leaving the context drops all variables on them.
+
+  Args:
+    num_workers: how many workers.
+    num_ps: how many ps.
+  """
+
+  def __init__(self, num_workers: int, num_ps: int) -> None:
+    for name, value in (('num_workers', num_workers), ('num_ps', num_ps)):
+      if value < 1:
+        raise ValueError(
+          f'InProcessCluster: {name} is {value}. Ask for 1 or more.'
+        )
+    self._servers = _local_servers.LocalCluster(num_workers, num_ps)
+
+  @property
+  def cluster(self) -> cluster_lib.Cluster:
+    """The cluster as its chief, this process, sees it."""
+    return self._servers.cluster
+
+  def heal(self) -> None:
+    """Drops the variables that the last test left on the servers."""
+    self._servers.empty()
+
+  def stop(self) -> None:
+    """Drops all variables and gives the servers back; twice is harmless."""
+    self._servers.stop()
+
+  def __enter__(self) -> 'InProcessCluster':
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self.stop()

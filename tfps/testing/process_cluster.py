@@ -1,0 +1,232 @@
+"""One operating-system process for each task, to be killed and frozen."""
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import portpicker
+
+from tfps import _processes
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+
+_SERVE = (sys.executable, '-m', 'tfps.server')
+_CHIEF = cluster_lib.Task('chief', 0)
+_LOG_TAIL = 2000
+
+
+class ProcessCluster:
+  """Workers and ps, and a chief if wanted, as processes; a context manager.
+
+  ```
+  with ProcessCluster(num_workers=2, num_ps=2) as cluster:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster)
+    cluster.kill('worker', 1)
+  ```
+
+  Entering starts the tasks and returns once those that serve answer. Leaving
+  kills what still runs. Tasks die with this process, however it ends.
+
+  Args:
+    num_workers: how many workers.
+    num_ps: how many ps.
+    commands: what the tasks of a job run, with `TF_CONFIG` in their
+      environment: by default ps and workers serve, as `tfps.serve` does, and
+      this process is the chief. With a command for the workers, as in
+      between-graph mode, the cluster has a chief only if there is a command
+      for that, too.
+    env: what to add to this process' environment.
+    log_dir: where each task's output goes, as ps-0.log; by default a temporary
+      folder that leaving removes.
+    held_back: tasks that wait for `start`, such as ('worker:1',).
+    start_timeout_secs: how long serving tasks may take to answer.
+  """
+
+  def __init__(
+    self,
+    num_workers: int,
+    num_ps: int,
+    *,
+    commands: Mapping[str, Sequence[str]] | None = None,
+    env: Mapping[str, str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    held_back: Collection[str] = (),
+    start_timeout_secs: float = 120.0,
+  ) -> None:
+    self._commands = {'ps': _SERVE, 'worker': _SERVE, **(commands or {})}
+    self._env = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
+    self._held_back = frozenset(held_back)
+    self._start_timeout_secs = start_timeout_secs
+    self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
+    self._log_dir = pathlib.Path(log_dir or self._temporary.name)
+    self._processes: dict[cluster_lib.Task, subprocess.Popen[bytes]] = {}
+    self._frozen: set[cluster_lib.Task] = set()
+    self.cluster = self._choose_ports(num_workers, num_ps)
+
+  def __enter__(self) -> 'ProcessCluster':
+    self._log_dir.mkdir(parents=True, exist_ok=True)
+    try:
+      for task in self._own_tasks():
+        if str(task) not in self._held_back:
+          self._start(task)
+      self._wait_for_servers()
+    except BaseException:
+      self.stop()
+      raise
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self.stop()
+
+  def start(self, job: str, index: int) -> None:
+    """Starts a task that was held back or that has ended.
+
+    Raises:
+      ValueError: it runs.
+    """
+    task = self._task(job, index)
+    if self._runs(task):
+      raise ValueError(f'{task} runs already. Use restart, or kill it first.')
+    self._start(task)
+    self._wait_for_servers()
+
+  def kill(self, job: str, index: int) -> None:
+    """Ends a task at once with SIGKILL, and what it has started."""
+    task = self._task(job, index)
+    _kill(self._process(task))
+    self._frozen.discard(task)
+
+  def terminate(self, job: str, index: int) -> None:
+    """Asks a task to end with SIGTERM."""
+    self._process(self._task(job, index)).terminate()
+
+  def restart(self, job: str, index: int) -> None:
+    """Kills a task if it still runs, and starts it at the same address."""
+    self.kill(job, index)
+    self.start(job, index)
+
+  def freeze(self, job: str, index: int) -> None:
+    """Stops a task with SIGSTOP: it keeps its port and does not answer."""
+    task = self._task(job, index)
+    self._process(task).send_signal(signal.SIGSTOP)
+    self._frozen.add(task)
+
+  def thaw(self, job: str, index: int) -> None:
+    """Lets a frozen task go on."""
+    task = self._task(job, index)
+    self._process(task).send_signal(signal.SIGCONT)
+    self._frozen.discard(task)
+
+  def pid(self, job: str, index: int) -> int:
+    """The process id of a task."""
+    return self._process(self._task(job, index)).pid
+
+  def log(self, job: str, index: int) -> str:
+    """What a task has written so far, over all its starts."""
+    return self._log_path(self._task(job, index)).read_text(errors='replace')
+
+  def wait(self, job: str, index: int, *, timeout_secs: float) -> int:
+    """Waits for a task to end; its exit status, or minus the signal.
+
+    Raises:
+      errors.DeadlineError: it still runs; the message ends with its log.
+    """
+    task = self._task(job, index)
+    try:
+      return self._process(task).wait(timeout_secs)
+    except subprocess.TimeoutExpired as error:
+      raise errors.DeadlineError(
+        f'{task} still runs after {timeout_secs:g} seconds.{self._tail(task)}'
+      ) from error
+
+  def heal(self) -> None:
+    """Thaws what is frozen and restarts what has ended."""
+    for task in sorted(self._frozen):
+      self.thaw(task.job, task.index)
+    for task in self._own_tasks():
+      if not self._runs(task):
+        self._start(task)
+    self._wait_for_servers()
+
+  def stop(self) -> None:
+    """Kills what still runs; twice is harmless."""
+    for process in self._processes.values():
+      _kill(process)
+    self._temporary.cleanup()
+
+  def _choose_ports(self, num_workers: int, num_ps: int) -> cluster_lib.Cluster:
+    numbers = {'ps': num_ps, 'worker': num_workers}
+    we_are_chief = tuple(self._commands['worker']) == _SERVE
+    if we_are_chief or 'chief' in self._commands:
+      numbers['chief'] = 1
+    jobs = {
+      job: [f'localhost:{portpicker.pick_unused_port()}' for _ in range(number)]
+      for job, number in numbers.items()
+    }
+    task = _CHIEF if 'chief' in numbers else None
+    return cluster_lib.Cluster(jobs, task, source='ProcessCluster')
+
+  def _own_tasks(self) -> list[cluster_lib.Task]:
+    """The tasks that are processes of this cluster."""
+    return [t for t in self.cluster.tasks() if t.job in self._commands]
+
+  def _task(self, job: str, index: int) -> cluster_lib.Task:
+    task = cluster_lib.Task(job, index)
+    if task not in self._own_tasks():
+      known = ', '.join(map(str, self._own_tasks()))
+      raise ValueError(f'{task} is no process here. There are {known}.')
+    return task
+
+  def _process(self, task: cluster_lib.Task) -> subprocess.Popen[bytes]:
+    if task not in self._processes:
+      raise ValueError(f'{task} was not started. Call start first.')
+    return self._processes[task]
+
+  def _runs(self, task: cluster_lib.Task) -> bool:
+    return task in self._processes and self._processes[task].poll() is None
+
+  def _start(self, task: cluster_lib.Task) -> None:
+    env = {**self._env, 'TF_CONFIG': self.cluster.with_task(task).tf_config()}
+    with self._log_path(task).open('ab') as log:
+      self._processes[task] = _processes.spawn(
+        self._commands[task.job], env=env, stdout=log
+      )
+
+  def _wait_for_servers(self) -> None:
+    """Waits for tasks that serve, unless they end first."""
+    deadline = time.monotonic() + self._start_timeout_secs
+    for task in self._own_tasks():
+      if tuple(self._commands[task.job]) == _SERVE and self._runs(task):
+        self._wait_for_server(task, deadline)
+
+  def _wait_for_server(self, task: cluster_lib.Task, deadline: float) -> None:
+    while task not in self._frozen:
+      status = probe.probe(task, self.cluster.address(task))
+      if status.state is probe.State.ALIVE:
+        return
+      if not self._runs(task) or time.monotonic() > deadline:
+        raise errors.ServerStartError(f'{status}.{self._tail(task)}')
+      time.sleep(0.05)
+
+  def _log_path(self, task: cluster_lib.Task) -> pathlib.Path:
+    return self._log_dir / f'{task.job}-{task.index}.log'
+
+  def _tail(self, task: cluster_lib.Task) -> str:
+    log = self.log(task.job, task.index)[-_LOG_TAIL:]
+    return f' Its log ends:\n{log}'
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+  """Ends the process group; a leader that has ended may leave others."""
+  with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+    os.killpg(process.pid, signal.SIGKILL)
+  process.wait()

@@ -1,0 +1,79 @@
+"""Lends tests a cluster, and keeps it for the other tests of the module.
+
+```
+@pytest.mark.tfps_cluster(workers=2, ps=2)
+def test_counts(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+```
+
+With `processes=True` the cluster is a `ProcessCluster`, whose tasks the test
+may kill; otherwise an `InProcessCluster`. Before each test, tasks that ended are
+restarted, frozen ones thawed, and servers in this process emptied.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tfps import testing
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+  """The arguments of the marker."""
+
+  workers: int = 1
+  ps: int = 1
+  processes: bool = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Makes the marker known."""
+  config.addinivalue_line(
+    'markers',
+    'tfps_cluster(workers=1, ps=1, processes=False): the cluster that the '
+    'fixture tfps_cluster lends to this test.',
+  )
+
+
+@pytest.fixture(scope='module')
+def _tfps_clusters() -> Iterator[dict[_Shape, Any]]:
+  """The module's clusters, each made when it is first asked for."""
+  clusters: dict[_Shape, Any] = {}
+  yield clusters
+  for cluster in clusters.values():
+    cluster.stop()
+
+
+@pytest.fixture
+def tfps_cluster(
+  request: pytest.FixtureRequest, _tfps_clusters: dict[_Shape, Any]
+) -> Any:
+  """An `InProcessCluster` or a `ProcessCluster`, as the marker asks."""
+  shape = _shape(request)
+  if shape in _tfps_clusters:
+    _tfps_clusters[shape].heal()
+  else:
+    _tfps_clusters[shape] = _start(shape)
+  return _tfps_clusters[shape]
+
+
+def _shape(request: pytest.FixtureRequest) -> _Shape:
+  marker = request.node.get_closest_marker('tfps_cluster')
+  if marker is None:
+    return _Shape()
+  try:
+    return _Shape(*marker.args, **marker.kwargs)
+  except TypeError as error:
+    raise pytest.UsageError(
+      f'{request.node.nodeid}: marker tfps_cluster: {error}. '
+      'It takes workers, ps and processes.'
+    ) from error
+
+
+def _start(shape: _Shape) -> Any:
+  kind = testing.ProcessCluster if shape.processes else testing.InProcessCluster
+  cluster: Any = kind(shape.workers, shape.ps)
+  return cluster.__enter__()
