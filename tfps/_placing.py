@@ -1,0 +1,126 @@
+"""How a strategy's variables come to be on the ps, and are updated there."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _ledger
+from tfps import sharded
+from tfps import variable_types
+from tfps._compat import strategy as compat
+
+
+class Extended(compat.Extended):
+  """Makes, places and updates the variables of a strategy.
+
+  Attributes:
+    ledger: chooses the ps of each variable; to be set before the first.
+  """
+
+  ledger: _ledger.Ledger
+
+  def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+    if kwargs.get('per_worker_variable'):
+      return super()._create_variable(next_creator, **kwargs)
+    owner = kwargs.get('colocate_with')
+    if owner is None:
+      return self._create_placed(next_creator, **kwargs)
+    if isinstance(owner, sharded.ShardedVariable):
+      return self._create_beside_shards(next_creator, owner, **kwargs)
+    return self._create_beside(next_creator, **kwargs)
+
+  def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
+    if self._variable_partitioner is not None:
+      kwargs = variable_types.with_type(kwargs)
+    variable = super()._create_variable(next_creator, **kwargs)
+    if isinstance(variable, tf.__internal__.distribute.ShardedVariable):
+      return sharded.ShardedVariable(variable.variables, name=variable.name)
+    return variable
+
+  def _create_variable_round_robin(
+    self, next_creator: Any, **kwargs: Any
+  ) -> Any:
+    # TensorFlow's code calls this for each variable and for each shard.
+    num_bytes = variable_types.num_bytes(kwargs)
+    trainable = kwargs.get('trainable') is not False
+    ps = self.ledger.place(num_bytes, trainable=trainable)
+    with compat.colocated(None), tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
+      variable = next_creator(**kwargs)
+    self.ledger.note(variable.name, num_bytes, ps=ps)
+    return variable
+
+  def _create_beside(self, next_creator: Any, **kwargs: Any) -> Any:
+    variable = super()._create_variable(next_creator, **kwargs)
+    ps = _ledger.ps_index(variable.device)
+    if ps is not None:
+      num_bytes = variable_types.num_bytes_of(variable.shape, variable.dtype)
+      self.ledger.note_colocated(variable.name, num_bytes, ps=ps)
+    return variable
+
+  def _create_beside_shards(
+    self, next_creator: Any, owner: sharded.ShardedVariable, **kwargs: Any
+  ) -> Any:
+    """A variable shaped like a sharded one, in shards beside its shards."""
+    kwargs = variable_types.with_type(kwargs)
+    if kwargs.get('shape') != owner.shape:
+      kwargs['colocate_with'] = owner.variables[0]
+      return self._create_beside(next_creator, **kwargs)
+    name = kwargs.get('name') or 'Variable'
+    parts = variable_types.shard_initial_values(kwargs, owner)
+    shards = [
+      self._create_beside(
+        next_creator,
+        **kwargs
+        | {
+          'colocate_with': shard,
+          'initial_value': part,
+          'shape': shard.shape,
+          'name': f'{name}/part_{i}',
+        },
+      )
+      for i, (shard, part) in enumerate(
+        zip(owner.variables, parts, strict=True)
+      )
+    ]
+    return sharded.ShardedVariable(shards, name=name)
+
+  def _update(
+    self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool
+  ) -> Any:
+    if not isinstance(var, sharded.ShardedVariable):
+      return super()._update(var, fn, args, kwargs, group)
+    pieces = [_pieces(var, argument) for argument in args]
+    return [
+      super(Extended, self)._update(shard, fn, own, kwargs, group)
+      for shard, *own in zip(var.variables, *pieces, strict=True)
+    ]
+
+  # With one replica there is nothing to merge. Without `merge_call` an
+  # optimizer works within `tf.cond`, too, and applies what it is given.
+
+  def _use_merge_call(self) -> bool:
+    return self._num_replicas_in_sync > 1
+
+  def _replica_ctx_update(
+    self,
+    var: Any,
+    fn: Any,
+    args: Any = (),
+    kwargs: Any = None,
+    group: bool = True,
+  ) -> Any:
+    return self._update(var, fn, args, kwargs or {}, group)
+
+  def _replica_ctx_all_reduce(
+    self, reduce_op: Any, value: Any, options: Any = None
+  ) -> Any:
+    del reduce_op, options
+    return value
+
+
+def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
+  """What each shard gets of an argument of an update."""
+  shape = getattr(value, 'shape', None)
+  if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
+    return variable.split(value)
+  return [value] * len(variable.variables)
