@@ -8,11 +8,8 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
+from tfps import cluster as cluster_lib
 from tfps import errors
-
-# The process that saves writes all values itself. By default each ps writes
-# those it holds, which needs a filesystem that all tasks share.
-_WRITE_HERE = '/job:chief/task:0/device:CPU:0'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +52,17 @@ class Checkpoints:
   Args:
     saving: what, where and how often.
     global_step: saved along as `global_step`.
+    task: of this process.
   """
 
-  def __init__(self, saving: Saving, global_step: tf.Variable) -> None:
+  def __init__(
+    self, saving: Saving, global_step: tf.Variable, *, task: cluster_lib.Task
+  ) -> None:
     self._saving = saving
+    # The process that saves writes all values itself. By default each ps writes
+    # those it holds, which needs a filesystem that all tasks share.
     self._options = saving.options or tf.train.CheckpointOptions(
-      experimental_io_device=_WRITE_HERE
+      experimental_io_device=f'/job:{task.job}/task:{task.index}/device:CPU:0'
     )
     self._step_saved = 0
     self._secs_saved = 0.0

@@ -142,9 +142,13 @@ class Cluster:
     """The cluster as a `tf.distribute.cluster_resolver.ClusterResolver`."""
     import tensorflow as tf
 
-    task = self.task or Task('chief', 0)
+    # TensorFlow takes a task that the cluster does not list for a mistake.
+    task = self.task if self.task in self.tasks() else None
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-      self.spec(), task_type=task.job, task_id=task.index, rpc_layer='grpc'
+      self.spec(),
+      task_type=task and task.job,
+      task_id=task and task.index,
+      rpc_layer='grpc',
     )
 
 

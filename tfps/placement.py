@@ -31,7 +31,9 @@ class Load:
 class Placement(Protocol):
   """A policy; the strategy asks it once for each variable."""
 
-  num_slots: int
+  @property
+  def num_slots(self) -> int:
+    """For how many optimizer slots of a trainable variable to keep room."""
 
   def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
     """Chooses a ps for each of several shards that are made together.

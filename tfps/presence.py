@@ -170,6 +170,13 @@ class Presence:
       self._forget()
 
 
+def chief_of(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+  """The chief or, in a cluster without one, worker 0."""
+  chief = cluster_lib.Task('chief', 0)
+  has_chief = not cluster.jobs or chief in cluster.tasks()
+  return chief if has_chief else cluster_lib.Task('worker', 0)
+
+
 def _program_failed() -> bool:
   """Whether the interpreter ends because of an exception.
 

@@ -69,8 +69,9 @@ class Server:
     self, cluster: cluster_lib.Cluster, *, config: Any = None
   ) -> None:
     self.task = _own_task(cluster)
+    self._cluster = cluster
     address = cluster.address(self.task)
-    _wait_for_port(self.task, address)
+    wait_for_port(self.task, address)
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),
@@ -93,6 +94,20 @@ class Server:
   def address(self) -> str:
     """'host:port' that the server listens on."""
     return self.target.removeprefix('grpc://')
+
+  def presence(self) -> presence.Presence:
+    """For a program of its own that uses the ps, such as classic session code.
+
+    `with server.presence(): ...` tells the ps tasks of this process and, at the
+    orderly end, that it is done; see `tfps.presence.Presence`.
+    """
+    return presence.Presence(
+      self._cluster,
+      self.task,
+      self.address,
+      chief=self.task == presence.chief_of(self._cluster),
+      servers=self._cluster.tasks('ps'),
+    )
 
   def __enter__(self) -> 'Server':
     return self
@@ -163,7 +178,12 @@ def _own_task(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
   return task
 
 
-def _wait_for_port(task: cluster_lib.Task, address: str) -> None:
+def wait_for_port(task: cluster_lib.Task, address: str) -> None:
+  """Returns once a task's port is free, which it should be.
+
+  Raises:
+    errors.ServerStartError: it is in use; by whom, if that can be told.
+  """
   port = int(address.rpartition(':')[2])
   deadline = time.monotonic() + _PORT_RETRY_SECS
   while _is_taken(port):

@@ -15,6 +15,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import checkpoints as checkpoints_lib
+from tfps import cluster as cluster_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import worker_input
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 _RATE_WINDOW = 64
+_CHIEF = cluster_lib.Task('chief', 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,15 @@ class Plan:
     todo = max(0, self.steps - start)
     full = [self.steps_per_execution] * (todo >= self.steps_per_execution)
     return {*full, todo % self.steps_per_execution} - {0}
+
+  def check(self, metrics: Mapping[str, float], step: int) -> None:
+    """Raises FloatingPointError, or warns, of a metric that is not a number."""
+    for name, value in metrics.items():
+      if math.isnan(value):
+        message = f'At step {step} the metric {name} is not a number.'
+        if self.stop_on_nan:
+          raise FloatingPointError(message)
+        logging.log_every_n_seconds(logging.WARNING, message, 10)
 
 
 class Rate:
@@ -176,16 +187,8 @@ class TrainingLoop:
       metrics = done.metrics(self._coordinator.fetch(value, timeout_secs))
       self._step += done.num_steps
       self._rate.add(self._secs(), self._step)
-      self._check(metrics)
+      self._plan.check(metrics, self._step)
       self._tell('step', metrics)
-
-  def _check(self, metrics: Mapping[str, float]) -> None:
-    for name, value in metrics.items():
-      if math.isnan(value):
-        message = f'At step {self._step} the metric {name} is not a number.'
-        if self._plan.stop_on_nan:
-          raise FloatingPointError(message)
-        logging.log_every_n_seconds(logging.WARNING, message, 10)
 
   def _save(self) -> None:
     self._call(
@@ -208,7 +211,9 @@ class TrainingLoop:
 
   def _restore(self) -> tuple[checkpoints_lib.Checkpoints, int]:
     global_step = self._coordinator.global_step
-    checkpoints = checkpoints_lib.Checkpoints(self._saving, global_step)
+    checkpoints = checkpoints_lib.Checkpoints(
+      self._saving, global_step, task=_CHIEF
+    )
     checkpoints.restore()
     return checkpoints, int(global_step.numpy())
 

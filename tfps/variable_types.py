@@ -6,6 +6,7 @@ They are in the arguments of a variable creator; see
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -55,7 +56,7 @@ def shard_initial_values(
     value = kwargs['initial_value']
     return like.split(value() if callable(value) else value)[index]
 
-  return [lambda i=i: part(i) for i in range(len(like.variables))]
+  return [functools.partial(part, i) for i in range(len(like.variables))]
 
 
 def _abstract(initial_value: Any, dtype: Any) -> Any:

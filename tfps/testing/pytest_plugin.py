@@ -7,8 +7,8 @@ def test_counts(tfps_cluster):
 ```
 
 With `processes=True` the cluster is a `ProcessCluster`, whose tasks the test
-may kill; otherwise an `InProcessCluster`. Before each test, tasks that ended are
-restarted, frozen ones thawed, and servers in this process emptied.
+may kill; otherwise an `InProcessCluster`. Before each test, tasks that ended
+are restarted, frozen ones thawed, and servers in this process emptied.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,360 @@
+"""Every worker runs its own program; they share variables on the ps by name.
+
+```
+cluster = tfps.resolve_cluster()
+if cluster.task.job == 'ps':
+  return tfps.serve(cluster)
+strategy = tfps.BetweenGraphStrategy(cluster)  # in every worker
+with strategy.scope():
+  model = build_model()
+  model.compile('adagrad', 'mse')
+model.fit(make_dataset(strategy.input_context()))
+```
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _ledger
+from tfps import _local_servers
+from tfps import _placing
+from tfps import barriers
+from tfps import checkpoints as checkpoints_lib
+from tfps import cluster as cluster_lib
+from tfps import execution
+from tfps import hooks as hooks_lib
+from tfps import placement as placement_lib
+from tfps import presence as presence_lib
+from tfps import probe
+from tfps import replica_loop
+from tfps import server as server_lib
+from tfps import shared_variables
+from tfps import training_loop
+from tfps import worker_input
+from tfps._compat import keras as keras_compat
+from tfps._compat import strategy as compat
+
+
+class BetweenGraphStrategy(tf.distribute.Strategy):
+  """Asynchronous training with nobody in the middle.
+
+  Variables made in `scope` live on the ps under the names that the program
+  gives them. The chief, which is chief:0 or, in a cluster without one,
+  worker:0, gives them their values; the other workers wait for that and attach.
+  A worker may join late, leave, die and come back: it goes on with the values
+  that are there. Updates are applied on the ps as they come, atomic for one
+  variable, without a lock over several.
+
+  Metrics and seeds, as all variables with `ON_READ` synchronization, stay in
+  the worker. So does data: a dataset is not sharded unless the program does it.
+
+  Args:
+    cluster: with this process' task, which is the chief or a worker.
+      `Cluster.local()` gets one ps within this process.
+    variable_partitioner: how variables are cut into shards; see
+      `tfps.partitioners`. By default they are not.
+    placement: which ps gets which variable; see `tfps.placement`. By default
+      `ByteBalanced()`.
+    connect_timeout_secs: how long to wait for the ps to answer, and for the
+      chief to make a variable.
+
+  Raises:
+    errors.UnreachableError: names the ps that did not answer in time.
+    errors.ClusterMismatchError: a ps holds another idea of the cluster.
+    errors.ServerStartError: this task's port is taken.
+    errors.DeadlineError: the chief has not begun in time.
+    ValueError: the task is no chief or worker.
+  """
+
+  def __init__(
+    self,
+    cluster: cluster_lib.Cluster,
+    variable_partitioner: Callable[..., Sequence[int]] | None = None,
+    *,
+    placement: placement_lib.Placement | None = None,
+    connect_timeout_secs: float = 120.0,
+  ) -> None:
+    self._local: _local_servers.LocalCluster | None = None
+    self._cluster = self._with_servers(cluster)
+    self.task = _trainer(self._cluster)
+    self.is_chief = self.task == presence_lib.chief_of(self._cluster)
+    self._presence = _connect(self._cluster, self.task, connect_timeout_secs)
+    policy = placement or placement_lib.ByteBalanced()
+    extended = _Extended(self, self._cluster.resolver(), variable_partitioner)
+    extended.is_chief = self.is_chief
+    extended.ledger = _ledger.Ledger(policy, self._cluster.num_ps)
+    extended.shared = shared_variables.SharedVariables(
+      is_chief=self.is_chief,
+      timeout_secs=connect_timeout_secs,
+      chief=str(presence_lib.chief_of(self._cluster)),
+    )
+    super().__init__(extended)
+    with self.scope(), tf.name_scope('tfps/'):
+      self._global_step = tf.Variable(
+        0, dtype=tf.int64, trainable=False, name='global_step'
+      )
+    self._barriers = barriers.Barriers(
+      extended.shared, self._trainers(), self.task
+    )
+
+  @property
+  def global_step(self) -> tf.Variable:
+    """A scalar int64 on the ps, common to all workers.
+
+    `train` counts with it. A program of its own adds to it what it has done:
+    `strategy.global_step.assign_add(1)`.
+    """
+    return self._global_step
+
+  def input_context(self) -> tf.distribute.InputContext:
+    """Which of the workers this is, to shard data by."""
+    trainers = self._trainers()
+    return tf.distribute.InputContext(
+      num_input_pipelines=len(trainers),
+      input_pipeline_id=trainers.index(self.task),
+      num_replicas_in_sync=1,
+    )
+
+  def barrier(self, name: str, timeout_secs: float | None) -> None:
+    """Waits until the chief and every worker have come to the same barrier.
+
+    Args:
+      name: tells barriers apart; a name can be used again and again.
+      timeout_secs: how long to wait; None is for ever.
+
+    Raises:
+      errors.DeadlineError: names the tasks that have not come.
+    """
+    self._barriers.wait(name, timeout_secs)
+
+  def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
+    """Waits until the chief has come here, too; the chief does not wait.
+
+    So workers do not begin before the chief has, for example, loaded weights.
+
+    Args:
+      name: of this place in the program; coming here again is another place.
+      timeout_secs: how long to wait; None is for ever.
+
+    Raises:
+      errors.DeadlineError: the chief has not come.
+    """
+    self._barriers.wait_for_chief(name, timeout_secs)
+
+  def train(
+    self,
+    step_fn: execution.StepFn,
+    dataset_fn: worker_input.DatasetFn,
+    *,
+    steps: int,
+    steps_per_execution: int = 1,
+    max_unroll: int = execution.MAX_UNROLL,
+    checkpoint: Any = None,
+    checkpoint_dir: Any = None,
+    checkpoint_every_secs: float | None = None,
+    checkpoint_every_steps: int | None = None,
+    max_to_keep: int = 3,
+    hooks: Sequence[hooks_lib.Hook] = (),
+    log_every_secs: float = 10.0,
+  ) -> training_loop.TrainResult:
+    """Trains until the global step, to which all workers add, is `steps`.
+
+    Workers do not wait for each other. Each looks at the global step before an
+    execution, so that it may end up to `steps_per_execution` steps above
+    `steps` for every further worker. The chief saves, and restores the latest
+    checkpoint unless the ps hold live values: those are never rolled back.
+
+    Args:
+      step_fn: one step on a batch: computes gradients, applies them and
+        returns scalar metrics by name, or None.
+      dataset_fn: this worker's batches, given its `InputContext`.
+      steps: the global step to reach.
+      steps_per_execution: how many steps to do in one call.
+      max_unroll: how many of them to lay out in one graph.
+      checkpoint: a `tf.train.Checkpoint` or another trackable, to save.
+      checkpoint_dir: where to.
+      checkpoint_every_secs: how often; by default only at the end.
+      checkpoint_every_steps: how often; by default only at the end.
+      max_to_keep: how many checkpoints to keep.
+      hooks: called with the progress; see `tfps.hooks`.
+      log_every_secs: the period of the log's line.
+
+    Returns:
+      Where training stands, this worker's mean metrics, and the steps that all
+      workers together did meanwhile.
+
+    Raises:
+      errors.DeadlineError: the chief has not begun to train in time.
+      FloatingPointError: a metric is not a number.
+      ValueError: the dataset ran out; repeat it.
+    """
+    plan = training_loop.Plan(
+      steps, steps_per_execution=steps_per_execution, max_unroll=max_unroll
+    )
+    saving = checkpoints_lib.Saving(
+      checkpoint,
+      checkpoint_dir,
+      every_secs=checkpoint_every_secs,
+      every_steps=checkpoint_every_steps,
+      max_to_keep=max_to_keep,
+    )
+    log = hooks_lib.LogProgress(every_secs=log_every_secs)
+    loop = replica_loop.ReplicaLoop(self, plan, saving, hooks=(log, *hooks))
+    start, step, secs = loop.run(step_fn, dataset_fn)
+    return training_loop.TrainResult(step, step - start, log.metrics, secs)
+
+  def placement_report(self) -> _ledger.PlacementReport:
+    """The bytes and the variables on each ps."""
+    report: _ledger.PlacementReport = self.extended.ledger.report()
+    return report
+
+  def close(self) -> None:
+    """Tells the ps that this worker is done; twice is harmless.
+
+    So does the end of a program that has not failed. The ps that `tfps.serve`
+    runs exit once the chief is done and no other worker lives.
+    """
+    self._presence.stop()
+    if self._local is not None:
+      self._local.stop()
+
+  def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
+    if cluster.jobs:
+      return cluster
+    self._local = _local_servers.LocalCluster(num_workers=1, num_ps=1)
+    return self._local.cluster
+
+  def _trainers(self) -> list[cluster_lib.Task]:
+    """The tasks that run the program; those in this process only serve."""
+    return [
+      task
+      for task in (
+        *self._cluster.tasks('chief'),
+        *self._cluster.tasks('worker'),
+      )
+      if task == self.task
+      or not _local_servers.is_here(self._cluster.address(task))
+    ]
+
+
+class _Extended(_placing.Extended):
+  """Shares variables by name, and computes in this process alone."""
+
+  is_chief: bool
+  shared: shared_variables.SharedVariables
+
+  def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+    keras_compat.add_on_ps()
+    if kwargs.pop('per_worker_variable', False) or _is_local(kwargs):
+      with compat.colocated(None), tf.device(None):
+        return next_creator(**kwargs)
+    return super()._create_variable(next_creator, **kwargs)
+
+  def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
+    # TensorFlow's code has the result make each variable and each shard.
+    return self.shared.make
+
+  def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+    with tf.distribute.ReplicaContext(
+      self._container_strategy(), replica_id_in_sync_group=0
+    ):
+      return fn(*args, **kwargs)
+
+  def _reduce_to(
+    self, reduce_op: Any, value: Any, destinations: Any, options: Any
+  ) -> Any:
+    return value
+
+  def _reduce(self, reduce_op: Any, value: Any) -> Any:
+    return value
+
+  def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+    return dataset
+
+  def _distribute_datasets_from_function(
+    self, dataset_fn: Any, options: Any
+  ) -> Any:
+    return dataset_fn(self._container_strategy().input_context())
+
+  def _resource_creator_scope(self) -> Any:
+    return []  # lookup tables stay in the worker
+
+  @property
+  def _num_replicas_in_sync(self) -> int:
+    return 1
+
+  @property
+  def worker_devices(self) -> tuple[str, ...]:
+    kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
+    return (f'/device:{kind}:0',)
+
+  @property
+  def should_checkpoint(self) -> bool:
+    return self.is_chief
+
+  @property
+  def should_save_summary(self) -> bool:
+    return self.is_chief
+
+
+def _is_local(kwargs: Any) -> bool:
+  """Whether a variable belongs to the worker that makes it."""
+  owner = kwargs.get('colocate_with')
+  if owner is not None:
+    return _ledger.ps_index(getattr(owner, 'device', '')) is None
+  on_read = tf.VariableSynchronization.ON_READ
+  return kwargs.get('synchronization') == on_read or keras_compat.is_seed_state(
+    kwargs
+  )
+
+
+def _trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+  task = cluster.task
+  if task is None or task not in cluster.tasks() or task.job == 'ps':
+    raise ValueError(
+      f'{cluster.source}: BetweenGraphStrategy is for chief and workers that '
+      f'are in the cluster, and this process is {task or "no task"}. Call '
+      'tfps.serve in ps tasks.'
+    )
+  return task
+
+
+def _connect(
+  cluster: cluster_lib.Cluster, task: cluster_lib.Task, timeout_secs: float
+) -> presence_lib.Presence:
+  """Makes this process a client of the ps, and starts its own server."""
+  servers = cluster.tasks('ps')
+  probe.wait_until_alive(cluster, servers, timeout_secs=timeout_secs)
+  elsewhere = [
+    ps for ps in servers if not _local_servers.is_here(cluster.address(ps))
+  ]
+  spec = cluster.spec()
+  if elsewhere:
+    server_lib.wait_for_port(task, cluster.address(task))
+    spec = _ps_and_self(cluster, task)
+  tf.config.experimental_connect_to_cluster(
+    spec, job_name=task.job, task_index=task.index, protocol='grpc'
+  )
+  presence = presence_lib.Presence(
+    cluster,
+    task,
+    compat.own_address(task.job),
+    chief=task == presence_lib.chief_of(cluster),
+    servers=elsewhere,
+  )
+  presence.start()
+  return presence
+
+
+def _ps_and_self(
+  cluster: cluster_lib.Cluster, task: cluster_lib.Task
+) -> tf.train.ClusterSpec:
+  # Without the other workers, which this one neither needs nor waits for.
+  jobs = {
+    'ps': dict(cluster.jobs['ps']),
+    task.job: {task.index: cluster.address(task)},
+  }
+  return tf.train.ClusterSpec(jobs)

@@ -1,0 +1,5 @@
+"""What this package adds to Keras; imports Keras, so import it by need."""
+
+from tfps.keras.callbacks import StopAtStep
+
+__all__ = ['StopAtStep']

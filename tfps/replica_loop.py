@@ -1,0 +1,141 @@
+"""Trains in one of the workers that share variables, each at its own pace."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import time
+from typing import Any
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tfps import checkpoints as checkpoints_lib
+from tfps import execution
+from tfps import hooks as hooks_lib
+from tfps import training_loop
+from tfps import worker_input
+
+if TYPE_CHECKING:
+  from tfps import between_graph
+
+
+class ReplicaLoop:
+  """One call of `BetweenGraphStrategy.train`.
+
+  Args:
+    strategy: whose variables are trained.
+    plan: how to train.
+    saving: what to save, where and how often, if this is the chief.
+    hooks: get the progress.
+    clock: seconds that only go forward.
+  """
+
+  def __init__(
+    self,
+    strategy: 'between_graph.BetweenGraphStrategy',
+    plan: training_loop.Plan,
+    saving: checkpoints_lib.Saving,
+    *,
+    hooks: Sequence[hooks_lib.Hook],
+    clock: Callable[[], float] = time.monotonic,
+  ) -> None:
+    self._strategy = strategy
+    self._plan = plan
+    self._hooks = hooks
+    self._clock = clock
+    self._started_at = clock()
+    self._rate = training_loop.Rate()
+    self._executions: dict[int, execution.Execution] = {}
+    self._checkpoints = checkpoints_lib.Checkpoints(
+      saving if strategy.is_chief else checkpoints_lib.Saving(),
+      strategy.global_step,
+      task=strategy.task,
+    )
+
+  def run(
+    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+  ) -> tuple[int, int, float]:
+    """Trains to the last step; returns the first, the last and the seconds."""
+    start = self._begin()
+    dataset = dataset_fn(self._strategy.input_context())
+    iterator = iter(dataset)
+    step = start
+    while step < self._plan.steps:
+      size = self._size(step)
+      if size not in self._executions:
+        self._executions[size] = self._trace(step_fn, dataset, size)
+      step = self._execute(self._executions[size], iterator)
+      if self._checkpoints.is_due(step, self._secs()):
+        self._checkpoints.save(step, self._secs())
+    self._checkpoints.save(step, self._secs())
+    self._tell('end', step)
+    return start, step, self._secs()
+
+  def _begin(self) -> int:
+    """Restores a checkpoint unless somebody has trained; the global step."""
+    if self._global_step() == 0:
+      self._checkpoints.restore()
+    self._strategy.wait_for_chief('train', self._plan.timeout_secs)
+    step = self._global_step()
+    self._checkpoints.begin(step, self._secs())
+    self._tell('begin', step)
+    return step
+
+  def _size(self, step: int) -> int:
+    """Full executions as long as they fit, then single steps."""
+    full = self._plan.steps_per_execution
+    return full if step + full <= self._plan.steps else 1
+
+  def _trace(
+    self, step_fn: execution.StepFn, dataset: tf.data.Dataset, size: int
+  ) -> execution.Execution:
+    with self._strategy.scope():
+      return execution.trace(
+        self._strategy,
+        step_fn,
+        tf.data.IteratorSpec(dataset.element_spec),
+        global_step=self._strategy.global_step,
+        num_steps=size,
+        max_unroll=self._plan.max_unroll,
+      )
+
+  def _execute(self, to_do: execution.Execution, iterator: Any) -> int:
+    """Does some steps; the global step after them."""
+    with _explaining_the_end():
+      result = to_do.function(iterator)
+    metrics = to_do.metrics(None if result is None else result.numpy())
+    step = self._global_step()
+    self._rate.add(self._secs(), step)
+    self._plan.check(metrics, step)
+    self._tell('step', step, metrics)
+    return step
+
+  def _tell(
+    self, moment: str, step: int, metrics: Mapping[str, float] | None = None
+  ) -> None:
+    progress = hooks_lib.Progress(
+      moment=moment,
+      step=step,
+      steps=self._plan.steps,
+      metrics=metrics or {},
+      steps_per_sec=self._rate.steps_per_sec(),
+      elapsed_secs=self._secs(),
+    )
+    for hook in self._hooks:
+      hook(progress)
+
+  def _global_step(self) -> int:
+    return int(self._strategy.global_step.numpy())
+
+  def _secs(self) -> float:
+    return self._clock() - self._started_at
+
+
+@contextlib.contextmanager
+def _explaining_the_end() -> Iterator[None]:
+  try:
+    yield
+  except tf.errors.OutOfRangeError as error:
+    raise ValueError('dataset_fn: the dataset ran out; repeat() it.') from error
