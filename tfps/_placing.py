@@ -46,7 +46,11 @@ class Extended(compat.Extended):
     ps = self.ledger.place(num_bytes, trainable=trainable)
     with compat.colocated(None), tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
       variable = next_creator(**kwargs)
-    self.ledger.note(variable.name, num_bytes, ps=ps)
+    # A variable that is shared may have been elsewhere already.
+    found = _ledger.ps_index(variable.device)
+    self.ledger.note(
+      variable.name, num_bytes, ps=ps if found is None else found
+    )
     return variable
 
   def _create_beside(self, next_creator: Any, **kwargs: Any) -> Any:

@@ -29,16 +29,19 @@ class FixedShards:
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
     """Parts of each axis of a variable."""
-    dimensions = tf.TensorShape(shape).as_list()
+    dimensions = _dimensions('FixedShards', shape, axis)
     return _cut(dimensions, axis, min(self.num_shards, dimensions[axis]))
 
 
 @dataclasses.dataclass(frozen=True)
 class MinSize:
-  """As many shards as leave each at least so large, up to a limit.
+  """As many shards as there are pieces of a size, up to a limit.
+
+  What is left over is a piece, too, as for TensorFlow. So shards are a little
+  smaller than the size unless it divides the variable evenly.
 
   Attributes:
-    min_shard_bytes: the least size of a shard.
+    min_shard_bytes: the size.
     max_shards: the limit.
     bytes_per_string: the assumed size of a value of type string.
   """
@@ -54,9 +57,9 @@ class MinSize:
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
     """Parts of each axis of a variable."""
-    dimensions = tf.TensorShape(shape).as_list()
+    dimensions = _dimensions('MinSize', shape, axis)
     total = _num_bytes(dimensions, dtype, self.bytes_per_string)
-    most = max(1, total // self.min_shard_bytes)
+    most = math.ceil(total / self.min_shard_bytes)
     return _cut(dimensions, axis, min(most, self.max_shards, dimensions[axis]))
 
 
@@ -86,17 +89,35 @@ class MaxSize:
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
     """Parts of each axis of a variable."""
-    dimensions = tf.TensorShape(shape).as_list()
+    dimensions = _dimensions('MaxSize', shape, axis)
     rows = dimensions[axis]
-    row_bytes = _num_bytes(dimensions, dtype, self.bytes_per_string) // rows
+    total = _num_bytes(dimensions, dtype, self.bytes_per_string)
+    row_bytes = total // max(1, rows)
     rows_per_shard = max(1, self.max_shard_bytes // max(1, row_bytes))
     parts = math.ceil(rows / rows_per_shard)
     return _cut(dimensions, axis, min(parts, self.max_shards or parts))
 
 
+def _dimensions(partitioner: str, shape: Sequence[int], axis: int) -> list[int]:
+  given = tf.TensorShape(shape)
+  if not given.is_fully_defined():
+    raise ValueError(
+      f'{partitioner}: the shape {given} has unknown dimensions. '
+      'Give the variable a known shape.'
+    )
+  if not -given.rank <= axis < given.rank:
+    raise ValueError(
+      f'{partitioner}: the shape {given} has no axis {axis}. '
+      f'Give an axis below {given.rank}, and no scalar.'
+    )
+  dimensions: list[int] = given.as_list()
+  return dimensions
+
+
 def _num_bytes(
   dimensions: Sequence[int], dtype: tf.DType, bytes_per_string: int
 ) -> int:
+  dtype = tf.as_dtype(dtype)
   size = bytes_per_string if dtype == tf.string else dtype.size
   return math.prod(dimensions) * size
 

@@ -7,13 +7,13 @@ it whoever comes and goes.
 """
 
 import collections
-from collections.abc import Callable
 import time
 from typing import Any
 
 import tensorflow as tf
 
 from tfps import _deadline
+from tfps import _directory
 from tfps import errors
 from tfps import variable_types
 from tfps._compat import shared_variables as compat
@@ -35,8 +35,8 @@ class SharedVariables:
   """Creates the variables of one program, or attaches to them.
 
   A variable's name is that of its `tf.name_scope` and its own, with a number
-  where that has been taken; so programs that make the same variables in the
-  same order share them.
+  where the program has used that before. Programs share what they give the same
+  name.
 
   Args:
     is_chief: whether this process gives variables their values; others wait
@@ -51,6 +51,7 @@ class SharedVariables:
     self._is_chief = is_chief
     self._timeout_secs = timeout_secs
     self._chief = chief
+    self._directory = _directory.Directory()
     self._taken: collections.Counter[str] = collections.Counter()
 
   def make(self, **kwargs: Any) -> SharedVariable:
@@ -60,7 +61,7 @@ class SharedVariables:
   def make_within(
     self, timeout_secs: float | None, **kwargs: Any
   ) -> SharedVariable:
-    """A variable on the current device.
+    """A variable on the current device, or where it is already.
 
     Args:
       timeout_secs: how long to wait for the chief; None is for ever.
@@ -74,15 +75,10 @@ class SharedVariables:
     name = self._name(kwargs.get('name') or 'Variable')
     with tf.init_scope():
       kwargs = _with_type(name, kwargs)
-      variable = _variable(name, kwargs)
-      variable.attached = variable.is_initialized().numpy()
-      if variable.attached:
-        _check_type(variable)
-      elif self._is_chief:
-        variable.assign(_value(kwargs['initial_value']))
-      else:
-        self._wait_for(variable, timeout_secs)
-    return variable
+      if self._is_chief:
+        found = self._attach(name, kwargs)
+        return self._create(name, kwargs) if found is None else found
+      return self._wait_for(name, kwargs, timeout_secs)
 
   def _name(self, name: str) -> str:
     scope = tf.get_current_name_scope()
@@ -91,20 +87,38 @@ class SharedVariables:
     count = self._taken[name]
     return name if count == 1 else f'{name}_{count - 1}'
 
+  def _create(self, name: str, kwargs: dict[str, Any]) -> SharedVariable:
+    variable = _variable(name, kwargs)
+    value = kwargs['initial_value']
+    variable.assign(value() if callable(value) else value)
+    self._directory.add(name, _entry(variable))
+    return variable
+
+  def _attach(self, name: str, kwargs: dict[str, Any]) -> SharedVariable | None:
+    """The variable that is there; None if it is not, or has lost its value."""
+    entry = self._directory.find(name)
+    if entry is None:
+      return None
+    with tf.device(entry.device):
+      variable = _variable(name, kwargs)
+    if not variable.is_initialized():  # its ps has restarted
+      return None
+    _check(name, _entry(variable), entry)
+    variable.attached = True
+    return variable
+
   def _wait_for(
-    self, variable: SharedVariable, timeout_secs: float | None
-  ) -> None:
+    self, name: str, kwargs: dict[str, Any], timeout_secs: float | None
+  ) -> SharedVariable:
     deadline = _deadline.after(timeout_secs)
-    while not variable.is_initialized():
+    while (variable := self._attach(name, kwargs)) is None:
       if _deadline.is_over(deadline):
         raise errors.DeadlineError(
-          f'After {timeout_secs:g} seconds, {self._chief} has not created '
-          f'the variable {variable.name!r} on {variable.device}. Is it alive, '
-          'and does it make the same variables in the same order?'
+          f'After {timeout_secs:g} seconds, {self._chief} has not created the '
+          f'variable {name!r}. Is it alive, and does it run the same program?'
         )
       time.sleep(_POLL_SECS)
-    variable.attached = True
-    _check_type(variable)
+    return variable
 
 
 def _with_type(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -133,26 +147,17 @@ def _variable(name: str, kwargs: dict[str, Any]) -> SharedVariable:
   )
 
 
-def _value(initial_value: Any | Callable[[], Any]) -> Any:
-  return initial_value() if callable(initial_value) else initial_value
+def _entry(variable: SharedVariable) -> _directory.Entry:
+  shape = tuple(variable.shape.as_list())
+  return _directory.Entry(variable.device, variable.dtype.name, shape)
 
 
-def _check_type(variable: SharedVariable) -> None:
-  """Compares with what is on the ps, without moving it here."""
-  try:
-    with tf.device(variable.device):
-      found = tf.raw_ops.ReadVariableOp(
-        resource=variable.handle, dtype=variable.dtype
-      ).shape
-  except tf.errors.InvalidArgumentError as error:
+def _check(
+  name: str, wanted: _directory.Entry, found: _directory.Entry
+) -> None:
+  if wanted != found:
     raise ValueError(
-      f'{variable.name!r} on {variable.device} is not of dtype '
-      f'{variable.dtype.name}: {error.message} Start all tasks with the same '
-      'program, or the ps afresh.'
-    ) from error
-  if not variable.shape.is_compatible_with(found):
-    raise ValueError(
-      f'{variable.name!r} on {variable.device} has the shape {found}, and this '
-      f'program wants {variable.shape}. Start all tasks with the same program, '
-      'or the ps afresh.'
+      f'The variable {name!r} on {found.device} is {found}, and this program '
+      f'wants {wanted}. Start all tasks with the same program, or the ps '
+      'afresh.'
     )

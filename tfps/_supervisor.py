@@ -1,0 +1,239 @@
+"""Runs the tasks of a cluster as child processes until all is done.
+
+One thread for each task copies its output and another waits for its end; all
+decisions are taken in the thread that called `run`, event by event.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from typing import TypeAlias
+
+from tfps import _groups
+from tfps import _processes
+from tfps import _task_output
+from tfps import cluster as cluster_lib
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DRAIN_SECS = 5.0  # for output that a stray grandchild keeps open
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Command:
+  """How to run a task.
+
+  Attributes:
+    task: which one.
+    args: program and arguments.
+    env: the whole environment.
+    serves: whether it may be stopped once all tasks that do not serve are done.
+  """
+
+  task: cluster_lib.Task
+  args: tuple[str, ...]
+  env: Mapping[str, str]
+  serves: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+  """A task has ended, with the status as a shell would give it."""
+
+  command: Command
+  status: int
+
+
+_Event: TypeAlias = Command | signal.Signals  # a task has ended, or a signal
+
+
+class Supervisor:
+  """Starts tasks, and ends with them: `status = Supervisor(...).run()`.
+
+  Args:
+    commands: one for each task.
+    output: where the tasks' output goes.
+    grace_secs: how long tasks may take to end by themselves: servers once the
+      others are done, and all after SIGTERM.
+    max_restarts: how many tasks, in all, are started again after they ended
+      with a status of 128 or more, which says that a retry may help.
+  """
+
+  def __init__(
+    self,
+    commands: Sequence[Command],
+    output: _task_output.TaskOutput,
+    *,
+    grace_secs: float = 10.0,
+    max_restarts: int = 0,
+  ) -> None:
+    self._commands = tuple(commands)
+    self._output = output
+    self._grace_secs = grace_secs
+    self._restarts_left = max_restarts
+    self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+    self._running: dict[Command, subprocess.Popen[bytes]] = {}
+    self._status: int | None = None  # of the whole, once the end is decided
+    self._cause: _End | None = None
+    self._deadline: float | None = None
+
+  def run(self) -> int:
+    """The status: 0, or the first failing task's, or 128 + our own signal.
+
+    Call it from the main thread, as it handles signals.
+    """
+    with _into(self._events), _groups.Groups() as groups:
+      self._groups = groups
+      for command in self._commands:
+        self._start(command)
+      while self._running:
+        self._react(self._next_event())
+    self._explain()
+    return self._status or 0
+
+  def _start(self, command: Command) -> None:
+    process = _processes.spawn(
+      command.args, env=command.env, stdout=subprocess.PIPE
+    )
+    self._groups.add(process.pid)
+    self._running[command] = process
+    name = f'tfps-wait-{command.task}'
+    waiter = threading.Thread(
+      target=self._wait, args=(command, process), name=name, daemon=True
+    )
+    waiter.start()
+
+  def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> None:
+    reader = threading.Thread(
+      target=self._output.copy,
+      args=(command.task, process.stdout),
+      name=f'tfps-read-{command.task}',
+      daemon=True,
+    )
+    reader.start()
+    # Until it is reaped, in `_react`, its number can be no other group's.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    _groups.kill_group(process.pid, signal.SIGKILL)  # what it left behind
+    reader.join(_DRAIN_SECS)
+    self._events.put(command)
+
+  def _next_event(self) -> _Event | None:
+    """The next event; None if the deadline passes before."""
+    if self._deadline is None:
+      return self._events.get()
+    try:
+      return self._events.get(
+        timeout=max(0.0, self._deadline - time.monotonic())
+      )
+    except queue.Empty:
+      return None
+
+  def _react(self, event: _Event | None) -> None:
+    if event is None:
+      self._on_deadline()
+    elif isinstance(event, signal.Signals):
+      self._on_signal(event)
+    else:
+      end = self._reap(event)
+      if self._status is None:  # else it was told to end
+        self._on_end(end)
+
+  def _reap(self, command: Command) -> _End:
+    process = self._running.pop(command)
+    self._groups.remove(process.pid)
+    status = process.wait()
+    return _End(command, status if status >= 0 else 128 - status)
+
+  def _on_end(self, end: _End) -> None:
+    if end.status == 0:
+      if all(command.serves for command in self._running):
+        self._deadline = self._deadline or time.monotonic() + self._grace_secs
+    elif self._may_restart(end):
+      self._restarts_left -= 1
+      self._output.say(
+        f'{_describe(end)}. Starting it again; '
+        f'restarts left: {self._restarts_left}.'
+      )
+      self._start(end.command)
+    else:
+      self._cause = end
+      self._stop(end.status, f'{_describe(end)}. Stopping the others.')
+
+  def _may_restart(self, end: _End) -> bool:
+    done = self._deadline is not None  # and only servers are left
+    return end.status >= 128 and self._restarts_left > 0 and not done
+
+  def _on_signal(self, number: signal.Signals) -> None:
+    if self._status is None:
+      self._stop(128 + number, f'Stopping all tasks on {number.name}.')
+    elif number != signal.SIGPIPE:  # which comes once for each line lost
+      self._kill(f'Killing {self._names()} on another {number.name}.')
+
+  def _on_deadline(self) -> None:
+    if self._status is None:
+      self._stop(
+        0,
+        f'{self._names()} still running {self._grace_secs:g} seconds after the '
+        'others were done. Stopping.',
+      )
+    else:
+      self._kill(
+        f'Killing {self._names()}, still running {self._grace_secs:g} seconds '
+        'after SIGTERM.'
+      )
+
+  def _stop(self, status: int, why: str) -> None:
+    self._status = status
+    self._output.say(why)
+    self._send(signal.SIGTERM)
+    self._deadline = time.monotonic() + self._grace_secs
+
+  def _kill(self, why: str) -> None:
+    self._output.say(why)
+    self._send(signal.SIGKILL)
+    self._deadline = None
+
+  def _send(self, number: signal.Signals) -> None:
+    for process in self._running.values():
+      _groups.kill_group(process.pid, number)
+
+  def _names(self) -> str:
+    return ', '.join(str(command.task) for command in self._running)
+
+  def _explain(self) -> None:
+    """Names the cause last, below all that the others wrote as they ended."""
+    if self._cause:
+      task = self._cause.command.task
+      self._output.say(
+        f'{_describe(self._cause)}. It wrote last '
+        f'({self._output.path(task)}):\n{self._output.last_lines(task)}'
+      )
+
+
+def _describe(end: _End) -> str:
+  names = {128 + number: f' ({number.name})' for number in signal.Signals}
+  name = names.get(end.status, '')
+  return f'{end.command.task} failed with status {end.status}{name}'
+
+
+@contextlib.contextmanager
+def _into(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
+  """Turns signals into events, except those that are ignored, as by nohup."""
+  wanted = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+  previous = {
+    # Unlike Queue's, SimpleQueue.put may interrupt itself.
+    number: signal.signal(number, lambda n, _: events.put(signal.Signals(n)))
+    for number in [*wanted, signal.SIGPIPE]  # which Python itself ignores
+  }
+  try:
+    yield
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)

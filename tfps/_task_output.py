@@ -1,0 +1,101 @@
+"""What tasks write: shown line by line under their names, and kept in files."""
+
+import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+import pathlib
+import sys
+import threading
+from typing import BinaryIO
+from typing import IO
+
+from tfps import cluster as cluster_lib
+
+_COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)
+_MAX_LINE_BYTES = 1 << 16
+_LAST_LINES = 10
+
+
+class TaskOutput:
+  """Copies each task's output to a stream and to a file of its own.
+
+  Args:
+    tasks: whose output it is.
+    folder: where the files go, such as ps-0.log; created, and files of an
+      earlier run are emptied.
+    stream: where lines are shown, behind prefixes such as `[ps:0] `.
+    own_stream: where lines of the launcher itself go.
+    colour: whether the prefixes are coloured, a colour for each task.
+  """
+
+  def __init__(
+    self,
+    tasks: Sequence[cluster_lib.Task],
+    folder: pathlib.Path,
+    *,
+    stream: BinaryIO | None = None,
+    own_stream: BinaryIO | None = None,
+    colour: bool = False,
+  ) -> None:
+    self.folder = folder
+    self._stream = stream or sys.stdout.buffer
+    self._own_stream = own_stream or sys.stderr.buffer
+    self._prefixes = {
+      task: _prefix(task, _COLOURS[i % len(_COLOURS)] if colour else None)
+      for i, task in enumerate(tasks)
+    }
+    self._last_lines: dict[cluster_lib.Task, collections.deque[bytes]] = {
+      task: collections.deque(maxlen=_LAST_LINES) for task in tasks
+    }
+    self._lock = threading.Lock()
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+      self.path(task).write_bytes(b'')
+
+  def path(self, task: cluster_lib.Task) -> pathlib.Path:
+    """The file with a task's output, over all its starts."""
+    return self.folder / f'{task.job}-{task.index}.log'
+
+  def copy(self, task: cluster_lib.Task, pipe: IO[bytes]) -> None:
+    """Copies lines until the pipe ends."""
+    with pipe, self.path(task).open('ab', buffering=0) as file:
+      while line := pipe.readline(_MAX_LINE_BYTES):
+        file.write(line)
+        line = line.removesuffix(b'\n') + b'\n'
+        self._last_lines[task].append(line)
+        self._write(self._stream, self._prefixes[task] + line)
+
+  def last_lines(self, task: cluster_lib.Task) -> str:
+    """The end of what a task has written."""
+    return b''.join(self._last_lines[task]).decode(errors='replace')
+
+  def say(self, text: str) -> None:
+    """Shows a line of the launcher itself."""
+    self._write(self._own_stream, f'[launch] {text}\n'.encode())
+
+  def _write(self, stream: BinaryIO, text: bytes) -> None:
+    with self._lock:
+      try:
+        stream.write(text)
+        stream.flush()
+      except BrokenPipeError:
+        # The reader has gone. SIGPIPE tells the supervisor; the files go on.
+        _discard(stream)
+
+
+def wants_colour(stream: IO[str], env: Mapping[str, str]) -> bool:
+  """Only on a terminal, and not where NO_COLOR is set."""
+  return stream.isatty() and not env.get('NO_COLOR')
+
+
+def _prefix(task: cluster_lib.Task, colour: int | None) -> bytes:
+  plain = f'[{task}]'
+  shown = plain if colour is None else f'\x1b[{colour}m{plain}\x1b[0m'
+  return f'{shown} '.encode()
+
+
+def _discard(stream: BinaryIO) -> None:
+  """Lets a stream lead nowhere, also what it has buffered."""
+  with open(os.devnull, 'wb') as nowhere:
+    os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,0 +1,40 @@
+"""The command `tfps`: its subcommands are modules that also run by `-m`."""
+
+import argparse
+from collections.abc import Sequence
+import importlib
+from importlib import metadata
+import sys
+
+_COMMANDS = {
+  'launch': 'start a program as all the tasks of a local cluster',
+  'doctor': 'check versions, devices, the cluster and its reachability',
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs `tfps COMMAND ...`; the exit status."""
+  options = _parser().parse_args(argv)
+  command = importlib.import_module(f'tfps.{options.command}')
+  status: int = command.main(options.args)
+  return status
+
+
+def _parser() -> argparse.ArgumentParser:
+  commands = '\n'.join(f'  {name}  {what}' for name, what in _COMMANDS.items())
+  parser = argparse.ArgumentParser(
+    prog='tfps',
+    usage='%(prog)s [--help] [--version] command [args ...]',
+    description='Parameter-server training for TensorFlow 2 and Keras 3.',
+    epilog=f'commands:\n{commands}\n\ntfps COMMAND --help tells more.',
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  version = f'tfps {metadata.version("tfps")}'
+  parser.add_argument('--version', action='version', version=version)
+  parser.add_argument('command', choices=_COMMANDS, help=argparse.SUPPRESS)
+  parser.add_argument('args', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+  return parser
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,249 @@
+"""Starts a program as all the tasks of a cluster on this machine.
+
+`python -m tfps.launch --num_workers=2 --num_ps=2 train.py --steps=1000`
+
+Each task is a process with `TF_CONFIG` in its environment. The launcher shows
+what they write, ends when they do, and names the one that failed first. It
+does not import TensorFlow.
+"""
+
+import argparse
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+import pathlib
+import shlex
+import sys
+import time
+
+import portpicker
+
+from tfps import _supervisor
+from tfps import _task_output
+from tfps import cluster as cluster_lib
+
+_EPILOG = """\
+Options stand before the program; all that follows it is the program's own.
+Status: 0 when all tasks exited 0; else that of the first task that failed, or
+128 + n for signal n, be it the task's or our own; 2 for a wrong option.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the launcher with these arguments; its exit status."""
+  options = _parser().parse_args(argv)
+  program = _program(options)
+  cluster = local_cluster(
+    options.num_workers, options.num_ps, num_chiefs=options.num_chiefs
+  )
+  added = {'PYTHONUNBUFFERED': '1', **dict(options.env)}
+  if options.dry_run:
+    for task in cluster.tasks():
+      print(by_hand(cluster.with_task(task), program, added))
+    return 0
+  return _supervise(options, cluster, program, added)
+
+
+def local_cluster(
+  num_workers: int, num_ps: int, *, num_chiefs: int
+) -> cluster_lib.Cluster:
+  """A cluster of tasks on free ports of this machine."""
+  numbers = {'chief': num_chiefs, 'ps': num_ps, 'worker': num_workers}
+  jobs = {
+    job: [f'localhost:{portpicker.pick_unused_port()}' for _ in range(number)]
+    for job, number in numbers.items()
+    if number
+  }
+  return cluster_lib.Cluster(jobs, source='launch')
+
+
+def by_hand(
+  cluster: cluster_lib.Cluster, program: Sequence[str], env: Mapping[str, str]
+) -> str:
+  """The cluster's own task as a command for a shell, below its name."""
+  env = {**env, 'TF_CONFIG': cluster.tf_config()}
+  settings = [f'{name}={value}' for name, value in env.items()]
+  return f'# {cluster.task}\n{shlex.join(["env", *settings, *program])}'
+
+
+def _supervise(
+  options: argparse.Namespace,
+  cluster: cluster_lib.Cluster,
+  program: Sequence[str],
+  env: Mapping[str, str],
+) -> int:
+  output = _task_output.TaskOutput(
+    cluster.tasks(),
+    pathlib.Path(options.log_dir or _fresh_folder()),
+    colour=_task_output.wants_colour(sys.stdout, os.environ),
+  )
+  servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
+  commands = [
+    _supervisor.Command(
+      task,
+      tuple(program),
+      {**os.environ, **env, 'TF_CONFIG': cluster.with_task(task).tf_config()},
+      serves=task.job in servers,
+    )
+    for task in cluster.tasks()
+  ]
+  names = ', '.join(map(str, cluster.tasks()))
+  output.say(f'Starting {names}. Their output is kept in {output.folder}.')
+  return _supervisor.Supervisor(
+    commands,
+    output,
+    grace_secs=options.grace_secs,
+    max_restarts=options.max_restarts,
+  ).run()
+
+
+def _fresh_folder() -> str:
+  return time.strftime(f'runs/launch/%Y%m%d-%H%M%S-{os.getpid()}')
+
+
+def _program(options: argparse.Namespace) -> list[str]:
+  """The program's command, with this Python."""
+  if options.module:
+    module, *args = options.module
+    return [sys.executable, '-m', module, *_without_dashes(args)]
+  path, *args = options.program
+  return [sys.executable, path, *_without_dashes(args)]
+
+
+def _without_dashes(args: list[str]) -> list[str]:
+  return args[1:] if args[:1] == ['--'] else args
+
+
+class _Parser(argparse.ArgumentParser):
+  """Also checks what is wrong only in combination."""
+
+  def parse_args(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+    options = super().parse_args(*args, **kwargs)
+    options.program = _without_dashes(options.program)
+    self._check(options)
+    return options
+
+  def _check(self, options: argparse.Namespace) -> None:
+    if options.module is None and not options.program:
+      self.error('no program. Give prog.py or -m module after the options.')
+    if options.module == []:
+      self.error('-m: no module. Give its name, as to python -m.')
+    if options.program and not os.path.exists(options.program[0]):
+      self.error(
+        f'the program {options.program[0]!r} does not exist in {os.getcwd()}.'
+      )
+    if options.chief_ends_job and not options.num_chiefs:
+      self.error('--chief_ends_job needs --num_chiefs=1.')
+
+
+def _parser() -> _Parser:
+  parser = _Parser(
+    prog='tfps launch',
+    usage='%(prog)s [options] (prog.py | -m module) [--] [args ...]',
+    description=__doc__.splitlines()[0],
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  _add_cluster_options(parser)
+  _add_run_options(parser)
+  parser.add_argument(
+    '-m',
+    dest='module',
+    nargs=argparse.REMAINDER,
+    help='module to run as the program',
+  )
+  parser.add_argument(
+    'program', nargs=argparse.REMAINDER, help='program and its arguments'
+  )
+  return parser
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--num_workers', type=_positive, default=1, metavar='N')
+  parser.add_argument('--num_ps', type=_positive, default=1, metavar='N')
+  parser.add_argument(
+    '--num_chiefs',
+    type=int,
+    choices=(0, 1),
+    default=1,
+    help='0: worker:0 is the chief, which only between-graph programs allow',
+  )
+  parser.add_argument(
+    '--env',
+    type=_setting,
+    action='append',
+    default=[],
+    metavar='NAME=VALUE',
+    help="added to the tasks' environment; may be repeated",
+  )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    '--log_dir',
+    help="where each task's output goes, as ps-0.log; by default a new "
+    'folder in runs/launch',
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='print the commands for a shell and start nothing',
+  )
+  parser.add_argument(
+    '--max_restarts',
+    type=_natural,
+    default=0,
+    metavar='N',
+    help='how many tasks, in all, are started again after a status of 128 or '
+    'more, which says that a retry may help',
+  )
+  parser.add_argument(
+    '--grace_secs',
+    type=_seconds,
+    default=10.0,
+    metavar='SECS',
+    help='time to end: for the ps once all others are done, and for all '
+    'between SIGTERM and SIGKILL (default: 10)',
+  )
+  parser.add_argument(
+    '--chief_ends_job',
+    action='store_true',
+    help='stop workers, too, once the chief is done, as when they join() '
+    'a server for ever',
+  )
+
+
+def _natural(text: str) -> int:
+  if not text.isdecimal():
+    raise argparse.ArgumentTypeError(f'{text!r} is not 0, 1, 2, ...')
+  return int(text)
+
+
+def _positive(text: str) -> int:
+  if not text.isdecimal() or not int(text):
+    raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
+  return int(text)
+
+
+def _seconds(text: str) -> float:
+  try:
+    secs = float(text)
+  except ValueError:
+    secs = -1.0
+  if not 0 <= secs < float('inf'):
+    raise argparse.ArgumentTypeError(f'{text!r} is no number of seconds')
+  return secs
+
+
+def _setting(text: str) -> tuple[str, str]:
+  name, equals, value = text.partition('=')
+  if not name or not equals:
+    raise argparse.ArgumentTypeError(f'{text!r} is not NAME=VALUE')
+  if name == 'TF_CONFIG':
+    raise argparse.ArgumentTypeError('TF_CONFIG is set by the launcher')
+  return name, value
+
+
+if __name__ == '__main__':
+  sys.exit(main())
