@@ -1,0 +1,95 @@
+"""Workers that each run their own program, as processes that come and go."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tests import waiting
+import tfps
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+_PROGRAMS = pathlib.Path(__file__).parent / 'programs'
+_QUIET = {'TF_CPP_MIN_LOG_LEVEL': '2'}
+
+
+def _cluster(
+  num_workers: int, num_ps: int, program: str, *args: str, **kwargs
+) -> testing.ProcessCluster:
+  command = [sys.executable, str(_PROGRAMS / program), *args]
+  return testing.ProcessCluster(
+    num_workers, num_ps, commands={'worker': command}, env=_QUIET, **kwargs
+  )
+
+
+def _finish(cluster: testing.ProcessCluster) -> None:
+  """Every worker is done, and then every ps."""
+  for task in (*cluster.cluster.tasks('worker'), *cluster.cluster.tasks('ps')):
+    status = cluster.wait(task.job, task.index, timeout_secs=120)
+    assert status == 0, cluster.log(task.job, task.index)[-3000:]
+
+
+def _numbers(cluster: testing.ProcessCluster, index: int, what: str) -> list:
+  found = re.findall(rf'^{what} (\S+)', cluster.log('worker', index), re.M)
+  return [float(number) for number in found]
+
+
+def test_four_workers_count_exactly():
+  with _cluster(4, 1, 'count.py', '2500') as cluster:
+    _finish(cluster)
+    for index in range(4):
+      assert f'worker:{index} count 10000' in cluster.log('worker', index)
+
+
+def test_four_workers_count_exactly_for_a_coordinator():
+  with testing.ProcessCluster(4, 1, env=_QUIET) as cluster:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster)
+    with strategy.scope():
+      count = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @tf.function
+    def add():
+      for _ in range(50):
+        count.assign_add(1)
+
+    with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+      for _ in range(200):
+        coordinator.schedule(add)
+      coordinator.join()
+      assert int(count) == 10_000
+    _finish(cluster)
+
+
+def test_a_worker_that_joins_late_attaches_and_all_steps_count():
+  with _cluster(2, 2, 'fit.py', '400', held_back=['worker:1']) as cluster:
+    waiting.until(lambda: _numbers(cluster, 0, 'at'))
+    cluster.start('worker', 1)
+    _finish(cluster)
+    assert 'attached False' in cluster.log('worker', 0)
+    assert 'attached True' in cluster.log('worker', 1)
+    own = [_numbers(cluster, index, 'own steps') for index in range(2)]
+    for index in range(2):
+      assert _numbers(cluster, index, 'iterations') == [sum(map(sum, own))]
+      assert min(own[index]) > 0
+    assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')
+
+
+def test_workers_die_and_come_back_to_the_live_values():
+  with _cluster(2, 2, 'fit.py', '1500') as cluster:
+    waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5)
+    cluster.kill('worker', 0)  # the chief
+    before = _numbers(cluster, 0, 'at')
+    seen = len(_numbers(cluster, 1, 'at'))
+    waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > seen + 5)
+    cluster.start('worker', 0)
+    _finish(cluster)
+    log = cluster.log('worker', 0)
+    assert re.findall(r'attached (\w+)', log) == ['False', 'True']
+    after = _numbers(cluster, 0, 'at')[len(before) :]
+    assert after[0] > before[-1]
+    assert _numbers(cluster, 0, 'iterations')[-1] >= 1500
+    assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')
