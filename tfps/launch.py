@@ -31,8 +31,9 @@ Status: 0 when all tasks exited 0; else that of the first task that failed, or
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the launcher with these arguments; its exit status."""
-  options = _parser().parse_args(argv)
-  program = _program(options)
+  parser = _parser()
+  options = parser.parse_args(argv)
+  program = _program(parser, options)
   cluster = local_cluster(
     options.num_workers, options.num_ps, num_chiefs=options.num_chiefs
   )
@@ -101,43 +102,28 @@ def _fresh_folder() -> str:
   return time.strftime(f'runs/launch/%Y%m%d-%H%M%S-{os.getpid()}')
 
 
-def _program(options: argparse.Namespace) -> list[str]:
-  """The program's command, with this Python."""
-  if options.module:
-    module, *args = options.module
-    return [sys.executable, '-m', module, *_without_dashes(args)]
-  path, *args = options.program
-  return [sys.executable, path, *_without_dashes(args)]
+def _program(
+  parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> list[str]:
+  """The program's command, with this Python; ends here if there is none."""
+  words = options.module or _without_dashes(options.program)
+  if not words:
+    parser.error('no program. Give prog.py or -m module after the options.')
+  if options.chief_ends_job and not options.num_chiefs:
+    parser.error('--chief_ends_job needs --num_chiefs=1.')
+  name, *args = words
+  if not options.module and not os.path.exists(name):
+    parser.error(f'the program {name!r} does not exist in {os.getcwd()}.')
+  run = ['-m', name] if options.module else [name]
+  return [sys.executable, *run, *_without_dashes(args)]
 
 
-def _without_dashes(args: list[str]) -> list[str]:
-  return args[1:] if args[:1] == ['--'] else args
+def _without_dashes(words: list[str]) -> list[str]:
+  return words[1:] if words[:1] == ['--'] else words
 
 
-class _Parser(argparse.ArgumentParser):
-  """Also checks what is wrong only in combination."""
-
-  def parse_args(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-    options = super().parse_args(*args, **kwargs)
-    options.program = _without_dashes(options.program)
-    self._check(options)
-    return options
-
-  def _check(self, options: argparse.Namespace) -> None:
-    if options.module is None and not options.program:
-      self.error('no program. Give prog.py or -m module after the options.')
-    if options.module == []:
-      self.error('-m: no module. Give its name, as to python -m.')
-    if options.program and not os.path.exists(options.program[0]):
-      self.error(
-        f'the program {options.program[0]!r} does not exist in {os.getcwd()}.'
-      )
-    if options.chief_ends_job and not options.num_chiefs:
-      self.error('--chief_ends_job needs --num_chiefs=1.')
-
-
-def _parser() -> _Parser:
-  parser = _Parser(
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
     prog='tfps launch',
     usage='%(prog)s [options] (prog.py | -m module) [--] [args ...]',
     description=__doc__.splitlines()[0],

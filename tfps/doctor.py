@@ -1,0 +1,230 @@
+"""Is this machine, and the cluster it is in, fit for training?
+
+`python -m tfps.doctor` takes the same flags and environment as a program that
+calls `tfps.resolve_cluster`, and asks every other task whether it is there.
+"""
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import concurrent.futures
+import dataclasses
+from importlib import metadata
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+from absl import flags
+
+from tfps import cluster as cluster_lib
+from tfps import discovery
+from tfps import probe
+
+# TensorFlow is imported by a child, because one that does not fit the machine
+# may crash or hang.
+_TENSORFLOW_SECS = 120.0
+_LIST_DEVICES = """
+import tensorflow as tf
+print(*(d.name.split(':', 1)[1] for d in tf.config.list_physical_devices()))
+"""
+_SETTINGS = (
+  'CUDA_VISIBLE_DEVICES',
+  'KERAS_BACKEND',
+  'OMP_NUM_THREADS',
+  'TF_NUM_INTEROP_THREADS',
+  'TF_NUM_INTRAOP_THREADS',
+  # gRPC obeys these, also on the way to other tasks.
+  'grpc_proxy',
+  'http_proxy',
+  'https_proxy',
+  'no_proxy',
+)
+_GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """One line of the report.
+
+  Attributes:
+    topic: what was looked at, such as 'tensorflow' or 'ps:0'.
+    text: what was found.
+    wrong: whether training would fail by it.
+  """
+
+  topic: str
+  text: str
+  wrong: bool = False
+
+  def __str__(self) -> str:
+    mark = '!' if self.wrong else ' '
+    return f'{mark} {self.topic:<12}{self.text}'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Prints the report; 1 if something is wrong, otherwise 0."""
+  options, cluster_flags = _parse(argv)
+  wrong = []
+  for finding in examine(
+    os.environ, cluster_flags, timeout_secs=options.timeout_secs
+  ):
+    print(finding, flush=True)
+    if finding.wrong:
+      wrong.append(finding.topic)
+  print(f'\nWrong: {", ".join(wrong)}.' if wrong else '\nNothing is wrong.')
+  return 1 if wrong else 0
+
+
+def examine(
+  env: Mapping[str, str],
+  flag_values: flags.FlagValues,
+  *,
+  timeout_secs: float = 5.0,
+) -> Iterator[Finding]:
+  """All findings, each as soon as it is known.
+
+  Args:
+    env: the environment to find the cluster in.
+    flag_values: parsed flags to find the cluster in.
+    timeout_secs: how long each of the cluster's tasks may take to answer.
+  """
+  yield Finding('python', f'{platform.python_version()} ({sys.executable})')
+  for package in ('tfps', 'tensorflow', 'keras'):
+    yield _version(package)
+  yield _devices(env)
+  yield Finding('machine', f'{_cores()}, {_memory()}')
+  for name in _SETTINGS:
+    if name in env:
+      yield Finding('environment', f'{name}={env[name]}')
+  yield from _examine_cluster(env, flag_values, timeout_secs)
+
+
+def _version(package: str) -> Finding:
+  try:
+    return Finding(package, metadata.version(package))
+  except metadata.PackageNotFoundError:
+    # Builds such as tensorflow-cpu go by a name of their own.
+    owners = metadata.packages_distributions().get(package, [])
+  if not owners:
+    return Finding(package, 'is not installed', wrong=True)
+  return Finding(package, f'{metadata.version(owners[0])} ({owners[0]})')
+
+
+def _devices(env: Mapping[str, str]) -> Finding:
+  try:
+    done = subprocess.run(
+      [sys.executable, '-c', _LIST_DEVICES],
+      env=dict(env),
+      capture_output=True,
+      text=True,
+      timeout=_TENSORFLOW_SECS,
+    )
+  except subprocess.TimeoutExpired:
+    text = f'TensorFlow did not list them in {_TENSORFLOW_SECS:g} seconds'
+    return Finding('devices', text, wrong=True)
+  if done.returncode:
+    last = (done.stderr.strip().splitlines() or ['no message'])[-1]
+    text = f'TensorFlow failed with status {done.returncode}: {last}'
+    return Finding('devices', text, wrong=True)
+  return Finding('devices', done.stdout.strip())
+
+
+def _cores() -> str:
+  usable = len(os.sched_getaffinity(0))
+  text = f'{usable} core{"" if usable == 1 else "s"}'
+  quota, _, period = _read('/sys/fs/cgroup/cpu.max').partition(' ')
+  if quota.isdecimal():
+    return f'{text}, of which {int(quota) / int(period):g} may be used at once'
+  return text
+
+
+def _memory() -> str:
+  pairs = (line.split(':') for line in _read('/proc/meminfo').splitlines())
+  gib = {name: int(rest.split()[0]) / (1 << 20) for name, rest in pairs}
+  text = f'{gib["MemAvailable"]:.1f} of {gib["MemTotal"]:.1f} GiB memory free'
+  limit = _read('/sys/fs/cgroup/memory.max')
+  if limit.isdecimal():
+    return f'{text}, limited to {int(limit) / _GIB:.1f}'
+  return text
+
+
+def _read(path: str) -> str:
+  """A file's text; empty where the system has no such file."""
+  try:
+    return pathlib.Path(path).read_text().strip()
+  except FileNotFoundError:
+    return ''
+
+
+def _examine_cluster(
+  env: Mapping[str, str], flag_values: flags.FlagValues, timeout_secs: float
+) -> Iterator[Finding]:
+  try:
+    cluster = discovery.resolve_cluster(env, flag_values)
+  except ValueError as error:
+    yield Finding('cluster', str(error), wrong=True)
+    return
+  jobs = [f'{len(addresses)} {job}' for job, addresses in cluster.jobs.items()]
+  members = ', '.join(jobs) or 'one local task'
+  yield Finding('cluster', f'{members}; from {cluster.source}')
+  yield Finding('task', str(cluster.task))
+  yield from _reach(cluster, timeout_secs)
+
+
+def _reach(
+  cluster: cluster_lib.Cluster, timeout_secs: float
+) -> Iterator[Finding]:
+  """Asks all tasks at once, but for our own, in whose place we stand."""
+  others = [task for task in cluster.tasks() if task != cluster.task]
+
+  def ask(task: cluster_lib.Task) -> probe.Status:
+    address = cluster.address(task)
+    return probe.probe(task, address, timeout_secs=timeout_secs)
+
+  with concurrent.futures.ThreadPoolExecutor(32, 'tfps-doctor') as pool:
+    for status in pool.map(ask, others):
+      alive = status.state is probe.State.ALIVE
+      text = f'{status.address} {status.detail}'
+      yield Finding(str(status.task), text, wrong=not alive)
+
+
+def _parse(
+  argv: Sequence[str] | None,
+) -> tuple[argparse.Namespace, flags.FlagValues]:
+  """Our options, and flags of our own that say which cluster it is."""
+  parser = _parser()
+  options, rest = parser.parse_known_args(argv)
+  cluster_flags = flags.FlagValues()
+  discovery.define_flags(cluster_flags)
+  try:
+    surplus = cluster_flags(['doctor', *rest])[1:]
+  except flags.Error as error:
+    parser.error(str(error))
+  if surplus:
+    parser.error(f'{surplus[0]!r} is no option.')
+  return options, cluster_flags
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog='tfps doctor',
+    description=__doc__.splitlines()[0],
+    epilog='Also the flags that say which cluster it is: --job_name, '
+    '--task_index, --ps_hosts, --worker_hosts, --chief_hosts. '
+    'Status: 0 if nothing is wrong, 1 if something is, 2 for a wrong option.',
+    allow_abbrev=False,
+  )
+  parser.add_argument(
+    '--timeout_secs',
+    type=float,
+    default=5.0,
+    help='how long each task may take to answer (default: 5)',
+  )
+  return parser
+
+
+if __name__ == '__main__':
+  sys.exit(main())
