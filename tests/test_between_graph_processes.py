@@ -14,7 +14,6 @@ from tfps import testing
 pytestmark = pytest.mark.slow
 
 _PROGRAMS = pathlib.Path(__file__).parent / 'programs'
-_QUIET = {'TF_CPP_MIN_LOG_LEVEL': '2'}
 
 
 def _cluster(
@@ -22,7 +21,7 @@ def _cluster(
 ) -> testing.ProcessCluster:
   command = [sys.executable, str(_PROGRAMS / program), *args]
   return testing.ProcessCluster(
-    num_workers, num_ps, commands={'worker': command}, env=_QUIET, **kwargs
+    num_workers, num_ps, commands={'worker': command}, **kwargs
   )
 
 
@@ -46,7 +45,7 @@ def test_four_workers_count_exactly():
 
 
 def test_four_workers_count_exactly_for_a_coordinator():
-  with testing.ProcessCluster(4, 1, env=_QUIET) as cluster:
+  with testing.ProcessCluster(4, 1) as cluster:
     strategy = tfps.ParameterServerStrategy(cluster.cluster)
     with strategy.scope():
       count = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import tensorflow as tf
+
 import tfps
 from tfps import testing
 
@@ -72,7 +73,7 @@ start = time.monotonic()
 with testing.InProcessCluster(num_workers=100, num_ps=10) as cluster:
   strategy = tfps.ParameterServerStrategy(cluster.cluster)
   with strategy.scope():
-    counts = [tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(10)]
+    counts = [tf.Variable(0, trainable=False) for _ in range(10)]
 
   @tf.function
   def step():

@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -64,7 +65,7 @@ def test_healing_revives_whatever_happened(serving):
 
 def test_a_serving_task_that_ends_at_once_is_told_with_its_log():
   cluster = testing.ProcessCluster(1, 1, env={'PYTHONHOME': '/nowhere'})
-  with pytest.raises(errors.ServerStartError, match='ps:0 .*log ends'):
+  with pytest.raises(errors.ServerStartError, match=r'ps:0 .*log ends'):
     cluster.__enter__()
 
 

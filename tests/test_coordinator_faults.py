@@ -1,0 +1,171 @@
+"""The coordinator on tasks that are processes, to be frozen and killed."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from tfps import coordinator as coordinator_lib
+from tfps import errors
+from tfps import partitioners
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope='module')
+def processes():
+  with testing.ProcessCluster(num_workers=4, num_ps=2) as processes:
+    yield processes
+
+
+@pytest.fixture(scope='module')
+def strategy(processes):
+  # TensorFlow's own: closing a coordinator of ours would end the servers.
+  return tf.distribute.ParameterServerStrategy(
+    processes.cluster.resolver(), partitioners.FixedShards(2)
+  )
+
+
+@pytest.fixture
+def coordinator(strategy):
+  with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
+    yield coordinator
+
+
+@pytest.fixture
+def variables(strategy):
+  with strategy.scope():
+    return [
+      tf.Variable(0, dtype=tf.int64),
+      tf.Variable(0.0),
+      tf.Variable(tf.zeros([5, 2])),
+      tf.Variable(tf.zeros([4], tf.int32)),
+    ]
+
+
+def ones(context):
+  return tf.data.Dataset.from_tensors(1).repeat()
+
+
+def add_one(variables):
+  for variable in variables:
+    variable.assign_add(tf.ones(variable.shape, variable.dtype))
+
+
+def assert_all_are(variables, number):
+  for variable in variables:
+    assert set(tf.reshape(variable, [-1]).numpy()) == {number}
+
+
+def test_two_thousand_scheduled_increments_are_all_there(
+  coordinator, variables
+):
+  fn = tf.function(lambda: add_one(variables))
+  for _ in range(2_000):
+    coordinator.schedule(fn)
+  coordinator.join()
+  assert_all_are(variables, 2_000)
+
+
+def test_ten_thousand_trained_increments_are_all_there(coordinator, variables):
+  coordinator.train(
+    lambda batch: add_one(variables),
+    ones,
+    steps=10_000,
+    steps_per_execution=20,
+  )
+  assert_all_are(variables, 10_000)
+  assert coordinator.global_step.numpy() == 10_000
+
+
+@pytest.fixture
+def frozen(processes):
+  """Freezes a worker; it is thawed at the end."""
+
+  def freeze():
+    processes.freeze('worker', 1)
+
+  yield freeze
+  processes.thaw('worker', 1)
+
+
+NAMES_WORKER_1 = r'worker:1 at \S+ does not answer'
+
+
+def test_a_join_names_the_frozen_worker_and_may_be_taken_up_again(
+  coordinator, variables, processes, frozen
+):
+  fn = tf.function(lambda: add_one(variables))
+  coordinator.schedule(fn)
+  coordinator.join()
+  for _ in range(400):
+    coordinator.schedule(fn)
+  frozen()
+  began = time.monotonic()
+  with pytest.raises(errors.DeadlineError, match=NAMES_WORKER_1):
+    coordinator.join(timeout_secs=3)
+  assert time.monotonic() - began < 30
+  processes.thaw('worker', 1)
+  coordinator.join()
+  assert_all_are(variables, 401)
+
+
+def test_a_new_function_is_not_traced_while_a_worker_is_frozen(
+  coordinator, variables, processes, frozen
+):
+  coordinator_lib.Coordinator(coordinator.strategy, timeout_secs=3)
+  frozen()
+  fn = tf.function(lambda: add_one(variables))
+  with pytest.raises(errors.DeadlineError, match=NAMES_WORKER_1):
+    coordinator.schedule(fn)
+  processes.thaw('worker', 1)
+  coordinator_lib.Coordinator(coordinator.strategy, timeout_secs=60)
+  coordinator.schedule(fn)
+  coordinator.join()
+  assert_all_are(variables, 1)
+
+
+def test_training_names_the_frozen_worker(
+  coordinator, variables, processes, frozen
+):
+  def freeze(progress):
+    if progress.step == 40:
+      frozen()
+
+  began = time.monotonic()
+  with pytest.raises(errors.DeadlineError, match=NAMES_WORKER_1):
+    coordinator.train(
+      lambda batch: add_one(variables),
+      ones,
+      steps=1_000_000,
+      hooks=[freeze],
+      timeout_secs=3,
+    )
+  assert time.monotonic() - began < 60
+  processes.thaw('worker', 1)
+  coordinator.join()
+
+
+def test_training_goes_on_without_a_killed_worker(
+  strategy, variables, processes
+):
+  """The last test here: the worker stays dead."""
+
+  def kill(progress):
+    if progress.step == 100:
+      processes.kill('worker', 1)
+
+  with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
+    result = coordinator.train(
+      lambda batch: add_one(variables), ones, steps=2_000, hooks=[kill]
+    )
+  assert result.steps == 2_000
+  # The killed worker's execution was done again.
+  assert variables[0].numpy() in (2_000, 2_001)
+  assert not [
+    thread.name
+    for thread in threading.enumerate()
+    if thread.name.startswith('Worker')
+  ]
