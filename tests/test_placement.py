@@ -35,7 +35,7 @@ def best(sizes, num_ps):
 
 def one_by_one(policy, sizes, num_ps):
   ledger = _ledger.Ledger(policy, num_ps)
-  return [ledger.place(size, trainable=True) for size in sizes]
+  return [ledger.place([size], trainable=True)[0] for size in sizes]
 
 
 def test_large_variables_do_not_meet():
@@ -88,6 +88,12 @@ def test_ties_go_to_fewer_variables_then_to_the_lower_index():
   assert one_by_one(policy, [0, 0, 0], 2) == [0, 1, 0]
 
 
+def test_shards_of_one_size_are_in_the_order_of_the_ps():
+  policy = placement.ByteBalanced()
+  assert policy.assign([24, 24], loads([48, 32])) == [0, 1]
+  assert policy.assign([8, 24, 8, 24], loads([9, 0, 8])) == [0, 1, 0, 2]
+
+
 def test_what_is_there_already_counts():
   assert placement.ByteBalanced().assign([10, 60], loads([50, 0])) == [0, 1]
 
@@ -102,16 +108,16 @@ def test_round_robin_deals_in_turn(sizes, num_ps):
 
 def test_room_is_kept_for_the_slots_of_trainable_variables():
   ledger = _ledger.Ledger(placement.ByteBalanced(num_slots=2), 2)
-  assert ledger.place(100, trainable=True) == 0  # 300 with its slots
-  assert ledger.place(250, trainable=False) == 1
-  assert ledger.place(40, trainable=False) == 1
-  assert ledger.place(20, trainable=False) == 1
-  assert ledger.place(1, trainable=False) == 0
+  assert ledger.place([100], trainable=True) == [0]  # 300 with its slots
+  assert ledger.place([250], trainable=False) == [1]
+  assert ledger.place([40], trainable=False) == [1]
+  assert ledger.place([20], trainable=False) == [1]
+  assert ledger.place([1], trainable=False) == [0]
   for slot in range(2):
     ledger.note_colocated(f'slot_{slot}', 100, ps=0)
-  assert ledger.place(1, trainable=False) == 0  # slots were counted once
+  assert ledger.place([1], trainable=False) == [0]  # slots were counted once
   ledger.note_colocated('a third slot', 100, ps=0)
-  assert ledger.place(1, trainable=False) == 1
+  assert ledger.place([1], trainable=False) == [1]
 
 
 def test_the_report_tells_bytes_names_and_imbalance():

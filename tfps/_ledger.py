@@ -1,5 +1,6 @@
 """What was placed on each ps, and how many bytes that is."""
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -52,13 +53,14 @@ class Ledger:
     self._variables: list[list[str]] = [[] for _ in range(num_ps)]
     self._reserved = [0] * num_ps
 
-  def place(self, num_bytes: int, *, trainable: bool) -> int:
-    """Chooses the ps of a new variable and reserves room for its slots."""
-    slots = num_bytes * self._policy.num_slots if trainable else 0
-    (ps,) = self._policy.assign([num_bytes + slots], self._loads)
-    self._loads[ps] = self._loads[ps].plus(num_bytes + slots)
-    self._reserved[ps] += slots
-    return ps
+  def place(self, sizes: Sequence[int], *, trainable: bool) -> list[int]:
+    """Chooses the ps of a new variable's shards; keeps room for their slots."""
+    copies = 1 + (self._policy.num_slots if trainable else 0)
+    chosen = self._policy.assign([s * copies for s in sizes], self._loads)
+    for ps, size in zip(chosen, sizes, strict=True):
+      self._loads[ps] = self._loads[ps].plus(size * copies)
+      self._reserved[ps] += size * (copies - 1)
+    return chosen
 
   def note(self, name: str, num_bytes: int, *, ps: int) -> None:
     """Takes note of a variable that was placed."""

@@ -1,5 +1,6 @@
 """How a strategy's variables come to be on the ps, and are updated there."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,8 @@ from tfps import _ledger
 from tfps import sharded
 from tfps import variable_types
 from tfps._compat import strategy as compat
+
+_PLACES = 'tfps_places'
 
 
 class Extended(compat.Extended):
@@ -31,21 +34,32 @@ class Extended(compat.Extended):
 
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
     if self._variable_partitioner is not None:
-      kwargs = variable_types.with_type(kwargs)
+      kwargs = self._with_places(variable_types.with_type(kwargs))
     variable = super()._create_variable(next_creator, **kwargs)
     if isinstance(variable, tf.__internal__.distribute.ShardedVariable):
       return sharded.ShardedVariable(variable.variables, name=variable.name)
     return variable
+
+  def _with_places(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Chooses the ps of all shards at once, which TensorFlow makes singly."""
+    sizes = variable_types.shard_bytes(kwargs, self._variable_partitioner)
+    if len(sizes) < 2:
+      return kwargs
+    places = self.ledger.place(sizes, trainable=_is_trainable(kwargs))
+    return {**kwargs, _PLACES: iter(places)}
 
   def _create_variable_round_robin(
     self, next_creator: Any, **kwargs: Any
   ) -> Any:
     # TensorFlow's code calls this for each variable and for each shard.
     num_bytes = variable_types.num_bytes(kwargs)
-    trainable = kwargs.get('trainable') is not False
-    ps = self.ledger.place(num_bytes, trainable=trainable)
+    places = kwargs.pop(_PLACES, None) or iter(
+      self.ledger.place([num_bytes], trainable=_is_trainable(kwargs))
+    )
+    ps = next(places)
     with compat.colocated(None), tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
       variable = next_creator(**kwargs)
+    self._variable_count += 1  # as TensorFlow does
     # A variable that is shared may have been elsewhere already.
     found = _ledger.ps_index(variable.device)
     self.ledger.note(
@@ -128,3 +142,7 @@ def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
   if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
     return variable.split(value)
   return [value] * len(variable.variables)
+
+
+def _is_trainable(kwargs: Mapping[str, Any]) -> bool:
+  return kwargs.get('trainable') is not False

@@ -8,6 +8,7 @@ tables may meet on one ps. `ByteBalanced` looks at bytes instead:
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
 from typing import Protocol
 
 
@@ -67,8 +68,9 @@ class ByteBalanced:
   most 4/3 - 1/(3 num_ps) times the bytes of the best possible placement, and
   2 - 1/num_ps times when variables come one by one in an unlucky order
   (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). Ties go to
-  the ps with fewer variables, then to the lower index, so that the same program
-  always gets the same placement.
+  the ps with fewer variables, then to the lower index, and shards of one size
+  are in the order of the ps, so that the same program always gets the same
+  placement.
 
   Attributes:
     num_slots: how many optimizer slots of its own size each trainable variable
@@ -89,11 +91,19 @@ class ByteBalanced:
     """See `Placement`."""
     totals = list(loads)
     chosen = [0] * len(sizes)
-    for shard in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-      ps = min(
-        range(len(totals)),
-        key=lambda p: (totals[p].num_bytes, totals[p].num_variables, p),
-      )
-      chosen[shard] = ps
-      totals[ps] = totals[ps].plus(sizes[shard])
+    largest_first = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    for size, equal in itertools.groupby(largest_first, sizes.__getitem__):
+      shards = list(equal)
+      places = [_add_to_lightest(totals, size) for _ in shards]
+      for shard, ps in zip(shards, sorted(places), strict=True):
+        chosen[shard] = ps
     return chosen
+
+
+def _add_to_lightest(totals: list[Load], size: int) -> int:
+  ps = min(
+    range(len(totals)),
+    key=lambda p: (totals[p].num_bytes, totals[p].num_variables, p),
+  )
+  totals[ps] = totals[ps].plus(size)
+  return ps

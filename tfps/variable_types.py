@@ -6,6 +6,7 @@ They are in the arguments of a variable creator; see
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 from typing import Any
 
@@ -45,6 +46,28 @@ def with_type(kwargs: Mapping[str, Any]) -> dict[str, Any]:
       kwargs['shape'] = value.shape if shape is None else shape
       kwargs['dtype'] = value.dtype if dtype is None else dtype
   return kwargs
+
+
+def shard_bytes(
+  kwargs: Mapping[str, Any], partitioner: Callable[..., Sequence[int]]
+) -> list[int]:
+  """The size of each shard of a variable that a partitioner would cut.
+
+  Args:
+    kwargs: the arguments, with shape and dtype.
+    partitioner: as in `tfps.partitioners`.
+
+  Returns:
+    None at all if it will not be cut, or if that cannot be known.
+  """
+  shape, dtype = tf.TensorShape(kwargs.get('shape')), kwargs.get('dtype')
+  if not shape.rank or dtype is None or kwargs.get('initial_value') is None:
+    return []
+  cuts = partitioner(shape=shape, dtype=dtype)
+  num_shards = min(cuts[0], shape[0]) if cuts else 0
+  # TensorFlow gives what is over to the first shards, one row each.
+  rows = [(shape[0] + i) // num_shards for i in reversed(range(num_shards))]
+  return [num_bytes_of([n, *shape[1:]], dtype) for n in rows]
 
 
 def shard_initial_values(
