@@ -40,6 +40,10 @@ class Examples:
   def __len__(self) -> int:
     return len(self.late)
 
+  def inputs(self) -> dict[str, np.ndarray]:
+    """The features by the names of the model's inputs."""
+    return {'ids': self.ids, 'numbers': self.numbers}
+
   def share(self, context: tf.distribute.InputContext) -> 'Examples':
     """The rows of one worker; those of all workers are all rows."""
     rows = slice(context.input_pipeline_id, None, context.num_input_pipelines)
@@ -56,7 +60,7 @@ class Examples:
     # Rows are dealt out before TensorFlow sees them: the arrays become
     # constants of the dataset, which travels to its worker.
     mine = self.share(context)
-    rows = ({'ids': mine.ids, 'numbers': mine.numbers}, mine.late)
+    rows = (mine.inputs(), mine.late)
     return (
       tf.data.Dataset.from_tensor_slices(rows)
       .shuffle(len(mine), seed=seed + context.input_pipeline_id)
