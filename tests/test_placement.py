@@ -88,8 +88,9 @@ def test_ties_go_to_fewer_variables_then_to_the_lower_index():
   assert one_by_one(policy, [0, 0, 0], 2) == [0, 1, 0]
 
 
-def test_shards_of_one_size_are_in_the_order_of_the_ps():
+def test_shards_of_one_size_are_dealt_out_in_the_order_of_the_ps():
   policy = placement.ByteBalanced()
+  assert policy.assign([8] * 5, loads([0, 0])) == [0, 1, 0, 1, 0]
   assert policy.assign([24, 24], loads([48, 32])) == [0, 1]
   assert policy.assign([8, 24, 8, 24], loads([9, 0, 8])) == [0, 1, 0, 2]
 

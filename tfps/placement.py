@@ -69,8 +69,8 @@ class ByteBalanced:
   2 - 1/num_ps times when variables come one by one in an unlucky order
   (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). Ties go to
   the ps with fewer variables, then to the lower index, and shards of one size
-  are in the order of the ps, so that the same program always gets the same
-  placement.
+  are dealt out in the order of the ps, so that the same program always gets the
+  same placement.
 
   Attributes:
     num_slots: how many optimizer slots of its own size each trainable variable
@@ -95,7 +95,7 @@ class ByteBalanced:
     for size, equal in itertools.groupby(largest_first, sizes.__getitem__):
       shards = list(equal)
       places = [_add_to_lightest(totals, size) for _ in shards]
-      for shard, ps in zip(shards, sorted(places), strict=True):
+      for shard, ps in zip(shards, _in_turn(places), strict=True):
         chosen[shard] = ps
     return chosen
 
@@ -107,3 +107,9 @@ def _add_to_lightest(totals: list[Load], size: int) -> int:
   )
   totals[ps] = totals[ps].plus(size)
   return ps
+
+
+def _in_turn(places: list[int]) -> list[int]:
+  """The same ps, first each of them once, then each that is left, ..."""
+  turns = [(places[:i].count(ps), ps) for i, ps in enumerate(places)]
+  return [ps for _, ps in sorted(turns)]

@@ -1,0 +1,301 @@
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps import _local_servers
+from tfps import partitioners
+from tfps import sharded
+from tfps import strategy as strategy_lib
+
+ROWS, COLUMNS = 10, 3
+VALUES = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
+DISORDER = [9, 0, 4, 4, 3, 9, 1]
+
+
+def make(num_shards=3, values=VALUES):
+  rows = np.array_split(values, num_shards)
+  return sharded.ShardedVariable(
+    [tf.Variable(part, name=f'table/part_{i}') for i, part in enumerate(rows)],
+    name='table',
+  )
+
+
+@pytest.fixture
+def table():
+  return make()
+
+
+@pytest.fixture(scope='module')
+def ps_strategy():
+  with _local_servers.LocalCluster(num_workers=1, num_ps=3) as local:
+    yield strategy_lib.ParameterServerStrategy(
+      local.cluster, partitioners.FixedShards(3)
+    )
+
+
+def dense(gradient):
+  return tf.convert_to_tensor(gradient).numpy()
+
+
+@pytest.mark.parametrize('read', ['eager', 'function'])
+@pytest.mark.parametrize(
+  'indices',
+  [[], [7], DISORDER, [[1, 9], [9, 2]], np.int64(5), np.array([[[3]]])],
+  ids=str,
+)
+def test_sparse_read_keeps_order_and_duplicates(table, indices, read):
+  indices = tf.cast(tf.constant(indices), tf.int64)
+  run = {'eager': lambda f: f, 'function': tf.function}[read]
+  rows = run(table.sparse_read)(indices)
+  np.testing.assert_array_equal(rows, VALUES[indices.numpy()])
+  assert rows.shape == [*indices.shape, COLUMNS]
+
+
+LOOKUPS = {
+  'v2': tf.nn.embedding_lookup,
+  'v1': tf.compat.v1.nn.embedding_lookup,
+  'gather': tf.gather,
+  'sparse_read': lambda table, ids: table.sparse_read(ids),
+}
+
+
+@pytest.mark.parametrize('lookup', LOOKUPS.values(), ids=LOOKUPS)
+def test_lookups_find_the_rows_asked_for(table, lookup):
+  np.testing.assert_array_equal(lookup(table, DISORDER), VALUES[DISORDER])
+  in_function = tf.function(lambda: lookup(table, tf.constant(DISORDER)))
+  np.testing.assert_array_equal(in_function(), VALUES[DISORDER])
+
+
+def test_lookup_clips_to_max_norm(table):
+  expected = tf.nn.embedding_lookup(tf.constant(VALUES), DISORDER, max_norm=2.0)
+  rows = tf.nn.embedding_lookup(table, DISORDER, max_norm=2.0)
+  np.testing.assert_allclose(rows, expected, rtol=1e-6)
+
+
+def test_sparse_lookups_combine_rows(table):
+  ids = tf.sparse.from_dense([[3, 9, 0], [0, 0, 7]])
+  combined = tf.nn.safe_embedding_lookup_sparse(table, ids, combiner='sum')
+  expected = [VALUES[3] + VALUES[9], VALUES[7]]
+  np.testing.assert_allclose(combined, expected)
+
+
+def loss_dense(table):
+  return tf.reduce_sum(tf.square(table))
+
+
+def loss_sparse(table):
+  return tf.reduce_sum(tf.square(tf.nn.embedding_lookup(table, DISORDER)))
+
+
+def loss_mixed(table):
+  return loss_dense(table) + loss_sparse(table)
+
+
+def loss_in_loop(table):
+  total = 0.0
+  for row in tf.constant(DISORDER):
+    total += tf.reduce_sum(tf.square(table.sparse_read(row[tf.newaxis])))
+  return total
+
+
+def loss_in_cond(table):
+  return tf.cond(
+    tf.reduce_sum(table[0]) < 100.0,
+    lambda: loss_mixed(table),
+    lambda: 0.0 * loss_dense(table),
+  )
+
+
+LOSSES = {
+  'dense': loss_dense,
+  'sparse': loss_sparse,
+  'mixed': loss_mixed,
+  'loop': loss_in_loop,
+  'cond': loss_in_cond,
+}
+
+
+@pytest.mark.parametrize('run', [lambda f: f, tf.function], ids=['eager', 'fn'])
+@pytest.mark.parametrize('loss', LOSSES.values(), ids=LOSSES)
+def test_gradients_are_those_of_one_variable(table, loss, run):
+  def gradient(variable):
+    with tf.GradientTape() as tape:
+      value = loss(variable)
+    return tape.gradient(value, variable)
+
+  one = tf.Variable(VALUES)
+  ours, theirs = run(lambda: gradient(table))(), run(lambda: gradient(one))()
+  np.testing.assert_allclose(dense(ours), dense(theirs))
+
+
+def test_the_gradient_of_a_lookup_is_sparse(table):
+  with tf.GradientTape() as tape:
+    rows = tf.nn.embedding_lookup(table, DISORDER)
+    loss = tf.reduce_sum(rows)
+  gradient = tape.gradient(loss, table)
+  assert isinstance(gradient, tf.IndexedSlices)
+  assert sorted(gradient.indices.numpy()) == sorted(set(DISORDER))
+  expected = np.zeros_like(VALUES)
+  np.add.at(expected, DISORDER, 1.0)
+  np.testing.assert_array_equal(dense(gradient), expected)
+
+
+def test_there_is_no_gradient_where_nothing_was_read(table):
+  with tf.GradientTape() as tape:
+    loss = tf.constant(1.0) * 2.0
+  assert tape.gradient(loss, table) is None
+
+
+def test_a_tape_watches_what_it_is_told(table):
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(table)
+    loss = loss_sparse(table)
+  assert dense(tape.gradient(loss, table)).any()
+
+
+def test_it_passes_through_functions_as_itself(table):
+  @tf.function
+  def rows(variable, ids):
+    assert isinstance(variable, sharded.ShardedVariable)
+    return variable.sparse_read(ids)
+
+  np.testing.assert_array_equal(rows(table, DISORDER), VALUES[DISORDER])
+
+
+def test_assignments_reach_all_rows(table):
+  table.assign(VALUES * 2)
+  table.assign_add(VALUES)
+  table.assign_sub(np.ones_like(VALUES))
+  np.testing.assert_array_equal(table.numpy(), VALUES * 3 - 1)
+  update = tf.IndexedSlices(tf.ones([2, COLUMNS]), tf.constant([9, 2]))
+  table.assign(VALUES)
+  table.scatter_add(update)
+  expected = VALUES.copy()
+  expected[[9, 2]] += 1
+  np.testing.assert_array_equal(table.numpy(), expected)
+
+
+def test_it_reads_like_an_array_and_like_a_tensor(table):
+  for read in (np.asarray, tf.convert_to_tensor, lambda t: t.value()):
+    np.testing.assert_array_equal(read(table), VALUES)
+  np.testing.assert_array_equal(table.read_value(), VALUES)
+  np.testing.assert_array_equal(np.asarray(table, np.int32), VALUES)
+  np.testing.assert_array_equal(table + 1.0, VALUES + 1)
+  np.testing.assert_array_equal(table[2:8], VALUES[2:8])
+  assert (table.shape, table.dtype) == ([ROWS, COLUMNS], tf.float32)
+  assert table.trainable
+  assert not make_untrainable().trainable
+
+
+def make_untrainable():
+  shards = [tf.Variable([1.0], trainable=False) for _ in range(2)]
+  return sharded.ShardedVariable(shards)
+
+
+def test_splits_by_rows(table):
+  parts = [part.numpy() for part in table.split(tf.constant(VALUES))]
+  for part, expected in zip(parts, np.array_split(VALUES, 3), strict=True):
+    np.testing.assert_array_equal(part, expected)
+  slices = tf.IndexedSlices(VALUES[DISORDER], tf.constant(DISORDER))
+  indices = [list(part.indices.numpy()) for part in table.split(slices)]
+  assert indices == [[0, 3, 1], [0, 0], [2, 2]]  # rows 0-3, 4-6 and 7-9
+
+
+@pytest.mark.parametrize('num_shards', [1, 2, 3, 5])
+def test_a_checkpoint_of_three_shards_restores_into(num_shards, tmp_path):
+  path = tf.train.Checkpoint(table=make(3)).save(str(tmp_path / 'c'))
+  table = make(num_shards, np.zeros_like(VALUES))
+  status = tf.train.Checkpoint(table=table).restore(path)
+  status.assert_existing_objects_matched()
+  np.testing.assert_array_equal(table.numpy(), VALUES)
+
+
+def test_a_checkpoint_of_three_shards_restores_into_a_variable(tmp_path):
+  path = tf.train.Checkpoint(table=make(3)).save(str(tmp_path / 'c'))
+  table = tf.Variable(np.zeros_like(VALUES))
+  tf.train.Checkpoint(table=table).restore(path)
+  np.testing.assert_array_equal(table.numpy(), VALUES)
+
+
+def test_a_checkpoint_of_a_variable_restores_into_shards(tmp_path):
+  path = tf.train.Checkpoint(table=tf.Variable(VALUES)).save(
+    str(tmp_path / 'c')
+  )
+  table = make(3, np.zeros_like(VALUES))
+  tf.train.Checkpoint(table=table).restore(path)
+  np.testing.assert_array_equal(table.numpy(), VALUES)
+
+
+class Lookup(tf.Module):
+  def __init__(self, table):
+    super().__init__()
+    self.table = table
+
+  @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+  def rows(self, ids):
+    return tf.nn.embedding_lookup(self.table, ids)
+
+  @tf.function(input_signature=[])
+  def total(self):
+    return tf.reduce_sum(tf.convert_to_tensor(self.table))
+
+
+READ_WITHOUT_TFPS = f"""
+import sys
+import numpy as np
+import tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+rows = model.rows(tf.constant({DISORDER}, tf.int64))
+np.save(sys.argv[2], rows)
+signature = model.signatures['serving_default']
+np.testing.assert_array_equal(list(signature(
+    ids=tf.constant({DISORDER}, tf.int64)).values())[0], rows)
+np.testing.assert_array_equal(model.total(), {VALUES.sum()})
+assert 'tfps' not in sys.modules
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('place', ['here', 'on the ps'])
+def test_a_saved_model_needs_no_tfps(ps_strategy, tmp_path, place):
+  table = make()
+  if place == 'on the ps':
+    with ps_strategy.scope():
+      table = tf.Variable(VALUES)
+    assert len(table.variables) == 3
+  model = Lookup(table)
+  tf.saved_model.save(model, str(tmp_path / 'm'), signatures=model.rows)
+  found = pathlib.Path(tmp_path / 'rows.npy')
+  subprocess.run(
+    [sys.executable, '-c', READ_WITHOUT_TFPS, tmp_path / 'm', found],
+    check=True,
+    timeout=120,
+    cwd=tmp_path,
+  )
+  np.testing.assert_array_equal(np.load(found), VALUES[DISORDER])
+  np.testing.assert_array_equal(
+    table.sparse_read(tf.constant(DISORDER)), VALUES[DISORDER]
+  )
+
+
+def test_each_shard_has_a_ps(ps_strategy):
+  with ps_strategy.scope():
+    table = tf.Variable(VALUES)
+  assert isinstance(table, sharded.ShardedVariable)
+  tasks = [tf.DeviceSpec.from_string(device).task for device in table.devices]
+  assert sorted(tasks) == [0, 1, 2]
+
+
+def test_a_lookup_reads_rows_of_each_shard_and_no_shard_as_a_whole(ps_strategy):
+  with ps_strategy.scope():
+    table = tf.Variable(VALUES)
+  lookup = tf.function(table.sparse_read).get_concrete_function(
+    tf.TensorSpec([None], tf.int64)
+  )
+  types = [op.type for op in lookup.graph.get_operations()]
+  assert types.count('ResourceGather') == 3
+  assert 'ReadVariableOp' not in types
