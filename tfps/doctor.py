@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import concurrent.futures
 import dataclasses
 from importlib import metadata
+import itertools
 import os
 import pathlib
 import platform
@@ -68,8 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Prints the report; 1 if something is wrong, otherwise 0."""
   options, cluster_flags = _parse(argv)
   wrong = []
-  for finding in examine(
-    os.environ, cluster_flags, timeout_secs=options.timeout_secs
+  for finding in itertools.chain(
+    examine_machine(os.environ),
+    examine_cluster(
+      os.environ, cluster_flags, timeout_secs=options.timeout_secs
+    ),
   ):
     print(finding, flush=True)
     if finding.wrong:
@@ -78,19 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 1 if wrong else 0
 
 
-def examine(
-  env: Mapping[str, str],
-  flag_values: flags.FlagValues,
-  *,
-  timeout_secs: float = 5.0,
-) -> Iterator[Finding]:
-  """All findings, each as soon as it is known.
-
-  Args:
-    env: the environment to find the cluster in.
-    flag_values: parsed flags to find the cluster in.
-    timeout_secs: how long each of the cluster's tasks may take to answer.
-  """
+def examine_machine(env: Mapping[str, str]) -> Iterator[Finding]:
+  """Versions, devices and limits, each as soon as it is known."""
   yield Finding('python', f'{platform.python_version()} ({sys.executable})')
   for package in ('tfps', 'tensorflow', 'keras'):
     yield _version(package)
@@ -99,7 +92,28 @@ def examine(
   for name in _SETTINGS:
     if name in env:
       yield Finding('environment', f'{name}={env[name]}')
-  yield from _examine_cluster(env, flag_values, timeout_secs)
+
+
+def examine_cluster(
+  env: Mapping[str, str], flag_values: flags.FlagValues, *, timeout_secs: float
+) -> Iterator[Finding]:
+  """Which cluster it is, and whether its other tasks answer.
+
+  Args:
+    env: the environment to find the cluster in.
+    flag_values: parsed flags to find the cluster in.
+    timeout_secs: how long each task may take to answer.
+  """
+  try:
+    cluster = discovery.resolve_cluster(env, flag_values)
+  except ValueError as error:
+    yield Finding('cluster', str(error), wrong=True)
+    return
+  jobs = [f'{len(addresses)} {job}' for job, addresses in cluster.jobs.items()]
+  members = ', '.join(jobs) or 'one local task'
+  yield Finding('cluster', f'{members}; from {cluster.source}')
+  yield Finding('task', str(cluster.task))
+  yield from _reach(cluster, timeout_secs)
 
 
 def _version(package: str) -> Finding:
@@ -157,21 +171,6 @@ def _read(path: str) -> str:
     return pathlib.Path(path).read_text().strip()
   except FileNotFoundError:
     return ''
-
-
-def _examine_cluster(
-  env: Mapping[str, str], flag_values: flags.FlagValues, timeout_secs: float
-) -> Iterator[Finding]:
-  try:
-    cluster = discovery.resolve_cluster(env, flag_values)
-  except ValueError as error:
-    yield Finding('cluster', str(error), wrong=True)
-    return
-  jobs = [f'{len(addresses)} {job}' for job, addresses in cluster.jobs.items()]
-  members = ', '.join(jobs) or 'one local task'
-  yield Finding('cluster', f'{members}; from {cluster.source}')
-  yield Finding('task', str(cluster.task))
-  yield from _reach(cluster, timeout_secs)
 
 
 def _reach(

@@ -31,9 +31,7 @@ Status: 0 when all tasks exited 0; else that of the first task that failed, or
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the launcher with these arguments; its exit status."""
-  parser = _parser()
-  options = parser.parse_args(argv)
-  program = _program(parser, options)
+  options, program = _parse(sys.argv[1:] if argv is None else argv)
   cluster = local_cluster(
     options.num_workers, options.num_ps, num_chiefs=options.num_chiefs
   )
@@ -102,20 +100,23 @@ def _fresh_folder() -> str:
   return time.strftime(f'runs/launch/%Y%m%d-%H%M%S-{os.getpid()}')
 
 
-def _program(
-  parser: argparse.ArgumentParser, options: argparse.Namespace
-) -> list[str]:
-  """The program's command, with this Python; ends here if there is none."""
-  words = options.module or _without_dashes(options.program)
-  if not words:
-    parser.error('no program. Give prog.py or -m module after the options.')
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+  """The options, and the program's command with this Python."""
+  parser = _parser()
+  words = list(argv)
+  # The first -m is ours, or the program's own and then stands after it.
+  end = words.index('-m') if '-m' in words else len(words)
+  options = parser.parse_args(words[:end])
   if options.chief_ends_job and not options.num_chiefs:
     parser.error('--chief_ends_job needs --num_chiefs=1.')
-  name, *args = words
-  if not options.module and not os.path.exists(name):
-    parser.error(f'the program {name!r} does not exist in {os.getcwd()}.')
-  run = ['-m', name] if options.module else [name]
-  return [sys.executable, *run, *_without_dashes(args)]
+  run = [*_without_dashes(options.program), *words[end:]]
+  if run in ([], ['-m']):
+    parser.error('no program. Give prog.py or -m module after the options.')
+  if run[0] != '-m' and not os.path.exists(run[0]):
+    parser.error(f'the program {run[0]!r} does not exist in {os.getcwd()}.')
+  num_words = 2 if run[0] == '-m' else 1
+  args = _without_dashes(run[num_words:])
+  return options, [sys.executable, *run[:num_words], *args]
 
 
 def _without_dashes(words: list[str]) -> list[str]:
@@ -134,13 +135,9 @@ def _parser() -> argparse.ArgumentParser:
   _add_cluster_options(parser)
   _add_run_options(parser)
   parser.add_argument(
-    '-m',
-    dest='module',
+    'program',
     nargs=argparse.REMAINDER,
-    help='module to run as the program',
-  )
-  parser.add_argument(
-    'program', nargs=argparse.REMAINDER, help='program and its arguments'
+    help='the program, or -m and a module, and its arguments',
   )
   return parser
 

@@ -1,0 +1,280 @@
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests import processes
+from tests import waiting
+from tfps import cluster as cluster_lib
+from tfps import launch
+
+_DEADLINE_SECS = 60
+_LAUNCH = (sys.executable, '-m', 'tfps.launch')
+_PROGRAMS = pathlib.Path(__file__).parent / 'programs'
+_PROGRAM = str(_PROGRAMS / 'launched.py')
+
+
+def _launch(folder, *words, **env):
+  """Runs the launcher to its end."""
+  return subprocess.run(
+    [*_LAUNCH, *words],
+    cwd=folder,
+    env=os.environ | env,
+    capture_output=True,
+    text=True,
+    timeout=_DEADLINE_SECS,
+  )
+
+
+@contextlib.contextmanager
+def _launching(folder, *words):
+  """A launcher that runs, and its first lines of output, as they come."""
+  process = subprocess.Popen(
+    [*_LAUNCH, *words],
+    cwd=folder,
+    stdout=subprocess.PIPE,
+    stderr=(folder / 'said').open('wb'),
+    text=True,
+    # A suite that runs in the background may ignore SIGINT.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  try:
+    yield process
+  finally:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def _pids(process, num_lines):
+  """The process ids at the end of so many lines."""
+  lines = [process.stdout.readline() for _ in range(num_lines)]
+  return [int(line.split()[-1]) for line in lines]
+
+
+def _descendants(process):
+  return psutil.Process(process.pid).children(recursive=True)
+
+
+def _facts(output):
+  """What `tell` has told, by the prefix of its lines."""
+  lines = re.findall(r'^\[(\S+)\] (\{.*\})$', output, re.MULTILINE)
+  return {task: json.loads(facts) for task, facts in lines}
+
+
+@pytest.mark.slow
+def test_every_task_runs_the_program(tmp_path):
+  done = _launch(
+    tmp_path, '--num_workers=2', '--num_ps=2', '--env=MARK=x', _PROGRAM
+  )
+  assert done.returncode == 0
+  facts = _facts(done.stdout)
+  assert sorted(facts) == ['chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1']
+  assert facts['ps:1']['task'] == {'type': 'ps', 'index': 1}
+  assert {fact['mark'] for fact in facts.values()} == {'x'}
+
+
+@pytest.mark.slow
+def test_output_is_kept_where_the_launcher_says(tmp_path):
+  done = _launch(tmp_path, _PROGRAM)
+  folder = re.search(r'kept in (\S+)\.\n', done.stderr)[1]
+  assert folder.startswith('runs/launch/')
+  names = sorted(path.name for path in (tmp_path / folder).iterdir())
+  assert names == ['chief-0.log', 'ps-0.log', 'worker-0.log']
+
+
+@pytest.mark.slow
+def test_log_dir_is_where_output_is_kept(tmp_path):
+  _launch(tmp_path, '--log_dir=logs', '--num_chiefs=0', _PROGRAM)
+  names = sorted(path.name for path in (tmp_path / 'logs').iterdir())
+  assert names == ['ps-0.log', 'worker-0.log']
+  assert '"index": 0' in (tmp_path / 'logs' / 'worker-0.log').read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    pytest.param([], [], id='none'),
+    pytest.param(['a', '--num_ps=7'], ['a', '--num_ps=7'], id='options'),
+    pytest.param(['--', '--b'], ['--b'], id='dashes'),
+    pytest.param(['--', 'a', '--', 'b'], ['a', '--', 'b'], id='more dashes'),
+    pytest.param(['-m', 'x'], ['-m', 'x'], id='m'),
+  ],
+)
+@pytest.mark.parametrize('as_module', [False, True], ids=['file', 'module'])
+def test_what_follows_the_program_is_its_own(
+  tmp_path, words, expected, as_module
+):
+  run = ['-m', 'launched'] if as_module else [_PROGRAM]
+  env = {'PYTHONPATH': str(_PROGRAMS)}
+  done = _launch(tmp_path, '--num_ps=1', *run, *words, **env)
+  assert done.returncode == 0, done.stderr
+  assert [fact['args'] for fact in _facts(done.stdout).values()] == (
+    [expected] * 3
+  )
+
+
+@pytest.mark.slow
+def test_the_first_failing_task_gives_its_status(tmp_path):
+  done = _launch(tmp_path, _PROGRAM, 'ps=sleep', 'worker=fail', 'chief=sleep')
+  assert done.returncode == 7
+  assert 'worker:0 failed with status 7' in done.stderr
+
+
+@pytest.mark.slow
+def test_workers_are_stopped_after_the_chief_if_asked(tmp_path):
+  options = ['--chief_ends_job', '--grace_secs=0.2']
+  done = _launch(tmp_path, *options, _PROGRAM, 'ps=sleep', 'worker=sleep')
+  assert done.returncode == 0
+  assert 'ps:0, worker:0 still running' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('number', 'status'),
+  [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_a_signal_stops_all(tmp_path, number, status):
+  words = ['ps=sleep', 'worker=sleep', 'chief=sleep_with_child']
+  with _launching(tmp_path, _PROGRAM, *words) as process:
+    _pids(process, 4)
+    family = _descendants(process)
+    process.send_signal(number)
+    assert process.wait(_DEADLINE_SECS) == status
+    processes.wait_for_end(family)
+  assert f'Stopping all tasks on {number.name}' in (
+    (tmp_path / 'said').read_text()
+  )
+
+
+@pytest.mark.slow
+def test_deaf_tasks_are_killed_after_the_grace(tmp_path):
+  words = ['ps=deaf', 'worker=deaf', 'chief=deaf']
+  with _launching(tmp_path, '--grace_secs=0.2', _PROGRAM, *words) as process:
+    _pids(process, 3)
+    family = _descendants(process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(_DEADLINE_SECS) == 130
+    processes.wait_for_end(family)
+
+
+@pytest.mark.slow
+def test_a_second_signal_kills_at_once(tmp_path):
+  words = ['ps=deaf', 'worker=deaf', 'chief=deaf']
+  with _launching(tmp_path, '--grace_secs=999', _PROGRAM, *words) as process:
+    _pids(process, 3)
+    family = _descendants(process)
+    process.send_signal(signal.SIGINT)
+    said = tmp_path / 'said'
+    waiting.until(lambda: 'Stopping' in said.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(_DEADLINE_SECS) == 130
+    processes.wait_for_end(family)
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_nothing(tmp_path):
+  words = ['ps=deaf', 'worker=sleep_with_child', 'chief=sleep_with_child']
+  with _launching(tmp_path, _PROGRAM, *words) as process:
+    pids = _pids(process, 5)
+    family = _descendants(process)
+    assert set(pids) <= {child.pid for child in family}
+    process.kill()
+    processes.wait_for_end(family)
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_ends_the_job(tmp_path):
+  words = ['ps=sleep', 'worker=sleep', 'chief=tell']
+  with _launching(tmp_path, _PROGRAM, *words) as process:
+    process.stdout.close()
+    assert process.wait(_DEADLINE_SECS) == 141
+  assert 'SIGPIPE' in (tmp_path / 'said').read_text()
+
+
+@pytest.mark.slow
+def test_dry_run_prints_what_a_shell_can_run(tmp_path):
+  done = _launch(
+    tmp_path, '--dry_run', '--env=MARK=two words', _PROGRAM, "it's", '$HOME'
+  )
+  assert list(tmp_path.iterdir()) == []
+  names, commands = (
+    done.stdout.splitlines()[::2],
+    done.stdout.splitlines()[1::2],
+  )
+  assert names == ['# chief:0', '# ps:0', '# worker:0']
+  output = subprocess.check_output(['sh', '-c', commands[1]], text=True)
+  assert json.loads(output) == {
+    'task': {'type': 'ps', 'index': 0},
+    'args': ["it's", '$HOME'],
+    'mark': 'two words',
+  }
+
+
+@pytest.mark.slow
+def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path):
+  command = [*_LAUNCH, '--grace_secs=60', str(_PROGRAMS / 'served.py')]
+  done = subprocess.run(
+    command, cwd=tmp_path, capture_output=True, text=True, timeout=240
+  )
+  assert done.returncode == 0, done.stdout
+  assert '[chief:0] count 10\n' in done.stdout
+  assert 'Stopping' not in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('words', 'complaint'),
+  [
+    pytest.param([], 'no program', id='nothing'),
+    pytest.param(['--'], 'no program', id='only dashes'),
+    pytest.param(['-m'], 'no program', id='no module'),
+    pytest.param(['no.py'], "'no.py' does not exist", id='no such program'),
+    pytest.param(['--num_ps=0', _PROGRAM], "'0' is not 1, 2, 3", id='no ps'),
+    pytest.param(['--num_workers=x', _PROGRAM], "'x'", id='no number'),
+    pytest.param(['--num_chiefs=2', _PROGRAM], 'choose from', id='two chiefs'),
+    pytest.param(['--max_restarts=-1', _PROGRAM], "'-1'", id='restarts'),
+    pytest.param(['--grace_secs=inf', _PROGRAM], "'inf'", id='endless'),
+    pytest.param(['--grace_secs=soon', _PROGRAM], "'soon'", id='soon'),
+    pytest.param(['--env=A', _PROGRAM], "'A' is not NAME=VALUE", id='env'),
+    pytest.param(['--env=TF_CONFIG={}', _PROGRAM], 'TF_CONFIG', id='TF_CONFIG'),
+    pytest.param(
+      ['--chief_ends_job', '--num_chiefs=0', _PROGRAM],
+      'needs --num_chiefs=1',
+      id='no chief to end',
+    ),
+    pytest.param(['--num_pss=1', _PROGRAM], '--num_pss', id='unknown'),
+  ],
+)
+def test_wrong_options_are_named(capsys, words, complaint):
+  with pytest.raises(SystemExit) as caught:
+    launch.main(words)
+  assert caught.value.code == 2
+  assert complaint in capsys.readouterr().err
+
+
+def test_a_cluster_has_a_port_for_each_task():
+  cluster = launch.local_cluster(30, 20, num_chiefs=1)
+  addresses = {cluster.address(task) for task in cluster.tasks()}
+  assert len(addresses) == 51
+
+
+def test_without_a_chief_worker_0_is_one():
+  cluster = launch.local_cluster(1, 1, num_chiefs=0)
+  assert cluster_lib.Task('chief', 0) not in cluster.tasks()
+
+
+def test_the_launcher_does_not_import_tensorflow():
+  program = (
+    'import sys; from tfps import cli, launch; print(*sys.modules, sep="\\n")'
+  )
+  output = subprocess.check_output([sys.executable, '-c', program], text=True)
+  assert 'tfps.launch' in output.split()
+  assert not {'tensorflow', 'keras', 'grpc'} & set(output.split())
