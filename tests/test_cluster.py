@@ -255,6 +255,12 @@ def test_tensorflow_sees_the_same_cluster():
   assert resolver.rpc_layer == 'grpc'
 
 
+@pytest.mark.parametrize('task', [None, Task('chief', 0), Task('evaluator', 0)])
+def test_tensorflow_is_told_of_no_task_that_the_cluster_does_not_list(task):
+  resolver = Cluster({'ps': PS, 'worker': {1: 'h:1'}}, task).resolver()
+  assert (resolver.task_type, resolver.task_id) == (None, None)
+
+
 def test_tensorflow_is_told_nothing_of_a_job_of_unknown_tasks():
   cluster = Cluster({'ps': {2: 'h:1'}, 'worker': {}})
   assert cluster.spec().as_dict() == {'ps': {2: 'h:1'}}

@@ -82,6 +82,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   def _resolver(self, cluster: Any) -> Any:
     if not isinstance(cluster, cluster_lib.Cluster):
+      if not hasattr(cluster, 'cluster_spec'):
+        raise ValueError(
+          f'The cluster of a ParameterServerStrategy is {cluster!r}. Give a '
+          'tfps.Cluster, or a resolver of tf.distribute.cluster_resolver.'
+        )
       return cluster
     if not cluster.jobs:
       self._local = _local_servers.LocalCluster(num_workers=1, num_ps=1)
