@@ -260,6 +260,14 @@ def test_wrong_options_are_named(capsys, words, complaint):
   assert complaint in capsys.readouterr().err
 
 
+def test_the_page_tells_every_option(capsys):
+  with pytest.raises(SystemExit):
+    launch.main(['--help'])
+  options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
+  page = pathlib.Path(__file__).parents[1] / 'docs' / 'launch.md'
+  assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
+
+
 def test_a_cluster_has_a_port_for_each_task():
   cluster = launch.local_cluster(30, 20, num_chiefs=1)
   addresses = {cluster.address(task) for task in cluster.tasks()}
