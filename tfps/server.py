@@ -147,15 +147,12 @@ def serve(
     )
   with _leave_on_signals(), Server(cluster, config=config) as server:
     if _attend(server, cluster, chief_timeout_secs) is _ABANDONED:
-      logging.error(
-        '%s: no client has been alive for %g seconds (chief_timeout_secs). '
-        'Leaving with status %d.',
-        server.task,
-        chief_timeout_secs,
-        ABANDONED_STATUS,
+      _say(
+        f'{server.task}: no client has been alive for {chief_timeout_secs:g} '
+        f'seconds (chief_timeout_secs). Leaving with status {ABANDONED_STATUS}.'
       )
       _leave(ABANDONED_STATUS)
-    logging.info('%s: training is done.', server.task)
+    _say(f'{server.task}: training is done.')
 
 
 _ABANDONED = _attendance.Verdict.ABANDONED
@@ -243,8 +240,7 @@ def _listen(
   address = server.address
   with _mailbox.Mailbox(server.task, address, timeout_secs=None) as mailbox:
     mailbox.post(_with_address(cluster, server).tf_config())
-    logging.info('%s is ready at %s.', server.task, address)
-    logging.flush()
+    _say(f'{server.task} is ready at {address}.')
     while True:
       for message in mailbox.take():
         attendance.hear(presence.Message.from_json(message))
@@ -280,8 +276,13 @@ def _leave_on_signals() -> Iterator[None]:
 
 def _on_signal(number: int, frame: types.FrameType | None) -> None:
   name = signal.Signals(number).name
-  logging.info('Leaving on %s with status %d.', name, 128 + number)
+  _say(f'Leaving on {name} with status {128 + number}.')
   _leave(128 + number)
+
+
+def _say(text: str) -> None:
+  """Tells whoever runs the task; the log would hide it by default."""
+  print(f'tfps: {text}', file=sys.stderr, flush=True)
 
 
 def _leave(status: int) -> NoReturn:

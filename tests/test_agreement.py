@@ -1,0 +1,50 @@
+import pytest
+
+from tfps import _agreement
+from tfps import errors
+from tfps.cluster import Cluster
+from tfps.cluster import Task
+
+_JOBS = {
+  'ps': ['localhost:1', 'localhost:2'],
+  'worker': ['localhost:3', 'localhost:4'],
+}
+_WORKER = Task('worker', 0)
+_PS = Task('ps', 0)
+
+
+def _of(task: Task, **jobs) -> Cluster:
+  return Cluster({**_JOBS, **jobs}, task)
+
+
+@pytest.mark.parametrize(
+  'theirs',
+  [
+    _of(_PS),
+    _of(_PS, ps={0: 'localhost:0', 1: 'localhost:2'}),
+    _of(_PS, ps=['127.0.0.1:1', '127.0.0.1:2']),
+    _of(_PS, worker={}),
+    _of(_PS, ps={0: 'localhost:1'}),
+    _of(_PS, chief=['localhost:9']),
+  ],
+  ids=['equal', 'port 0', 'names', 'no workers', 'itself only', 'a chief more'],
+)
+def test_what_does_not_contradict_is_agreed_on(theirs):
+  _agreement.check(_of(_WORKER), theirs)
+
+
+@pytest.mark.parametrize(
+  ('theirs', 'task'),
+  [
+    (_of(_PS, ps=['localhost:1', 'localhost:7']), 'ps:1'),
+    (_of(_PS, worker=['localhost:3']), 'worker:1'),
+    (_of(_PS, worker=['localhost:3', 'localhost:4', 'h:5']), 'worker:2'),
+    (_of(_PS, ps=['localhost:1', 'localhost:2', 'localhost:8']), 'ps:2'),
+  ],
+  ids=['another port', 'a worker less', 'a worker more', 'a ps more'],
+)
+def test_what_contradicts_is_named(theirs, task):
+  with pytest.raises(
+    errors.ClusterMismatchError, match=f'worker:0 and ps:0 disagree on {task}'
+  ):
+    _agreement.check(_of(_WORKER), theirs)

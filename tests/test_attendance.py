@@ -1,0 +1,128 @@
+import pytest
+
+from tfps import _attendance
+from tfps import presence
+from tfps import probe
+from tfps.cluster import Task
+
+_CHIEF = Task('chief', 0)
+_WORKER = Task('worker', 1)
+_DONE = _attendance.Verdict.DONE
+_ABANDONED = _attendance.Verdict.ABANDONED
+
+
+class World:
+  """A clock, and clients that are in one state or another."""
+
+  def __init__(self, timeout_secs: float | None = 100.0) -> None:
+    self.now = 0.0
+    self.states: dict[Task, probe.State] = {}
+    self.attendance = _attendance.Attendance(
+      timeout_secs, clock=lambda: self.now, ask=self._ask
+    )
+
+  def _ask(self, task, address, *, timeout_secs):
+    state = self.states.get(task, probe.State.DEAD)
+    return probe.Status(task, address, state)
+
+  def says(self, task: Task, *, done: bool = False) -> None:
+    message = presence.Message(task, 'h:1', task == _CHIEF, done)
+    self.attendance.hear(message)
+
+  def after(self, secs: float) -> _attendance.Verdict | None:
+    """The first verdict within so many seconds."""
+    for _ in range(int(secs * 4)):
+      self.now += 0.25
+      verdict = self.attendance.verdict()
+      if verdict:
+        return verdict
+    return None
+
+
+@pytest.fixture
+def world():
+  return World()
+
+
+def test_done_ends_soon_when_the_chief_was_alone(world):
+  world.states[_CHIEF] = probe.State.ALIVE
+  world.says(_CHIEF)
+  assert world.after(1000) is None
+  world.says(_CHIEF, done=True)
+  world.states[_CHIEF] = probe.State.DEAD
+  assert world.after(5) is _DONE
+
+
+def test_a_chief_that_lingers_after_done_is_not_waited_for(world):
+  world.states[_CHIEF] = probe.State.ALIVE
+  world.says(_CHIEF)
+  world.says(_CHIEF, done=True)
+  assert world.after(5) is _DONE
+
+
+def test_done_waits_for_other_living_clients(world):
+  world.states[_CHIEF] = world.states[_WORKER] = probe.State.ALIVE
+  world.says(_CHIEF)
+  world.says(_WORKER)
+  world.says(_CHIEF, done=True)
+  assert world.after(50) is None
+  world.says(_WORKER, done=True)
+  assert world.after(5) is _DONE
+
+
+def test_done_does_not_wait_for_dead_clients(world):
+  world.says(_CHIEF)
+  world.says(_WORKER)
+  world.says(_CHIEF, done=True)
+  assert world.after(5) is _DONE
+
+
+def test_a_worker_that_is_done_ends_nothing(world):
+  world.states[_CHIEF] = probe.State.ALIVE
+  world.says(_CHIEF)
+  world.says(_WORKER)
+  world.says(_WORKER, done=True)
+  assert world.after(1000) is None
+
+
+def test_a_chief_that_comes_back_takes_its_done_back(world):
+  world.states[_CHIEF] = probe.State.ALIVE
+  world.says(_CHIEF)
+  world.says(_CHIEF, done=True)
+  world.says(_CHIEF)
+  assert world.after(1000) is None
+
+
+@pytest.mark.parametrize('state', [probe.State.DEAD, probe.State.HUNG])
+def test_nobody_alive_for_long_is_abandoned(world, state):
+  world.says(_CHIEF)
+  world.states[_CHIEF] = state
+  assert world.after(99) is None
+  assert world.after(30) is _ABANDONED
+
+
+def test_nobody_ever_is_abandoned(world):
+  world.attendance.expect(_CHIEF, 'h:1')
+  assert world.after(99) is None
+  assert world.after(30) is _ABANDONED
+
+
+def test_an_expected_chief_that_lives_keeps_a_server_up(world):
+  world.attendance.expect(_CHIEF, 'h:1')
+  world.states[_CHIEF] = probe.State.ALIVE
+  assert world.after(1000) is None
+
+
+def test_without_a_limit_a_server_is_never_abandoned():
+  world = World(timeout_secs=None)
+  world.says(_CHIEF)
+  assert world.after(10_000) is None
+
+
+def test_a_frozen_client_is_waited_for_after_done_but_not_for_ever(world):
+  world.states[_WORKER] = probe.State.HUNG
+  world.says(_CHIEF)
+  world.says(_WORKER)
+  world.says(_CHIEF, done=True)
+  assert world.after(90) is None
+  assert world.after(30) is _DONE

@@ -1,0 +1,110 @@
+import pytest
+
+import tfps
+from tfps import _mailbox
+from tfps import presence
+from tfps.cluster import Task
+
+_PS = Task('ps', 0)
+
+
+@pytest.fixture(scope='module')
+def server():
+  return tfps.Server(
+    tfps.Cluster({'ps': {0: 'localhost:0'}, 'worker': {}}, _PS)
+  )
+
+
+@pytest.fixture
+def mailbox(server):
+  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as mailbox:
+    mailbox.take()
+    known = tfps.Cluster({'ps': [server.address], 'worker': {}}, _PS)
+    mailbox.post(known.tf_config())
+    yield mailbox
+
+
+def test_messages_are_taken_once_and_in_order(server, mailbox):
+  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as other:
+    other.put('one')
+    mailbox.put('two')
+  assert mailbox.take() == ['one', 'two']
+  assert mailbox.take() == []
+
+
+def test_a_notice_is_kept_and_replaced(server, mailbox):
+  mailbox.post('first')
+  mailbox.post('second')
+  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as other:
+    assert other.read() == 'second'
+
+
+def test_a_message_survives_its_way():
+  message = presence.Message(Task('worker', 3), 'h:1', chief=False, done=True)
+  assert presence.Message.from_json(message.to_json()) == message
+
+
+def _presence(
+  address: str, *, workers: tuple[str, ...] = ('localhost:2',)
+) -> presence.Presence:
+  cluster = tfps.Cluster({'ps': [address], 'worker': workers})
+  return presence.Presence(
+    cluster, Task('worker', 0), 'localhost:2', chief=True, servers=[_PS]
+  )
+
+
+def _said(mailbox: _mailbox.Mailbox) -> list[bool]:
+  """Which of the messages say done."""
+  return [presence.Message.from_json(text).done for text in mailbox.take()]
+
+
+def test_hello_is_said_and_done_once(server, mailbox):
+  client = _presence(server.address)
+  client.start()
+  client.stop()
+  client.stop()
+  assert _said(mailbox) == [False, True]
+
+
+def test_a_program_that_fails_does_not_say_done(server, mailbox):
+  with pytest.raises(KeyError), _presence(server.address):
+    raise KeyError
+  assert _said(mailbox) == [False]
+
+
+def test_another_idea_of_the_cluster_is_told(server, mailbox):
+  workers = {0: 'localhost:2', 1: 'localhost:3'}
+  known = tfps.Cluster({'ps': [server.address], 'worker': workers}, _PS)
+  mailbox.post(known.tf_config())
+  with pytest.raises(
+    tfps.ClusterMismatchError, match='worker:0 and ps:0 disagree on worker:1'
+  ):
+    _presence(server.address, workers=('localhost:2', 'localhost:4')).start()
+  assert _said(mailbox) == []
+
+
+@pytest.mark.slow
+@pytest.mark.tfps_cluster(processes=True)
+def test_servers_that_do_not_answer_are_named(tfps_cluster):
+  address = tfps_cluster.cluster.address(_PS)
+  tfps_cluster.freeze('ps', 0)
+  with pytest.raises(
+    tfps.UnreachableError, match=f'ps:0 at {address} does not'
+  ):
+    _presence(address).start()
+  tfps_cluster.kill('ps', 0)
+  with pytest.raises(tfps.UnreachableError, match=f'ps:0 at {address} is unre'):
+    _presence(address).start()
+
+
+@pytest.mark.slow
+@pytest.mark.tfps_cluster(processes=True)
+def test_a_strategy_in_another_cluster_is_told(tfps_cluster):
+  known = tfps_cluster.cluster
+  jobs = {job: dict(tasks) for job, tasks in known.jobs.items()}
+  jobs['worker'][1] = jobs['worker'][0]
+  jobs['worker'][0] = 'localhost:1'
+  with pytest.raises(tfps.UnreachableError, match='is worker:0, not worker:1'):
+    tfps.ParameterServerStrategy(
+      tfps.Cluster(jobs, known.task), connect_timeout_secs=0.5
+    )

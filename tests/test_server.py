@@ -1,0 +1,173 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import portpicker
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import probe
+from tfps import server as server_lib
+from tfps import testing
+
+
+def _alone(address: str, job: str = 'ps') -> tfps.Cluster:
+  jobs = {'ps': {}, 'worker': {}, job: {0: address}}
+  return tfps.Cluster(jobs, tfps.Task(job, 0))
+
+
+def test_port_0_takes_a_free_port():
+  with tfps.Server(_alone('localhost:0')) as server:
+    assert server.target == f'grpc://{server.address}'
+    assert int(server.address.rpartition(':')[2]) > 0
+    status = probe.probe(tfps.Task('ps', 0), server.address)
+    assert status.state is probe.State.ALIVE
+
+
+def test_a_server_computes():
+  server = tfps.Server(_alone('localhost:0'))
+  with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
+    assert session.run(tf.constant(1) + 2) == 3
+
+
+def test_a_port_in_use_is_named(monkeypatch):
+  monkeypatch.setattr(server_lib, '_PORT_RETRY_SECS', 0.2)
+  with socket.create_server(('', 0)) as taken:
+    port = taken.getsockname()[1]
+    with pytest.raises(
+      tfps.ServerStartError, match=f'ps:0 .* port {port} of .* is in use'
+    ):
+      tfps.Server(_alone(f'localhost:{port}'))
+
+
+def test_a_task_that_runs_already_is_told(monkeypatch):
+  monkeypatch.setattr(server_lib, '_PORT_RETRY_SECS', 0.2)
+  with tfps.Server(_alone('localhost:0')) as server:
+    address = server.address
+    with pytest.raises(tfps.ServerStartError, match='by a server that is ps:0'):
+      tfps.Server(_alone(address))
+
+
+@pytest.mark.parametrize(
+  'task', [None, tfps.Task('chief', 0), tfps.Task('evaluator', 0)], ids=str
+)
+def test_a_task_without_an_address_has_no_server(task):
+  cluster = tfps.Cluster({'ps': ['h0:1'], 'worker': ['h1:1']}, task)
+  with pytest.raises(ValueError, match='a server needs a task with an address'):
+    tfps.Server(cluster)
+
+
+def test_a_chief_does_not_serve():
+  jobs = {'ps': ['h0:1'], 'worker': ['h1:1'], 'chief': ['h2:1']}
+  with pytest.raises(ValueError, match='which runs the training program'):
+    tfps.serve(tfps.Cluster(jobs, tfps.Task('chief', 0)))
+
+
+def test_threads_are_more_than_workers():
+  config = server_lib.default_config(num_workers=100)
+  assert config.inter_op_parallelism_threads >= 128
+
+
+# ps:2 gives up early, and ps:3 starts at a port that is taken.
+_SERVE = """
+import socket
+import tfps
+cluster = tfps.resolve_cluster()
+index = cluster.task.index
+taken = None
+if index == 3:
+  taken = socket.create_server(('', int(cluster.address(cluster.task)[10:])))
+tfps.serve(cluster, chief_timeout_secs=1.0 if index == 2 else 600.0)
+print('serve has returned')
+"""
+
+
+@pytest.fixture(scope='module')
+def serving():
+  commands = {
+    'ps': [sys.executable, '-c', _SERVE],
+    'worker': [sys.executable, '-m', 'tfps.server'],
+  }
+  with testing.ProcessCluster(1, 4, commands=commands) as cluster:
+    probe.wait_until_alive(
+      cluster.cluster, cluster.cluster.tasks('ps')[:2], timeout_secs=60
+    )
+    yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('index', 'number', 'status'),
+  [(0, signal.SIGTERM, 143), (1, signal.SIGINT, 130)],
+  ids=['SIGTERM', 'SIGINT'],
+)
+def test_signals_end_a_server(serving, index, number, status):
+  os.kill(serving.pid('ps', index), number)
+  assert serving.wait('ps', index, timeout_secs=10) == status
+  log = serving.log('ps', index)
+  assert f'ps:{index} is ready at localhost:' in log
+  assert f'Leaving on {number.name} with status {status}.' in log
+
+
+@pytest.mark.slow
+def test_a_server_whose_chief_is_gone_for_good_ends(serving):
+  assert serving.wait('ps', 2, timeout_secs=60) == 129
+  assert 'no client has been alive for 1 seconds' in serving.log('ps', 2)
+
+
+@pytest.mark.slow
+def test_a_server_at_a_taken_port_exits_1(serving):
+  assert serving.wait('ps', 3, timeout_secs=60) == 1
+  assert 'is in use' in serving.log('ps', 3)
+
+
+_TRAIN = """
+import sys
+import tfps
+strategy = tfps.ParameterServerStrategy(tfps.resolve_cluster())
+print('connected', flush=True)
+if sys.argv[1] == 'fail':
+  raise RuntimeError('this program fails')
+"""
+
+
+@pytest.mark.slow
+def test_servers_wait_for_a_chief_that_failed_and_end_with_one_that_did_not():
+  with testing.ProcessCluster(1, 1) as cluster:
+    config = cluster.cluster.tf_config()
+    statuses = [_train(config, how) for how in ('fail', 'end')]
+    assert statuses == [1, 0]
+    for job in ('ps', 'worker'):
+      assert cluster.wait(job, 0, timeout_secs=30) == 0
+      said = [
+        line.rpartition('] ')[2]
+        for line in cluster.log(job, 0).splitlines()
+        if 'chief:0 says' in line
+      ]
+      assert said == ['chief:0 says hello.'] * 2 + ['chief:0 says done.']
+
+
+def _train(config: str, how: str) -> int:
+  env = {**os.environ, 'TF_CONFIG': config}
+  command = [sys.executable, '-c', textwrap.dedent(_TRAIN), how]
+  done = subprocess.run(
+    command, env=env, capture_output=True, text=True, timeout=120
+  )
+  assert 'connected' in done.stdout, done.stderr
+  return done.returncode
+
+
+@pytest.mark.slow
+def test_a_wrong_flag_is_told():
+  port = portpicker.pick_unused_port()
+  command = [sys.executable, '-m', 'tfps.server', '--job_name=ps']
+  command += [f'--ps_hosts=localhost:{port}', '--worker_hosts=localhost:1']
+  done = subprocess.run(
+    [*command, '--task_index=4'], capture_output=True, text=True, timeout=60
+  )
+  assert done.returncode == 1
+  assert 'ps:4 is not in the cluster' in done.stderr
