@@ -148,7 +148,9 @@ class LogProgress:
 
 
 def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:
-  left = (progress.steps - progress.step) / rate if rate else 0.0
+  # Workers that do not wait for each other end a little above the last step.
+  steps_left = max(0, progress.steps - progress.step)
+  left = steps_left / rate if rate else 0.0
   facts = [
     f'step {progress.step} of {progress.steps}',
     f'{rate:.1f} steps/s',

@@ -20,7 +20,6 @@ class Report:
   Attributes:
     mode: how it was trained.
     steps: how many steps all workers did together.
-    secs: how long that took, from the first step on.
     scores: on the held-out flights, in the course of training.
     baseline_auc: what the logistic regression reaches on them.
     num_bytes: on each ps.
@@ -28,7 +27,6 @@ class Report:
 
   mode: str
   steps: int
-  secs: float
   scores: Sequence[evaluation.Score]
   baseline_auc: float
   num_bytes: Sequence[int]
@@ -37,6 +35,11 @@ class Report:
   def auc(self) -> float:
     """That of the trained model."""
     return self.scores[-1].auc
+
+  @property
+  def secs(self) -> float:
+    """How long training took, from tracing its first step to its last."""
+    return self.scores[-1].secs
 
   @property
   def steps_per_sec(self) -> float:
@@ -82,8 +85,9 @@ class Report:
     auc.axhline(self.baseline_auc, color='grey', linestyle='--')
     auc.annotate(
       'logistic regression',
-      (0, self.baseline_auc),
-      xytext=(4, 4),
+      (0.02, self.baseline_auc),
+      xycoords=auc.get_yaxis_transform(),
+      xytext=(0, 4),
       textcoords='offset points',
       color='grey',
     )

@@ -1,0 +1,83 @@
+"""Trains on the flights on a local cluster, in both modes: `make demo`.
+
+Each mode gets a chief, two workers and two ps, all of them processes of this
+machine. Exits 1 unless both beat the logistic regression.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+
+_MODES = ['coordinator', 'between_graph']
+_MODE = flags.DEFINE_enum('mode', None, _MODES, 'Only this mode; else both.')
+_NUM_WORKERS = flags.DEFINE_integer('num_workers', 2, 'Worker tasks.')
+_NUM_PS = flags.DEFINE_integer('num_ps', 2, 'Parameter server tasks.')
+_OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', 'runs/flights', 'Where the results of each mode go; emptied.'
+)
+
+_TRAIN = pathlib.Path(__file__).with_name('train.py')
+_COLUMNS = '{:<15}{:>10}{:>10}{:>10}{:>10}{:>10}'
+
+
+def main(args: list[str]) -> int:
+  modes = [_MODE.value] if _MODE.value else _MODES
+  results: list[dict[str, Any]] = []
+  for mode in modes:
+    # All get the same flights, so the first one's baseline is everybody's.
+    known = [f'--baseline_auc={r["baseline_auc"]}' for r in results[:1]]
+    results.append(_run(mode, [*known, *args[1:]]))
+  print(_table(results))
+  return 0 if all(r['auc'] > r['baseline_auc'] for r in results) else 1
+
+
+def _run(mode: str, args: list[str]) -> dict[str, Any]:
+  """Trains in one mode; its result, with the seconds of everything."""
+  folder = pathlib.Path(_OUTPUT_DIR.value) / mode
+  # A checkpoint from before would be taken up again, and training be over.
+  shutil.rmtree(folder, ignore_errors=True)
+  launch = [sys.executable, '-m', 'tfps.launch', '--num_chiefs=1']
+  launch += [f'--num_workers={_NUM_WORKERS.value}', f'--num_ps={_NUM_PS.value}']
+  train = [str(_TRAIN), f'--mode={mode}', f'--output_dir={folder}', *args]
+  print(f'\n== {mode} ==', flush=True)
+  began_at = time.monotonic()
+  status = subprocess.run(
+    [*launch, f'--log_dir={folder / "logs"}', *train], env=_quiet_env()
+  ).returncode
+  if status:
+    sys.exit(status)
+  result: dict[str, Any] = json.loads((folder / 'result.json').read_text())
+  return {**result, 'total_secs': time.monotonic() - began_at}
+
+
+def _quiet_env() -> dict[str, str]:
+  """Without TensorFlow's remarks on missing GPUs and servers that are done."""
+  return {'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ}
+
+
+def _table(results: list[dict[str, Any]]) -> str:
+  names = ('mode', 'AUC', 'baseline', 'steps/s', 'training', 'total')
+  lines = [
+    _COLUMNS.format(
+      r['mode'],
+      f'{r["auc"]:.4f}',
+      f'{r["baseline_auc"]:.4f}',
+      f'{r["steps_per_sec"]:.1f}',
+      f'{r["seconds"]:.0f} s',
+      f'{r["total_secs"]:.0f} s',
+    )
+    for r in results
+  ]
+  return '\n'.join(['', _COLUMNS.format(*names), *lines])
+
+
+if __name__ == '__main__':
+  app.run(main)
