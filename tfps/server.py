@@ -95,12 +95,21 @@ class Server:
     """'host:port' that the server listens on."""
     return self.target.removeprefix('grpc://')
 
-  def presence(self) -> presence.Presence:
+  def presence(self, *, timeout_secs: float = 120.0) -> presence.Presence:
     """For a program of its own that uses the ps, such as classic session code.
 
     `with server.presence(): ...` tells the ps tasks of this process and, at the
     orderly end, that it is done; see `tfps.presence.Presence`.
+
+    Args:
+      timeout_secs: how long to wait for the ps to answer.
+
+    Raises:
+      errors.UnreachableError: names the ps that did not.
     """
+    probe.wait_until_alive(
+      self._cluster, self._cluster.tasks('ps'), timeout_secs=timeout_secs
+    )
     return presence.Presence(
       self._cluster,
       self.task,
