@@ -11,9 +11,11 @@ from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import partitioners
 from tfps import placement
+from tfps import probe
 from tfps import sharded
 from tfps import strategy as strategy_lib
 from tfps import testing
+from tfps._compat import strategy as compat
 
 Stock = tf.distribute.ParameterServerStrategy
 StockCoordinator = tf.distribute.coordinator.ClusterCoordinator
@@ -359,8 +361,23 @@ def test_legacy_keras_trains_with_the_stock_coordinator(cluster):
 
 
 # Last, as this process then has another address than the other tests know.
-def test_a_cluster_that_does_not_list_the_chief_will_do(cluster):
+@pytest.mark.parametrize(
+  'given',
+  [lambda cluster: cluster, lambda cluster: cluster.resolver()],
+  ids=['cluster', 'resolver'],
+)
+def test_a_chief_that_is_not_listed_has_one_address_that_answers(
+  cluster, given
+):
   jobs = {job: cluster.jobs[job] for job in ('ps', 'worker')}
-  strategy = strategy_lib.ParameterServerStrategy(cluster_lib.Cluster(jobs))
-  with strategy.scope():
-    assert ps_of(tf.Variable(1.0)) == 0
+  addresses = set()
+  for _ in range(3):
+    strategy = strategy_lib.ParameterServerStrategy(
+      given(cluster_lib.Cluster(jobs))
+    )
+    addresses.add(compat.own_address('chief'))
+    with strategy.scope():
+      assert ps_of(tf.Variable(1.0)) == 0
+  (address,) = addresses
+  chief = cluster_lib.Task('chief', 0)
+  assert probe.probe(chief, address).state is probe.State.ALIVE

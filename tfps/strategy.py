@@ -12,10 +12,12 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import portpicker
 import tensorflow as tf
 
 from tfps import _ledger
 from tfps import _local_servers
+from tfps import _own_host
 from tfps import _placing
 from tfps import cluster as cluster_lib
 from tfps import placement as placement_lib
@@ -60,10 +62,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._connect_timeout_secs = connect_timeout_secs
     self._local: _local_servers.LocalCluster | None = None
     self._presence: presence_lib.Presence | None = None
-    resolver = self._resolver(cluster)
-    super().__init__(resolver, variable_partitioner)
+    super().__init__(self._resolver(cluster), variable_partitioner)
     policy = placement or placement_lib.ByteBalanced()
-    extended = _placing.Extended(self, resolver, variable_partitioner)
+    extended = _placing.Extended(
+      self, self._cluster_resolver, variable_partitioner
+    )
     extended.ledger = _ledger.Ledger(policy, self._num_ps)
     compat.replace_extended(self, extended)
 
@@ -108,6 +111,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     probe.wait_until_alive(
       cluster, servers, timeout_secs=self._connect_timeout_secs
     )
+    self._cluster_resolver = _with_chief(self._cluster_resolver)
     super()._connect_to_cluster(coordinator_name)
     others = [
       task
@@ -122,3 +126,22 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       servers=others,
     )
     self._presence.start()
+
+
+def _with_chief(resolver: Any) -> Any:
+  """A resolver that lists the chief.
+
+  TensorFlow would list it as localhost, which is nobody's address on another
+  host, and with another port each time, although the server stays.
+  """
+  spec = resolver.cluster_spec()
+  if 'chief' in spec.jobs:
+    return resolver
+  address = compat.own_address_beside('chief', spec)
+  if address is None:
+    ps = spec.task_address('ps', spec.task_indices('ps')[0])
+    address = f'{_own_host.towards(ps)}:{portpicker.pick_unused_port()}'
+  return tf.distribute.cluster_resolver.SimpleClusterResolver(
+    tf.train.ClusterSpec({**spec.as_dict(), 'chief': [address]}),
+    rpc_layer=resolver.rpc_layer,
+  )

@@ -34,6 +34,15 @@ def colocated(variable: Any) -> Any:
 
 def own_address(job: str) -> str:
   """Where the server of this process listens once it is in a cluster."""
-  # TensorFlow picks the port of a chief that the cluster does not list.
   spec = tf.train.ClusterSpec(context.get_server_def().cluster)
   return str(spec.task_address(job, context.get_server_def().task_index))
+
+
+def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
+  """Likewise, or None unless it is in the cluster of just these others."""
+  if context.get_server_def() is None:
+    return None
+  jobs = tf.train.ClusterSpec(context.get_server_def().cluster).as_dict()
+  return (
+    own_address(job) if jobs.pop(job) and jobs == others.as_dict() else None
+  )
