@@ -51,6 +51,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     ValueError: the cluster has no ps or no worker.
   """
 
+  _cluster_resolver: Any  # set by TensorFlow's constructor
+
   def __init__(
     self,
     cluster: Any,
