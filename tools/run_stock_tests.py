@@ -84,13 +84,16 @@ def main() -> int:
   """Runs all files with both kinds of classes."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--tests', type=pathlib.Path, required=True)
-  parser.add_argument('--only', default='', help='part of a file name')
+  parser.add_argument('--only', default='*_test.py', help='file name pattern')
   parser.add_argument('--timeout_secs', type=int, default=900)
   parser.add_argument('--logs', type=pathlib.Path, default='runs/stock_tests')
   args = parser.parse_args()
   args.logs.mkdir(parents=True, exist_ok=True)
+  files = sorted(args.tests.glob(args.only))
+  if not files:
+    parser.error(f'--tests: {args.tests} has no file {args.only}.')
   lost = 0
-  for file in sorted(args.tests.glob(f'*{args.only}*_test.py')):
+  for file in files:
     stock, ours = (
       _run(file, classes, args.logs, timeout_secs=args.timeout_secs)
       for classes in ('tensorflow', 'tfps')
