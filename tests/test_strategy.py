@@ -196,6 +196,38 @@ def test_updates_run_where_the_variable_is(cluster):
   np.testing.assert_array_equal(table.numpy(), np.full([4, 2], 3.0))
 
 
+def test_an_update_by_rows_reaches_the_shards_that_hold_them(cluster):
+  strategy = sharding(cluster)
+  with strategy.scope():
+    table = tf.Variable(tf.zeros([6, 1]))
+  values, indices = [[1.0], [2.0], [4.0]], [5, 0, 5]
+  rows = tf.IndexedSlices(tf.constant(values), tf.constant(indices))
+  strategy.extended.update(
+    table, lambda shard, own: shard.scatter_add(own), args=(rows,)
+  )
+  assert table.numpy().ravel().tolist() == [2.0, 0.0, 0.0, 0.0, 0.0, 5.0]
+
+
+def test_a_variable_creator_sees_its_own_arguments_only(cluster):
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(set(kwargs))
+    return next_creator(**kwargs)
+
+  strategy = sharding(cluster)
+  with tf.variable_creator_scope(creator), strategy.scope():
+    tf.Variable(tf.zeros([6, 1]))
+  names = set(inspect.signature(tf.Variable.__init__).parameters) | {
+    'distribute_strategy',
+    'expected_shape',
+    'use_resource',
+    'validate_shape',
+  }
+  assert len(seen) == NUM_PS
+  assert set.union(*seen) <= names
+
+
 def test_scalars_are_not_cut(cluster):
   strategy = sharding(cluster)
   with strategy.scope():
