@@ -1,0 +1,1 @@
+"""Ours beside the stock alternative: `python -m benchmarks --help`."""

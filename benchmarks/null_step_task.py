@@ -1,0 +1,98 @@
+"""A task of the null-step benchmark: does steps when it is told to.
+
+A step reads a variable and adds zeros to it: one transfer each way, no
+computation. The chief, or each worker between graphs, takes orders such as
+'scalar 100' from one pipe and answers through another.
+
+Usage: null_step_task.py MODE FOLDER
+"""
+
+from collections.abc import Callable
+import pathlib
+import sys
+
+import tensorflow as tf
+
+import tfps
+
+SIZES = {'scalar': 1, '1 MB': 250_000, '100 MB': 25_000_000}
+
+Step = Callable[[], None]
+
+
+def main(mode: str, folder: str) -> None:
+  cluster = tfps.resolve_cluster()
+  run = {
+    'stock': _by_stock_coordinator,
+    'coordinator': _by_coordinator,
+    'between graphs': _between_graphs,
+  }[mode](cluster)
+  pipe = pathlib.Path(folder) / str(cluster.task)
+  with (
+    open(f'{pipe}.orders') as orders,
+    open(f'{pipe}.answers', 'w') as answers,
+  ):
+    for order in orders:
+      size, _, num_steps = order.strip().rpartition(' ')
+      run(size, int(num_steps))
+      print('done', file=answers, flush=True)
+
+
+def _steps(strategy: tf.distribute.Strategy) -> dict[str, Step]:
+  """A step for each size."""
+  with strategy.scope():
+    variables = {
+      size: tf.Variable(
+        lambda n=number: tf.zeros([n]), name=size.replace(' ', '_')
+      )
+      for size, number in SIZES.items()
+    }
+  return {size: _step(variable) for size, variable in variables.items()}
+
+
+def _step(variable: tf.Variable) -> Step:
+  @tf.function
+  def step() -> None:
+    # Computed where the function runs, so that the value comes and goes.
+    gradient = variable.read_value() * 0.0
+    variable.assign_add(gradient)
+
+  return step
+
+
+def _by_stock_coordinator(cluster: tfps.Cluster) -> Callable[[str, int], None]:
+  strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
+  coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+  return _scheduling(coordinator, _steps(strategy))
+
+
+def _by_coordinator(cluster: tfps.Cluster) -> Callable[[str, int], None]:
+  strategy = tfps.ParameterServerStrategy(cluster)
+  coordinator = tfps.Coordinator(strategy, timeout_secs=120)
+  return _scheduling(coordinator, _steps(strategy))
+
+
+def _scheduling(
+  coordinator: tf.distribute.coordinator.ClusterCoordinator,
+  steps: dict[str, Step],
+) -> Callable[[str, int], None]:
+  def run(size: str, num_steps: int) -> None:
+    for _ in range(num_steps):
+      coordinator.schedule(steps[size])
+    coordinator.join()
+
+  return run
+
+
+def _between_graphs(cluster: tfps.Cluster) -> Callable[[str, int], None]:
+  steps = _steps(tfps.BetweenGraphStrategy(cluster))
+
+  def run(size: str, num_steps: int) -> None:
+    for _ in range(num_steps):
+      steps[size]()
+
+  return run
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])
