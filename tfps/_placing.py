@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfps import _ledger
 from tfps import sharded
 from tfps import variable_types
+from tfps._compat import keras as keras_compat
 from tfps._compat import strategy as compat
 
 _PLACES = 'tfps_places'
@@ -23,6 +24,7 @@ class Extended(compat.Extended):
   ledger: _ledger.Ledger
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+    keras_compat.add_on_ps()
     if kwargs.get('per_worker_variable'):
       return super()._create_variable(next_creator, **kwargs)
     owner = kwargs.get('colocate_with')

@@ -247,7 +247,6 @@ class _Extended(_placing.Extended):
   shared: shared_variables.SharedVariables
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    keras_compat.add_on_ps()
     if kwargs.pop('per_worker_variable', False) or _is_local(kwargs):
       with compat.colocated(None), tf.device(None):
         return next_creator(**kwargs)
