@@ -110,7 +110,19 @@ def loss_in_cond(table):
   )
 
 
+def loss_of_one_shard(table):
+  return tf.reduce_sum(tf.square(table[1:3]))
+
+
+def loss_of_rows_of_one_shard(table):
+  if isinstance(table, sharded.ShardedVariable):
+    table = table.variables[0]
+  return tf.reduce_sum(tf.square(table.sparse_read([2, 0])))
+
+
 LOSSES = {
+  'one shard': loss_of_one_shard,
+  'rows of one shard': loss_of_rows_of_one_shard,
   'dense': loss_dense,
   'sparse': loss_sparse,
   'mixed': loss_mixed,

@@ -113,28 +113,32 @@ class _ShardGradients(compat.CompositeTensorGradient):
   def replace_gradient_components(
     self, value: ShardedVariable, component_grads: list[Any]
   ) -> Any:
-    if any(gradient is None for gradient in component_grads):
+    found = [g for g in component_grads if g is not None]
+    if not found:
       return None
-    if all(isinstance(g, tf.IndexedSlices) for g in component_grads):
+    if all(isinstance(g, tf.IndexedSlices) for g in found):
       return _join_rows(value, component_grads)
-    return tf.concat([tf.convert_to_tensor(g) for g in component_grads], axis=0)
+    dense = [
+      tf.zeros(shard.shape, shard.dtype) if g is None else g
+      for shard, g in zip(value.variables, component_grads, strict=True)
+    ]
+    return tf.concat([tf.convert_to_tensor(g) for g in dense], axis=0)
 
 
 def _join_rows(
-  variable: ShardedVariable, gradients: Sequence[tf.IndexedSlices]
+  variable: ShardedVariable, gradients: Sequence[tf.IndexedSlices | None]
 ) -> tf.IndexedSlices:
   first_rows = np.cumsum([0, *(s.shape[0] for s in variable.variables[:-1])])
+  found = [
+    (g, tf.cast(first, g.indices.dtype))
+    for g, first in zip(gradients, first_rows, strict=True)
+    if g is not None
+  ]
   return tf.IndexedSlices(
-    values=tf.concat([g.values for g in gradients], axis=0),
-    indices=tf.concat(
-      [
-        g.indices + tf.cast(first, g.indices.dtype)
-        for g, first in zip(gradients, first_rows, strict=True)
-      ],
-      axis=0,
-    ),
+    values=tf.concat([g.values for g, _ in found], axis=0),
+    indices=tf.concat([g.indices + first for g, first in found], axis=0),
     dense_shape=tf.constant(
-      variable.shape.as_list(), gradients[0].indices.dtype
+      variable.shape.as_list(), found[0][0].indices.dtype
     ),
   )
 
