@@ -94,3 +94,17 @@ def test_a_terminal_is_coloured_unless_no_color(env, expected):
 def test_a_file_is_not_coloured(tmp_path):
   with (tmp_path / 'file').open('w') as file:
     assert not _task_output.wants_colour(file, {})
+
+
+@pytest.mark.parametrize(
+  ('env', 'expected'),
+  [
+    pytest.param({'FORCE_COLOR': '1'}, True, id='forced'),
+    pytest.param({'FORCE_COLOR': ''}, False, id='empty'),
+    pytest.param({'FORCE_COLOR': '1', 'NO_COLOR': '1'}, False, id='both'),
+  ],
+)
+def test_a_pipe_is_coloured_where_it_is_asked_for(env, expected):
+  ours, theirs = os.pipe()
+  with os.fdopen(ours), os.fdopen(theirs, 'w') as pipe:
+    assert _task_output.wants_colour(pipe, env) is expected

@@ -85,8 +85,9 @@ class TaskOutput:
 
 
 def wants_colour(stream: IO[str], env: Mapping[str, str]) -> bool:
-  """Only on a terminal, and not where NO_COLOR is set."""
-  return stream.isatty() and not env.get('NO_COLOR')
+  """On a terminal or where FORCE_COLOR is set, unless NO_COLOR is."""
+  wanted = stream.isatty() or bool(env.get('FORCE_COLOR'))
+  return wanted and not env.get('NO_COLOR')
 
 
 def _prefix(task: cluster_lib.Task, colour: int | None) -> bytes:

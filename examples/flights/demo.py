@@ -4,6 +4,7 @@ Each mode gets a chief, two workers and two ps, all of them processes of this
 machine. Exits 1 unless both beat the logistic regression.
 """
 
+from collections.abc import Iterable
 import json
 import os
 import pathlib
@@ -25,6 +26,11 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 
 _TRAIN = pathlib.Path(__file__).with_name('train.py')
+# What TensorFlow says of a machine without GPU, at any level of logging.
+_NOISE = (
+  'Could not find cuda drivers',
+  'All log messages before absl::InitializeLog()',
+)
 _COLUMNS = '{:<15}{:>10}{:>10}{:>10}{:>10}{:>10}'
 
 
@@ -49,18 +55,32 @@ def _run(mode: str, args: list[str]) -> dict[str, Any]:
   train = [str(_TRAIN), f'--mode={mode}', f'--output_dir={folder}', *args]
   print(f'\n== {mode} ==', flush=True)
   began_at = time.monotonic()
-  status = subprocess.run(
-    [*launch, f'--log_dir={folder / "logs"}', *train], env=_quiet_env()
-  ).returncode
+  status = _show([*launch, f'--log_dir={folder / "logs"}', *train])
   if status:
     sys.exit(status)
   result: dict[str, Any] = json.loads((folder / 'result.json').read_text())
   return {**result, 'total_secs': time.monotonic() - began_at}
 
 
-def _quiet_env() -> dict[str, str]:
-  """Without TensorFlow's remarks on missing GPUs and servers that are done."""
-  return {'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ}
+def _show(command: list[str]) -> int:
+  """Runs a command, shows what it writes, and returns its status."""
+  env = {'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ}
+  if sys.stdout.isatty():
+    env.setdefault('FORCE_COLOR', '1')
+  launcher = subprocess.Popen(
+    command, env=env, stdout=subprocess.PIPE, text=True, errors='replace'
+  )
+  try:
+    _copy(launcher.stdout)
+  except KeyboardInterrupt:
+    _copy(launcher.stdout)  # It heard that, too, and stops its tasks.
+  return launcher.wait()
+
+
+def _copy(lines: Iterable[str]) -> None:
+  for line in lines:
+    if not any(words in line for words in _NOISE):
+      print(line, end='', flush=True)
 
 
 def _table(results: list[dict[str, Any]]) -> str:
