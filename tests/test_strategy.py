@@ -305,6 +305,18 @@ def test_a_silent_ps_is_named_in_time(cluster):
       )
 
 
+def test_a_port_in_use_is_named(cluster):
+  with socket.create_server(('', 0)) as other:
+    address = f'localhost:{other.getsockname()[1]}'
+    with pytest.raises(
+      errors.ServerStartError,
+      match=f'chief:0 could not start .* of {address} is in use',
+    ):
+      strategy_lib.ParameterServerStrategy(
+        with_address(cluster, cluster.task, address)
+      )
+
+
 def test_another_task_at_an_address_is_named(cluster):
   jobs = {job: dict(tasks) for job, tasks in cluster.jobs.items()}
   jobs['ps'][0], jobs['worker'][1] = jobs['worker'][1], jobs['ps'][0]

@@ -23,6 +23,7 @@ from tfps import cluster as cluster_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import probe
+from tfps import server as server_lib
 from tfps._compat import strategy as compat
 
 _CHIEF = cluster_lib.Task('chief', 0)
@@ -47,6 +48,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   Raises:
     errors.UnreachableError: names the tasks that did not answer in time, or
       at whose addresses other tasks answered.
+    errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task holds another idea of the cluster.
     ValueError: the cluster has no ps or no worker.
   """
@@ -131,19 +133,26 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def _with_chief(resolver: Any) -> Any:
-  """A resolver that lists the chief.
+  """A resolver that lists the chief, whose port is free or is ours already.
 
   TensorFlow would list it as localhost, which is nobody's address on another
   host, and with another port each time, although the server stays.
   """
-  spec = resolver.cluster_spec()
-  if 'chief' in spec.jobs:
+  jobs = resolver.cluster_spec().as_dict()
+  listed = jobs.pop('chief', None)
+  others = tf.train.ClusterSpec(jobs)
+  current = compat.own_address_beside('chief', others)
+  address = listed[0] if listed else current or _free_address(others)
+  if address != current:
+    server_lib.wait_for_port(_CHIEF, address)
+  if listed:
     return resolver
-  address = compat.own_address_beside('chief', spec)
-  if address is None:
-    ps = spec.task_address('ps', spec.task_indices('ps')[0])
-    address = f'{_own_host.towards(ps)}:{portpicker.pick_unused_port()}'
   return tf.distribute.cluster_resolver.SimpleClusterResolver(
-    tf.train.ClusterSpec({**spec.as_dict(), 'chief': [address]}),
+    tf.train.ClusterSpec({**jobs, 'chief': [address]}),
     rpc_layer=resolver.rpc_layer,
   )
+
+
+def _free_address(others: tf.train.ClusterSpec) -> str:
+  ps = others.task_address('ps', others.task_indices('ps')[0])
+  return f'{_own_host.towards(ps)}:{portpicker.pick_unused_port()}'
