@@ -42,7 +42,10 @@ def main(args: list[str]) -> int:
     known = [f'--baseline_auc={r["baseline_auc"]}' for r in results[:1]]
     results.append(_run(mode, [*known, *args[1:]]))
   print(_table(results))
-  return 0 if all(r['auc'] > r['baseline_auc'] for r in results) else 1
+  if any(r['auc'] <= r['baseline_auc'] for r in results):
+    print('The logistic regression has not been beaten.')
+    return 1
+  return 0
 
 
 def _run(mode: str, args: list[str]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ The chief says how it goes and leaves a checkpoint, `result.json` and
 """
 
 import pathlib
+import sys
+import types
 
 from absl import app
 from absl import flags
@@ -52,8 +54,7 @@ def main(_: list[str]) -> None:
   if cluster.task.job in _SERVERS[mode]:
     return tfps.serve(cluster)
 
-  # Servers do without Keras, pandas and scikit-learn, and so start sooner.
-  import modes
+  modes = _modes()
 
   settings = modes.Settings(
     epochs=_EPOCHS.value,
@@ -65,6 +66,17 @@ def main(_: list[str]) -> None:
     folder=pathlib.Path(_OUTPUT_DIR.value),
   )
   modes.MODES[mode](cluster, settings)
+
+
+def _modes() -> types.ModuleType:
+  # Imported here, as servers need no scikit-learn, matplotlib or flights.
+  try:
+    import modes
+  except ModuleNotFoundError as error:
+    sys.exit(
+      f"{error}. Install the extra 'examples': pip install 'tfps[examples]'."
+    )
+  return modes
 
 
 def _default_mode(cluster: tfps.Cluster) -> str:

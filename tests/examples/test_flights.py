@@ -158,6 +158,26 @@ def test_scores_are_those_of_the_model_that_is_trained(split):
   assert lines == [f'step 7 of 7, {score}']
 
 
+@pytest.mark.slow
+def test_a_missing_package_ends_the_program(tmp_path):
+  program = (
+    'import runpy, sys; sys.modules["sklearn"] = None;'
+    f'sys.argv[1:] = ["--output_dir={tmp_path}"];'
+    f'sys.path.insert(0, {str(FOLDER)!r});'
+    'runpy.run_path("train.py", run_name="__main__")'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=FOLDER,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 1
+  assert 'sklearn' in done.stderr
+  assert "Install the extra 'examples'" in done.stderr
+
+
 def train(mode, folder, *launcher_options):
   options = ['--num_workers=2', *launcher_options, f'--log_dir={folder}/logs']
   arguments = [
