@@ -8,7 +8,9 @@ import tensorflow as tf
 from tfps import _ledger
 from tfps import sharded
 from tfps import variable_types
+from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
+from tfps._compat import keras_trainer
 from tfps._compat import strategy as compat
 
 _PLACES = 'tfps_places'
@@ -25,6 +27,9 @@ class Extended(compat.Extended):
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
     keras_compat.add_on_ps()
+    keras_trainer.take_part()
+    if self._is_local(kwargs):
+      return self._create_local(next_creator, **kwargs)
     if kwargs.get('per_worker_variable'):
       return super()._create_variable(next_creator, **kwargs)
     owner = kwargs.get('colocate_with')
@@ -33,6 +38,15 @@ class Extended(compat.Extended):
     if isinstance(owner, sharded.ShardedVariable):
       return self._create_beside_shards(next_creator, owner, **kwargs)
     return self._create_beside(next_creator, **kwargs)
+
+  def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a variable stays in this process."""
+    return keras_compat.is_metric(kwargs) or keras_compat.is_seed_state(kwargs)
+
+  def _create_local(self, next_creator: Any, **kwargs: Any) -> Any:
+    with compat.colocated(None), tf.device(None):
+      variable = next_creator(**kwargs)
+    return execution_variables.ExecutionVariable(variable=variable)
 
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
     if self._variable_partitioner is not None:

@@ -13,6 +13,7 @@ model.fit(make_dataset(strategy.input_context()))
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -246,11 +247,21 @@ class _Extended(_placing.Extended):
   is_chief: bool
   shared: shared_variables.SharedVariables
 
-  def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    if kwargs.pop('per_worker_variable', False) or _is_local(kwargs):
-      with compat.colocated(None), tf.device(None):
-        return next_creator(**kwargs)
-    return super()._create_variable(next_creator, **kwargs)
+  def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
+    owner = kwargs.get('colocate_with')
+    if kwargs.get('per_worker_variable'):
+      return True
+    if owner is not None:
+      return _ledger.ps_index(getattr(owner, 'device', '')) is None
+    on_read = tf.VariableSynchronization.ON_READ
+    return kwargs.get(
+      'synchronization'
+    ) == on_read or keras_compat.is_seed_state(kwargs)
+
+  def _create_local(self, next_creator: Any, **kwargs: Any) -> Any:
+    kwargs.pop('per_worker_variable', None)
+    with compat.colocated(None), tf.device(None):
+      return next_creator(**kwargs)
 
   def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
     # TensorFlow's code has the result make each variable and each shard.
@@ -297,17 +308,6 @@ class _Extended(_placing.Extended):
   @property
   def should_save_summary(self) -> bool:
     return self.is_chief
-
-
-def _is_local(kwargs: Any) -> bool:
-  """Whether a variable belongs to the worker that makes it."""
-  owner = kwargs.get('colocate_with')
-  if owner is not None:
-    return _ledger.ps_index(getattr(owner, 'device', '')) is None
-  on_read = tf.VariableSynchronization.ON_READ
-  return kwargs.get('synchronization') == on_read or keras_compat.is_seed_state(
-    kwargs
-  )
 
 
 def _trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:

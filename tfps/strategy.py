@@ -55,6 +55,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   _cluster_resolver: Any  # set by TensorFlow's constructor
 
+  # The module that Keras' trainer has steps executed by; see `_compat`.
+  keras_functions = 'tfps.keras.functions'
+
   def __init__(
     self,
     cluster: Any,

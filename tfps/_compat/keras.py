@@ -7,6 +7,19 @@ from typing import Any
 import tensorflow as tf
 
 
+def is_metric(kwargs: Any) -> bool:
+  """Whether a variable creator's arguments are a Keras metric's variable.
+
+  Keras gives initial values as functions of its own, which tells its variables
+  from those of legacy Keras and of users.
+  """
+  made_by = getattr(kwargs.get('initial_value'), '__module__', None) or ''
+  on_read = tf.VariableSynchronization.ON_READ
+  return (
+    made_by.startswith('keras.src') and kwargs.get('synchronization') == on_read
+  )
+
+
 def is_seed_state(kwargs: Any) -> bool:
   """Whether a variable creator's arguments are a seed generator's state.
 

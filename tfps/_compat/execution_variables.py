@@ -1,0 +1,83 @@
+"""Variables of this process that functions on other tasks have copies of."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+import weakref
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from tfps._compat import shared_variables
+
+
+class ExecutionVariable(resource_variable_ops.BaseResourceVariable):
+  """A variable that is another one while an execution is being traced.
+
+  Metrics and seeds belong to this process, but a function that runs on a worker
+  would reach back for each of their reads and writes. Within `copies` such a
+  function works on a variable of the worker instead.
+
+  Args:
+    variable: the variable of this process.
+  """
+
+  def __init__(self, *, variable: tf.Variable) -> None:
+    self._own = variable
+    super().__init__(
+      handle=variable.handle,
+      name=variable.name.removesuffix(':0'),
+      handle_name=variable.name.removesuffix(':0'),
+      unique_id=variable._unique_id,
+      shape=variable.shape,
+      dtype=variable.dtype,
+      trainable=variable.trainable,
+      synchronization=variable.synchronization,
+      aggregation=variable.aggregation,
+      distribute_strategy=variable._distribute_strategy,
+      in_graph_mode=False,
+    )
+
+  @property
+  def handle(self) -> tf.Tensor:
+    copies = _copies_in_use()
+    return copies.get(self._unique_id, self._handle)
+
+
+# Looked up by graph, not by thread: TensorFlow traces a replica's step in a
+# thread of its own, and branches and loops in graphs of their own.
+_COPIES: Any = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def copies(variables: Iterable[ExecutionVariable]) -> Iterator[None]:
+  """Within the function that is being traced, uses the worker's copies.
+
+  They are there already at a worker's second execution, with the values that
+  the first one left.
+  """
+  graph = ops.get_default_graph()
+  _COPIES[graph] = {
+    variable._unique_id: shared_variables.handle(
+      f'tfps_copy/{variable._unique_id}',
+      shape=variable.shape,
+      dtype=variable.dtype,
+    )
+    for variable in variables
+  }
+  try:
+    yield
+  finally:
+    del _COPIES[graph]
+
+
+def _copies_in_use() -> dict[str, tf.Tensor]:
+  graph = None if tf.executing_eagerly() else ops.get_default_graph()
+  while graph is not None:
+    if graph in _COPIES:
+      found: dict[str, tf.Tensor] = _COPIES[graph]
+      return found
+    graph = getattr(graph, 'outer_graph', None)
+  return {}

@@ -1,0 +1,108 @@
+"""Where Keras' trainer lets our strategies do its work.
+
+Keras 3 has no notion of a strategy whose steps run elsewhere. Its `fit` needs
+none: it calls a function with an iterator, and reads metrics at the end. So the
+functions are ours, and reading metrics waits for what is under way; `fit`,
+`evaluate`, `predict` and all callbacks are Keras' own.
+
+A strategy that wants this names a module as `keras_functions`, which has
+`input_of` and `dataset_of`, and may have `TrainFunction`, `TestFunction` and
+`PredictFunction`. Models of any other strategy, and of none, go Keras' own way.
+"""
+
+from collections.abc import Callable
+import functools
+import importlib
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+
+def take_part() -> None:
+  """Replaces methods of Keras' trainer, once Keras is imported."""
+  if 'keras' in sys.modules:
+    _replace_methods()
+
+
+def _functions(strategy: Any) -> Any:
+  """The module that a strategy names, or None."""
+  name = getattr(strategy, 'keras_functions', None)
+  return importlib.import_module(name) if name else None
+
+
+@functools.cache
+def _replace_methods() -> None:
+  from keras.src.backend.tensorflow import trainer
+
+  theirs = trainer.TensorFlowTrainer
+  _replace(theirs, 'make_train_function', _maker('train', 'TrainFunction'))
+  _replace(theirs, 'make_test_function', _maker('test', 'TestFunction'))
+  _replace(
+    theirs, 'make_predict_function', _maker('predict', 'PredictFunction')
+  )
+  _replace(theirs, 'get_metrics_result', _after_what_is_under_way)
+  _replace(theirs, 'reset_metrics', _after_what_is_under_way)
+  trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
+
+
+def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+  method = getattr(owner, name)
+  setattr(owner, name, functools.wraps(method)(wrap(method)))
+
+
+def _maker(kind: str, name: str) -> Callable[[Any], Any]:
+  """Wraps `make_train_function` and the like."""
+
+  def wrap(theirs: Any) -> Any:
+    def make(self: Any, force: bool = False) -> Any:
+      ours = getattr(_functions(self._distribute_strategy), name, None)
+      if ours is None:
+        return theirs(self, force)
+      attribute = f'{kind}_function'
+      if getattr(self, attribute) is None or force:
+        setattr(self, attribute, ours(self))
+      return getattr(self, attribute)
+
+    return make
+
+  return wrap
+
+
+def _after_what_is_under_way(theirs: Any) -> Any:
+  """Wraps a method that reads or resets metrics."""
+
+  def method(self: Any) -> Any:
+    if tf.executing_eagerly():
+      for function in (self.train_function, self.test_function):
+        getattr(function, 'drain', lambda: None)()
+    return theirs(self)
+
+  return method
+
+
+def _epoch_iterator(theirs: Any) -> Any:
+  """A subclass of `TFEpochIterator` that leaves datasets to our strategies."""
+
+  class EpochIterator(theirs):
+    def __init__(
+      self, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+      functions = _functions(distribute_strategy)
+      if functions is None:
+        super().__init__(distribute_strategy, *args, **kwargs)
+        return
+      kwargs['x'] = functions.input_of(distribute_strategy, kwargs['x'])
+      super(theirs, self).__init__(*args, **kwargs)
+      self._distribute_strategy = distribute_strategy
+      self._distributed_dataset = functions.dataset_of(self.data_adapter)
+
+    def reset(self) -> None:
+      # Comes after a look at the first batch, to build the model by. With a
+      # generator that batch, and what was prefetched, would be lost.
+      put_back = getattr(self._distributed_dataset, 'put_back', None)
+      if put_back is not None:
+        put_back()
+      super().reset()
+
+  return EpochIterator

@@ -1,0 +1,107 @@
+"""Steps of a Keras model in one function, for a worker to execute."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps._compat import execution_variables
+from tfps.keras import inputs
+from tfps.keras import state as state_lib
+
+StepFn = Callable[[Any], Any]
+
+
+@dataclasses.dataclass
+class Result:
+  """What an execution hands back.
+
+  Attributes:
+    metrics: what each step has added to the metrics; one row for each.
+    seeds: the seeds after it.
+    logs: what the last step returned, by name.
+  """
+
+  metrics: np.ndarray
+  seeds: np.ndarray
+  logs: dict[str, np.ndarray]
+
+
+class Executions:
+  """Functions that do some steps of a model each.
+
+  Args:
+    strategy: runs the steps, in its replica context.
+    step_fn: a model's `train_step` or `test_step`.
+    state: the model's metrics and seeds.
+  """
+
+  def __init__(
+    self,
+    strategy: tf.distribute.Strategy,
+    step_fn: StepFn,
+    state: state_lib.State,
+  ) -> None:
+    self._strategy = strategy
+    self._step_fn = step_fn
+    self._state = state
+    self._log_names: list[str] = []
+    self._functions: dict[Any, Any] = {}
+
+  def on_batches(self, num_steps: int) -> Any:
+    """A function of `num_steps` batches and of seeds.
+
+    The batches are one structure that `inputs.stack` made, or a list.
+    """
+
+    def execute(batches: Any, seeds: Any) -> Any:
+      if not isinstance(batches, list):
+        batches = inputs.unstack(batches, num_steps)
+      return self._execute(iter(batches), num_steps, seeds)
+
+    return self._function(('batches', num_steps), execute)
+
+  def on_iterator(self, num_steps: int) -> Any:
+    """A function of an iterator over batches and of seeds."""
+
+    def execute(batches: Any, seeds: Any) -> Any:
+      return self._execute(batches, num_steps, seeds)
+
+    return self._function(('iterator', num_steps), execute)
+
+  def result(self, fetched: Any) -> Result:
+    """Makes sense of what a function returned."""
+    metrics, seeds, logs = fetched
+    named = dict(zip(self._log_names, logs, strict=True))
+    return Result(np.asarray(metrics), np.asarray(seeds), named)
+
+  def _function(self, key: Any, execute: Any) -> Any:
+    if key not in self._functions:
+      self._functions[key] = tf.function(
+        tf.autograph.experimental.do_not_convert(execute), reduce_retracing=True
+      )
+    return self._functions[key]
+
+  def _execute(self, batches: Any, num_steps: int, seeds: Any) -> Any:
+    added = []
+    with execution_variables.copies(self._state.variables):
+      self._state.begin_execution(seeds)
+      for _ in range(num_steps):
+        self._state.begin_step()
+        logs = self._strategy.run(self._step_fn, args=(next(batches),))
+        added.append(self._state.end_step())
+      return tf.stack(added), self._state.end_execution(), self._flat(logs)
+
+  def _flat(self, logs: Any) -> list[tf.Tensor]:
+    """The values of logs whose names are noted."""
+    by_name: dict[str, Any] = {}
+    for name, value in (logs or {}).items():
+      by_name.update(value if isinstance(value, dict) else {name: value})
+    self._log_names = list(by_name)
+    return [
+      tf.convert_to_tensor(keras.ops.convert_to_tensor(value))
+      for value in by_name.values()
+    ]

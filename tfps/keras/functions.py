@@ -1,0 +1,208 @@
+"""The functions that Keras' trainer calls, with a coordinator behind them.
+
+`fit` calls its train function with an iterator and expects the steps done when
+it returns. Ours takes the batches from the iterator, schedules the steps and
+returns while workers do them. What they hand back is taken in, in order, as
+time goes on; whoever reads metrics waits for all of it.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps import coordinator as coordinator_lib
+from tfps import execution as tf_execution
+from tfps.keras import execution
+from tfps.keras import inputs
+from tfps.keras import state as state_lib
+
+_IN_FLIGHT_PER_WORKER = 2
+
+
+def input_of(strategy: tf.distribute.Strategy, x: Any) -> Any:
+  """What `fit` gets as its input, as a data adapter of Keras takes it."""
+  del strategy
+  return x
+
+
+def dataset_of(adapter: Any) -> inputs.Batches:
+  """What Keras' trainer iterates over, which it calls a dataset."""
+  return inputs.Batches(adapter.get_tf_dataset())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scheduled:
+  """An execution that is under way."""
+
+  value: Any
+  num_steps: int
+  seeds: list[np.ndarray]
+
+
+class _StepFunction:
+  """Schedules the steps of a model on workers; called by Keras' trainer."""
+
+  _step_name: str
+
+  def __init__(self, model: keras.Model) -> None:
+    _check(model)
+    strategy = model.distribute_strategy
+    self._model = model
+    self._coordinator = coordinator_lib.Coordinator(strategy)
+    self._state = state_lib.State(model)
+    self._executions = execution.Executions(
+      strategy, getattr(model, self._step_name), self._state
+    )
+    self._under_way: deque[_Scheduled] = deque()
+    # Keras keeps what it is given and looks at it at the end of an epoch.
+    self._logs: dict[str, Any] = {}
+
+  def __call__(self, batches: Iterator[Any]) -> dict[str, Any]:
+    """Schedules up to `steps_per_execution` steps.
+
+    Raises:
+      StopIteration: there are no more batches.
+    """
+    taken = inputs.take(batches, self._model.steps_per_execution)
+    for start in range(0, len(taken), tf_execution.MAX_UNROLL):
+      self._schedule(taken[start : start + tf_execution.MAX_UNROLL])
+    if not isinstance(batches, inputs.Taking):  # a single batch, of the user's
+      self.drain()
+    return self._logs
+
+  def drain(self) -> None:
+    """Waits for all that is under way, and takes it in."""
+    while self._under_way:
+      self._take_in()
+
+  def _schedule(self, batches: list[Any]) -> None:
+    limit = _IN_FLIGHT_PER_WORKER * self._coordinator.num_workers
+    while len(self._under_way) >= limit:
+      self._take_in()
+    num_steps = len(batches)
+    stacked = inputs.stack(batches)
+    seeds = self._state.take_seeds(num_steps)
+    value = self._coordinator.schedule(
+      self._executions.on_batches(num_steps),
+      args=(batches if stacked is None else stacked, seeds),
+    )
+    self._under_way.append(_Scheduled(value, num_steps, seeds))
+    if not self._state.knows_strides(num_steps):
+      self.drain()
+
+  def _take_in(self) -> None:
+    """Takes in the result of the oldest execution."""
+    oldest = self._under_way.popleft()
+    try:
+      result = self._executions.result(self._coordinator.fetch(oldest.value))
+    except BaseException:
+      self._under_way.clear()
+      self._coordinator.cancel()
+      raise
+    self._state.learn_strides(oldest.num_steps, oldest.seeds, result.seeds)
+    self._state.add(result.metrics)
+    self._logs.clear()
+    self._logs.update(self._merged(result.logs))
+
+  def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A step's logs, with metrics as they are by now."""
+    return {**logs, **self._metrics_among(logs)}
+
+  def _metrics_among(self, logs: dict[str, Any]) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for metric in self._model.metrics:
+      result = metric.result()
+      results.update(
+        result if isinstance(result, dict) else {metric.name: result}
+      )
+    return {name: results[name] for name in logs if name in results}
+
+
+class TrainFunction(_StepFunction):
+  """Stands for `model.train_function`."""
+
+  _step_name = 'train_step'
+
+
+class TestFunction(_StepFunction):
+  """Stands for `model.test_function`."""
+
+  _step_name = 'test_step'
+  __test__ = False  # for pytest
+
+
+class PredictFunction:
+  """Stands for `model.predict_function`: schedules, and promises outputs."""
+
+  def __init__(self, model: keras.Model) -> None:
+    _check(model)
+    self._coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
+    self._structure: Any = None
+    self._function = self._make(model)
+
+  def __call__(self, batches: list[Any]) -> Any:
+    """The outputs for some batches, joined, as structures of `Promise`."""
+    taken = inputs.take(iter(batches), len(batches))
+    value = self._coordinator.schedule(self._function, args=(taken,))
+    outputs = [
+      Promise(self._coordinator, value, i)
+      for i in range(len(keras.tree.flatten(self._structure)))
+    ]
+    return keras.tree.pack_sequence_as(self._structure, outputs)
+
+  def _make(self, model: keras.Model) -> Any:
+    strategy = model.distribute_strategy
+
+    def predict(batches: list[Any]) -> list[tf.Tensor]:
+      outputs = [
+        strategy.run(model.predict_step, args=(batch,)) for batch in batches
+      ]
+      self._structure = outputs[0]
+      leaves = [keras.tree.flatten(output) for output in outputs]
+      return [tf.concat(each, axis=0) for each in zip(*leaves, strict=True)]
+
+    return tf.function(
+      tf.autograph.experimental.do_not_convert(predict), reduce_retracing=True
+    )
+
+
+class Promise:
+  """A tensor that a worker computes; fetched once somebody looks at it."""
+
+  def __init__(
+    self, coordinator: coordinator_lib.Coordinator, value: Any, index: int
+  ) -> None:
+    self._coordinator = coordinator
+    self._value = value
+    self._index = index
+
+  def numpy(self) -> np.ndarray:
+    """Its value, once it is there."""
+    found = self._coordinator.fetch(self._value)[self._index]
+    return np.asarray(found)
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    del copy
+    return np.asarray(self.numpy(), dtype)
+
+  def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
+    return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)
+
+  @property
+  def shape(self) -> tf.TensorShape:
+    return tf.TensorShape(self.numpy().shape)
+
+
+def _check(model: keras.Model) -> None:
+  for name in ('jit_compile', 'run_eagerly'):
+    if getattr(model, name):
+      raise ValueError(
+        f'{model.name}: compiled with {name}=True, but its steps run in graphs '
+        'on workers whose variables are on other tasks. Compile it with '
+        f'{name}=False.'
+      )

@@ -1,0 +1,115 @@
+"""What Keras' trainer iterates over under our strategies."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class Batches:
+  """The batches of a data adapter, each of which is handed out once.
+
+  Keras takes the first batch to build a model by, and begins anew. `put_back`
+  makes it begin with what it has looked at, so that a generator loses nothing.
+
+  Args:
+    dataset: a `tf.data.Dataset` of batches.
+  """
+
+  def __init__(self, dataset: tf.data.Dataset) -> None:
+    self._dataset = dataset
+    self._looked_at: Taking | None = None
+    self._current: Taking | None = None
+
+  def __iter__(self) -> Iterator[Any]:
+    self._current = self._looked_at or Taking(iter(self._dataset))
+    self._looked_at = None
+    return self._current
+
+  def put_back(self) -> None:
+    """Has the next iteration go on from before the batch just taken."""
+    if self._current is not None:
+      self._looked_at = self._current.rewound()
+
+
+class Taking:
+  """An iterator that remembers its first batch."""
+
+  def __init__(self, batches: Iterator[Any], *first: Any) -> None:
+    self._batches = batches
+    self._first = list(first)
+    self._taken: list[Any] = []
+    self._num_taken = 0
+
+  def __iter__(self) -> 'Taking':
+    return self
+
+  def __next__(self) -> Any:
+    batch = self._first.pop() if self._first else next(self._batches)
+    self._num_taken += 1
+    self._taken = [batch] if self._num_taken == 1 else []
+    return batch
+
+  def rewound(self) -> 'Taking | None':
+    """The same, before its only batch so far; None if there is no such."""
+    return Taking(self._batches, *self._taken) if self._taken else None
+
+
+def take(batches: Iterator[Any], number: int) -> list[Any]:
+  """Up to so many batches, as tensors.
+
+  Raises:
+    StopIteration: there is none left.
+  """
+  taken = []
+  for _ in range(number):
+    try:
+      batch = next(batches)
+    except (StopIteration, tf.errors.OutOfRangeError):
+      break
+    taken.append(keras.tree.map_structure(_as_tensor, batch))
+  if not taken:
+    raise StopIteration
+  return taken
+
+
+def _as_tensor(leaf: Any) -> Any:
+  """What a function takes: absent inputs are None, arrays are tensors."""
+  if isinstance(leaf, tf.experimental.Optional):
+    return leaf.get_value() if leaf.has_value() else None
+  is_composite = isinstance(leaf, tf.__internal__.CompositeTensor)
+  return leaf if leaf is None or is_composite else tf.convert_to_tensor(leaf)
+
+
+def stack(batches: list[Any]) -> Any:
+  """Batches of equal shapes as one, to travel in one piece; else None."""
+  flat = [keras.tree.flatten(batch) for batch in batches]
+  kinds = {tuple(map(_kind, leaves)) for leaves in flat}
+  if len(kinds) != 1 or not all(next(iter(kinds))):
+    return None
+  stacked = [_stack(leaves) for leaves in zip(*flat, strict=True)]
+  return keras.tree.pack_sequence_as(batches[0], stacked)
+
+
+def unstack(stacked: Any, number: int) -> list[Any]:
+  """The batches that `stack` made one, in a graph."""
+  pieces = [
+    [None] * number if leaf is None else tf.unstack(leaf, number)
+    for leaf in keras.tree.flatten(stacked)
+  ]
+  return [
+    keras.tree.pack_sequence_as(stacked, list(leaves))
+    for leaves in zip(*pieces, strict=True)
+  ]
+
+
+def _kind(leaf: Any) -> Any:
+  """What must be equal for leaves to be stacked; None if they cannot be."""
+  if leaf is None:
+    return 'absent'
+  return (leaf.dtype, *leaf.shape) if isinstance(leaf, tf.Tensor) else None
+
+
+def _stack(leaves: tuple[Any, ...]) -> Any:
+  return None if leaves[0] is None else tf.stack(leaves)
