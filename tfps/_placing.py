@@ -27,6 +27,7 @@ class Extended(compat.Extended):
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
     keras_compat.add_on_ps()
+    keras_compat.look_up_on_ps()
     keras_trainer.take_part()
     if self._is_local(kwargs):
       return self._create_local(next_creator, **kwargs)

@@ -40,6 +40,61 @@ def add_on_ps() -> None:
     _replace_additions()
 
 
+def look_up_on_ps() -> None:
+  """Makes `keras.ops.take`, and so `Embedding`, read only the rows it needs.
+
+  In Keras it reads the whole table, and to know the number of its rows reads
+  it again. Tables that are not on a ps go Keras' own way. Does nothing until
+  Keras is imported.
+  """
+  if 'keras' in sys.modules:
+    _replace_take()
+
+
+@functools.cache
+def _replace_take() -> None:
+  from keras.src import backend
+
+  theirs = backend.numpy.take
+
+  @functools.wraps(theirs)
+  def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+    table = _table_on_ps(x)
+    is_dense = not isinstance(indices, tf.SparseTensor | tf.RaggedTensor)
+    if table is None or axis != 0 or not is_dense:
+      return theirs(x, indices, axis)
+    return x._maybe_autocast(_rows(table, backend.convert_to_tensor(indices)))
+
+  backend.numpy.take = take
+
+
+def _table_on_ps(x: Any) -> Any:
+  """The value of a Keras variable that is on one ps or several, or None."""
+  from keras.src import backend
+  from keras.src.backend.common import stateless_scope
+
+  if (
+    not isinstance(x, backend.Variable) or stateless_scope.in_stateless_scope()
+  ):
+    return None
+  return x._value if _is_on_ps(x._value) else None
+
+
+def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
+  """The rows of a table; each distinct one travels once, as its gradient does.
+
+  Negative indices count from the end, as in Keras.
+  """
+  number = tf.cast(table.shape[0], indices.dtype)
+  indices = tf.where(indices < 0, indices + number, indices)
+  distinct, positions = tf.unique(tf.reshape(indices, [-1]))
+  rows = tf.gather(table.sparse_read(distinct), positions)
+  shape = tf.concat([tf.shape(indices), table.shape[1:]], axis=0)
+  return tf.ensure_shape(
+    tf.reshape(rows, shape), indices.shape + table.shape[1:]
+  )
+
+
 @functools.cache
 def _replace_additions() -> None:
   from keras.src import backend
@@ -63,5 +118,6 @@ def _replace_additions() -> None:
 
 
 def _is_on_ps(value: Any) -> bool:
-  device = getattr(value, 'device', None)
+  shards = getattr(value, 'variables', [value])
+  device = getattr(shards[0], 'device', None)
   return bool(device) and tf.DeviceSpec.from_string(device).job == 'ps'
