@@ -70,6 +70,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     ValueError: the task is no chief or worker.
   """
 
+  # What Keras' trainer asks for input; see `_compat.keras_trainer`.
+  keras_functions = 'tfps.keras.own_functions'
+
   def __init__(
     self,
     cluster: cluster_lib.Cluster,

@@ -55,7 +55,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   _cluster_resolver: Any  # set by TensorFlow's constructor
 
-  # The module that Keras' trainer has steps executed by; see `_compat`.
+  # The module that Keras' trainer has steps executed by; see
+  # `_compat.keras_trainer`.
   keras_functions = 'tfps.keras.functions'
 
   def __init__(

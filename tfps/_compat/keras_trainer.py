@@ -92,7 +92,9 @@ def _epoch_iterator(theirs: Any) -> Any:
       if functions is None:
         super().__init__(distribute_strategy, *args, **kwargs)
         return
-      kwargs['x'] = functions.input_of(distribute_strategy, kwargs['x'])
+      kwargs['x'] = functions.input_of(
+        distribute_strategy, kwargs['x'], kwargs.get('steps_per_epoch')
+      )
       super(theirs, self).__init__(*args, **kwargs)
       self._distribute_strategy = distribute_strategy
       self._distributed_dataset = functions.dataset_of(self.data_adapter)

@@ -24,14 +24,30 @@ from tfps.keras import state as state_lib
 _IN_FLIGHT_PER_WORKER = 2
 
 
-def input_of(strategy: tf.distribute.Strategy, x: Any) -> Any:
-  """What `fit` gets as its input, as a data adapter of Keras takes it."""
+def input_of(
+  strategy: tf.distribute.Strategy, x: Any, steps_per_epoch: int | None
+) -> Any:
+  """What `fit` gets as its input, as Keras takes it.
+
+  Raises:
+    ValueError: it is a function of an `InputContext`, whose datasets have no
+      common end, and there is no number of steps.
+  """
   del strategy
-  return x
+  if not inputs.is_dataset_fn(x):
+    return x
+  if steps_per_epoch is None:
+    raise ValueError(
+      f'{x}: a function of an InputContext makes a dataset for each worker, '
+      'and these have no common end. Give steps_per_epoch, or steps.'
+    )
+  return inputs.PerWorkerAdapter(x)
 
 
-def dataset_of(adapter: Any) -> inputs.Batches:
+def dataset_of(adapter: Any) -> Any:
   """What Keras' trainer iterates over, which it calls a dataset."""
+  if isinstance(adapter, inputs.PerWorkerAdapter):
+    return adapter
   return inputs.Batches(adapter.get_tf_dataset())
 
 
@@ -68,9 +84,16 @@ class _StepFunction:
     Raises:
       StopIteration: there are no more batches.
     """
-    taken = inputs.take(batches, self._model.steps_per_execution)
-    for start in range(0, len(taken), tf_execution.MAX_UNROLL):
-      self._schedule(taken[start : start + tf_execution.MAX_UNROLL])
+    number = self._model.steps_per_execution
+    if isinstance(batches, inputs.PerWorkerBatches):
+      for size in _sizes(number):
+        iterators = batches.iterators(self._coordinator)
+        self._schedule(self._executions.on_iterator(size), iterators, size)
+      return self._logs
+    taken = inputs.take(batches, number)
+    for size in _sizes(len(taken)):
+      stacked, taken = inputs.stack(taken[:size]), taken[size:]
+      self._schedule(self._executions.on_batches(size), stacked, size)
     if not isinstance(batches, inputs.Taking):  # a single batch, of the user's
       self.drain()
     return self._logs
@@ -80,17 +103,12 @@ class _StepFunction:
     while self._under_way:
       self._take_in()
 
-  def _schedule(self, batches: list[Any]) -> None:
+  def _schedule(self, function: Any, batches: Any, num_steps: int) -> None:
     limit = _IN_FLIGHT_PER_WORKER * self._coordinator.num_workers
     while len(self._under_way) >= limit:
       self._take_in()
-    num_steps = len(batches)
-    stacked = inputs.stack(batches)
     seeds = self._state.take_seeds(num_steps)
-    value = self._coordinator.schedule(
-      self._executions.on_batches(num_steps),
-      args=(batches if stacked is None else stacked, seeds),
-    )
+    value = self._coordinator.schedule(function, args=(batches, seeds))
     self._under_way.append(_Scheduled(value, num_steps, seeds))
     if not self._state.knows_strides(num_steps):
       self.drain()
@@ -121,6 +139,13 @@ class _StepFunction:
         result if isinstance(result, dict) else {metric.name: result}
       )
     return {name: results[name] for name in logs if name in results}
+
+
+def _sizes(number: int) -> Iterator[int]:
+  """Cuts a number of steps into what is laid out in one graph."""
+  while number > 0:
+    yield min(number, tf_execution.MAX_UNROLL)
+    number -= tf_execution.MAX_UNROLL
 
 
 class TrainFunction(_StepFunction):

@@ -1,10 +1,15 @@
 """What Keras' trainer iterates over under our strategies."""
 
 from collections.abc import Iterator
+import functools
+import inspect
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from tfps import worker_input
+from tfps._compat import keras_data
 
 
 class Batches:
@@ -56,6 +61,64 @@ class Taking:
     return Taking(self._batches, *self._taken) if self._taken else None
 
 
+def is_dataset_fn(x: Any) -> bool:
+  """Whether it is a function of a `tf.distribute.InputContext`."""
+  return (
+    inspect.isfunction(x)
+    or inspect.ismethod(x)
+    or isinstance(x, functools.partial)
+  )
+
+
+class PerWorkerAdapter(keras_data.DataAdapter):
+  """A dataset for each worker, made there; stands for Keras' data adapters.
+
+  Args:
+    dataset_fn: makes a worker's dataset, given its `InputContext`.
+  """
+
+  def __init__(self, dataset_fn: worker_input.DatasetFn) -> None:
+    self._dataset_fn = dataset_fn
+    self._batches: PerWorkerBatches | None = None
+
+  def get_tf_dataset(self) -> tf.data.Dataset:
+    """As if there were one worker: what a model can be built by."""
+    return self._dataset_fn(tf.distribute.InputContext(num_input_pipelines=1))
+
+  def __iter__(self) -> 'PerWorkerBatches':
+    if self._batches is None:
+      self._batches = PerWorkerBatches(self)
+    return self._batches
+
+  def iterators(self, coordinator: Any) -> Any:
+    """An iterator on each worker."""
+    return worker_input.iterators(coordinator, self._dataset_fn)[0]
+
+  @property
+  def num_batches(self) -> None:
+    return None
+
+
+class PerWorkerBatches:
+  """Batches that workers take from datasets of their own."""
+
+  def __init__(self, adapter: PerWorkerAdapter) -> None:
+    self._adapter = adapter
+    self._iterators: Any = None
+
+  def __iter__(self) -> 'PerWorkerBatches':
+    return self
+
+  def __next__(self) -> Any:
+    return next(iter(self._adapter.get_tf_dataset()))
+
+  def iterators(self, coordinator: Any) -> Any:
+    """The workers' iterators, which go on where the last epoch ended."""
+    if self._iterators is None:
+      self._iterators = self._adapter.iterators(coordinator)
+    return self._iterators
+
+
 def take(batches: Iterator[Any], number: int) -> list[Any]:
   """Up to so many batches, as tensors.
 
@@ -83,11 +146,11 @@ def _as_tensor(leaf: Any) -> Any:
 
 
 def stack(batches: list[Any]) -> Any:
-  """Batches of equal shapes as one, to travel in one piece; else None."""
+  """Batches of equal shapes as one, to travel in one piece; else the list."""
   flat = [keras.tree.flatten(batch) for batch in batches]
   kinds = {tuple(map(_kind, leaves)) for leaves in flat}
   if len(kinds) != 1 or not all(next(iter(kinds))):
-    return None
+    return batches
   stacked = [_stack(leaves) for leaves in zip(*flat, strict=True)]
   return keras.tree.pack_sequence_as(batches[0], stacked)
 
