@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import functools
 import threading
 
-import portpicker
 import tensorflow as tf
 
+from tfps import _ports
 from tfps import cluster as cluster_lib
 from tfps import server as server_lib
 
@@ -100,7 +100,7 @@ class _Pool:
     with self._lock:
       if jobs != self._jobs:
         self._jobs = jobs
-        self._chief_address = f'localhost:{portpicker.pick_unused_port()}'
+        self._chief_address = f'localhost:{_ports.pick()}'
       jobs = {**jobs, 'chief': {0: self._chief_address}}
     chief = cluster_lib.Task('chief', 0)
     return cluster_lib.Cluster(jobs, chief, source=_SOURCE)

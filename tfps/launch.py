@@ -16,8 +16,7 @@ import shlex
 import sys
 import time
 
-import portpicker
-
+from tfps import _ports
 from tfps import _supervisor
 from tfps import _task_output
 from tfps import cluster as cluster_lib
@@ -49,7 +48,7 @@ def local_cluster(
   """A cluster of tasks on free ports of this machine."""
   numbers = {'chief': num_chiefs, 'ps': num_ps, 'worker': num_workers}
   jobs = {
-    job: [f'localhost:{portpicker.pick_unused_port()}' for _ in range(number)]
+    job: [f'localhost:{_ports.pick()}' for _ in range(number)]
     for job, number in numbers.items()
     if number
   }

@@ -105,7 +105,7 @@ class Presence:
       raise errors.UnreachableError(
         f'{self._hello.task} could not say hello: {_say(failures)}.'
       ) from next(iter(failures.values()))
-    if not self._started:
+    if self._servers and not self._started:
       atexit.register(self._at_exit)
     self._started = True
 

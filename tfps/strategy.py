@@ -12,13 +12,13 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-import portpicker
 import tensorflow as tf
 
 from tfps import _ledger
 from tfps import _local_servers
 from tfps import _own_host
 from tfps import _placing
+from tfps import _ports
 from tfps import cluster as cluster_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
@@ -159,4 +159,4 @@ def _with_chief(resolver: Any) -> Any:
 
 def _free_address(others: tf.train.ClusterSpec) -> str:
   ps = others.task_address('ps', others.task_indices('ps')[0])
-  return f'{_own_host.towards(ps)}:{portpicker.pick_unused_port()}'
+  return f'{_own_host.towards(ps)}:{_ports.pick()}'

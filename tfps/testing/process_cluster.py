@@ -12,8 +12,7 @@ import sys
 import tempfile
 import time
 
-import portpicker
-
+from tfps import _ports
 from tfps import _processes
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -169,7 +168,7 @@ class ProcessCluster:
     if we_are_chief or 'chief' in self._commands:
       numbers['chief'] = 1
     jobs = {
-      job: [f'localhost:{portpicker.pick_unused_port()}' for _ in range(number)]
+      job: [f'localhost:{_ports.pick()}' for _ in range(number)]
       for job, number in numbers.items()
     }
     task = _CHIEF if 'chief' in numbers else None

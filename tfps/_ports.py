@@ -1,0 +1,22 @@
+"""Ports for servers that will be started soon."""
+
+import random
+import threading
+
+import portpicker
+
+# The kernel gives outgoing connections ports from 32768 on, by default: one
+# picked there may be gone by the time that a server has imported TensorFlow.
+_RANGE = range(12_000, 32_000)
+_picked: set[int] = set()
+_lock = threading.Lock()
+
+
+def pick() -> int:
+  """A free port, another one each time."""
+  with _lock:
+    for port in random.SystemRandom().sample(_RANGE, len(_RANGE)):
+      if port not in _picked and portpicker.is_port_free(port):
+        _picked.add(port)
+        return port
+  return int(portpicker.pick_unused_port())
