@@ -37,7 +37,15 @@ class LocalCluster:
       ],
       num_threads=config.inter_op_parallelism_threads,
     )
-    self.cluster = _pool().cluster_of(self._servers)
+
+  @property
+  def cluster(self) -> cluster_lib.Cluster:
+    """The cluster with this process as its chief.
+
+    The chief's address is another one after this process was connected to
+    another cluster, which gave up the server at the old address.
+    """
+    return _pool().cluster_of(self._servers)
 
   def empty(self) -> None:
     """Drops all variables and other resources of the servers."""

@@ -8,6 +8,7 @@ time goes on; whoever reads metrics waits for all of it.
 
 from collections import deque
 from collections.abc import Iterator
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -91,9 +92,10 @@ class _StepFunction:
         self._schedule(self._executions.on_iterator(size), iterators, size)
       return self._logs
     taken = inputs.take(batches, number)
-    for size in _sizes(len(taken)):
-      stacked, taken = inputs.stack(taken[:size]), taken[size:]
-      self._schedule(self._executions.on_batches(size), stacked, size)
+    full = min(number, tf_execution.MAX_UNROLL)
+    for group in inputs.group(taken, full):
+      function = self._executions.on_batches(len(group))
+      self._schedule(function, inputs.stack(group), len(group))
     if not isinstance(batches, inputs.Taking):  # a single batch, of the user's
       self.drain()
     return self._logs
@@ -108,7 +110,8 @@ class _StepFunction:
     while len(self._under_way) >= limit:
       self._take_in()
     seeds = self._state.take_seeds(num_steps)
-    value = self._coordinator.schedule(function, args=(batches, seeds))
+    with self._forgetting():
+      value = self._coordinator.schedule(function, args=(batches, seeds))
     self._under_way.append(_Scheduled(value, num_steps, seeds))
     if not self._state.knows_strides(num_steps):
       self.drain()
@@ -116,16 +119,22 @@ class _StepFunction:
   def _take_in(self) -> None:
     """Takes in the result of the oldest execution."""
     oldest = self._under_way.popleft()
-    try:
+    with self._forgetting():
       result = self._executions.result(self._coordinator.fetch(oldest.value))
-    except BaseException:
-      self._under_way.clear()
-      self._coordinator.cancel()
-      raise
     self._state.learn_strides(oldest.num_steps, oldest.seeds, result.seeds)
     self._state.add(result.metrics)
     self._logs.clear()
     self._logs.update(self._merged(result.logs))
+
+  @contextlib.contextmanager
+  def _forgetting(self) -> Iterator[None]:
+    """After an error nothing is under way, so that another `fit` can begin."""
+    try:
+      yield
+    except BaseException:
+      self._under_way.clear()
+      self._coordinator.cancel()
+      raise
 
   def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
     """A step's logs, with metrics as they are by now."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import functools
 import inspect
+import itertools
 from typing import Any
 
 import keras
@@ -145,12 +146,28 @@ def _as_tensor(leaf: Any) -> Any:
   return leaf if leaf is None or is_composite else tf.convert_to_tensor(leaf)
 
 
+def group(batches: list[Any], size: int) -> Iterator[list[Any]]:
+  """Groups of `size` batches of equal shapes, and single ones between.
+
+  So that functions need to be traced for these two sizes only, wherever a
+  smaller batch appears.
+  """
+  for _, run in itertools.groupby(batches, _kinds):
+    equal = list(run)
+    while len(equal) >= size and all(_kinds(equal[0])):
+      yield equal[:size]
+      equal = equal[size:]
+    yield from ([batch] for batch in equal)
+
+
 def stack(batches: list[Any]) -> Any:
-  """Batches of equal shapes as one, to travel in one piece; else the list."""
-  flat = [keras.tree.flatten(batch) for batch in batches]
-  kinds = {tuple(map(_kind, leaves)) for leaves in flat}
-  if len(kinds) != 1 or not all(next(iter(kinds))):
+  """Batches of equal shapes as one, to travel in one piece.
+
+  A single batch stays as it is, in a list.
+  """
+  if len(batches) == 1:
     return batches
+  flat = [keras.tree.flatten(batch) for batch in batches]
   stacked = [_stack(leaves) for leaves in zip(*flat, strict=True)]
   return keras.tree.pack_sequence_as(batches[0], stacked)
 
@@ -165,6 +182,10 @@ def unstack(stacked: Any, number: int) -> list[Any]:
     keras.tree.pack_sequence_as(stacked, list(leaves))
     for leaves in zip(*pieces, strict=True)
   ]
+
+
+def _kinds(batch: Any) -> tuple[Any, ...]:
+  return tuple(map(_kind, keras.tree.flatten(batch)))
 
 
 def _kind(leaf: Any) -> Any:

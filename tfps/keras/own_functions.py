@@ -29,5 +29,9 @@ def _once(dataset: tf.data.Dataset) -> tf.data.Dataset:
   once = tf.data.Dataset.from_generator(
     lambda: batches, output_signature=dataset.element_spec
   )
+  options = tf.data.Options()
+  # Else it takes a batch more than it is asked for, which is not put back.
+  options.experimental_optimization.inject_prefetch = False
+  once = once.with_options(options)
   once.put_back = batches.put_back
   return once
