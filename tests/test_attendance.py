@@ -126,3 +126,24 @@ def test_a_frozen_client_is_waited_for_after_done_but_not_for_ever(world):
   world.says(_CHIEF, done=True)
   assert world.after(90) is None
   assert world.after(30) is _DONE
+
+
+def test_a_client_that_cannot_be_reached_is_told_of_at_the_second_look(
+  world, caplog
+):
+  world.says(_CHIEF)
+  world.attendance.verdict()
+  assert 'said hello, but' not in caplog.text
+  world.after(50)
+  assert caplog.text.count('chief:0 said hello, but at h:1 it is') == 1
+
+
+def test_a_client_that_is_slow_at_first_is_not_told_of(world, caplog):
+  world.states[_CHIEF] = probe.State.HUNG
+  world.says(_CHIEF)
+  world.attendance.verdict()
+  world.states[_CHIEF] = probe.State.ALIVE
+  world.after(60)
+  world.states[_CHIEF] = probe.State.HUNG
+  world.after(60)
+  assert 'said hello, but' not in caplog.text

@@ -14,6 +14,8 @@ from tfps import probe
 _LINGER_SECS = 2.0  # a client that is done still closes its connections
 _PROBE_SECS = 1.0
 _MAX_LOOK_SECS = 15.0
+_LOOKS_BEFORE_WARNING = 2  # it may be busy as it begins
+_ALIVE = probe.State.ALIVE
 
 
 class Verdict(enum.Enum):
@@ -56,6 +58,7 @@ class Attendance:
     self._clock = clock
     self._ask = ask
     self._clients: dict[cluster_lib.Task, _Client] = {}
+    self._looks_left: dict[cluster_lib.Task, int] = {}
     self._chief_done = False
     self._last_alive = clock()
     self._next_look = clock()
@@ -74,8 +77,7 @@ class Attendance:
     logging.info('%s says %s.', client.task, 'done' if done_at else 'hello')
     if message.chief:
       self._chief_done = message.done
-    if not message.done:
-      self._check_return_path(client)
+    self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
 
   def verdict(self) -> Verdict | None:
     """Why the server ends now, or None when it goes on.
@@ -86,7 +88,7 @@ class Attendance:
     if now < self._next_look:
       return None
     state = self._best_state(now)
-    if state is probe.State.ALIVE:
+    if state is _ALIVE:
       self._last_alive = now
     self._next_look = now + (0 if self._chief_done else self._pause())
     if self._chief_done and state is probe.State.DEAD:
@@ -102,18 +104,21 @@ class Attendance:
     """ALIVE if any client that may need us is; else HUNG if any is."""
     states = {probe.State.DEAD}
     for client in self._clients.values():
-      if client.may_need_us(now) and probe.State.ALIVE not in states:
+      if client.may_need_us(now) and _ALIVE not in states:
         states.add(self._state(client))
-    order = (probe.State.ALIVE, probe.State.HUNG, probe.State.DEAD)
+    order = (_ALIVE, probe.State.HUNG, probe.State.DEAD)
     return next(state for state in order if state in states)
 
   def _state(self, client: _Client) -> probe.State:
     status = self._ask(client.task, client.address, timeout_secs=_PROBE_SECS)
+    self._check_return_path(client, status.state)
     return status.state
 
-  def _check_return_path(self, client: _Client) -> None:
-    state = self._state(client)
-    if state is not probe.State.ALIVE:
+  def _check_return_path(self, client: _Client, state: probe.State) -> None:
+    """Warns, once, of a client that does not answer where it says it is."""
+    looks_left = self._looks_left.get(client.task, 0)
+    self._looks_left[client.task] = 0 if state is _ALIVE else looks_left - 1
+    if looks_left == 1 and state is not _ALIVE:
       logging.warning(
         '%s said hello, but at %s it is %r from here. Unless this changes, '
         'this server ends %g seconds from now as if the client were dead.',
