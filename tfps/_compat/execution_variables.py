@@ -1,7 +1,7 @@
 """Variables of this process that functions on other tasks have copies of."""
 
-from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 from typing import Any
 import weakref
@@ -52,11 +52,13 @@ _COPIES: Any = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def copies(variables: Iterable[ExecutionVariable]) -> Iterator[None]:
+def copies(
+  variables: Sequence[ExecutionVariable],
+) -> Iterator[list[tf.Tensor]]:
   """Within the function that is being traced, uses the worker's copies.
 
   They are there already at a worker's second execution, with the values that
-  the first one left.
+  the first one left. Gives their handles.
   """
   graph = ops.get_default_graph()
   _COPIES[graph] = {
@@ -68,7 +70,7 @@ def copies(variables: Iterable[ExecutionVariable]) -> Iterator[None]:
     for variable in variables
   }
   try:
-    yield
+    yield [_COPIES[graph][variable._unique_id] for variable in variables]
   finally:
     del _COPIES[graph]
 

@@ -1,6 +1,7 @@
 """Steps of a Keras model in one function, for a worker to execute."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import execution_variables
+from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
 
@@ -21,13 +23,17 @@ class Result:
 
   Attributes:
     metrics: what each step has added to the metrics; one row for each.
-    seeds: the seeds after it.
+    handed_on: what it leaves to the next execution.
     logs: what the last step returned, by name.
   """
 
   metrics: np.ndarray
-  seeds: np.ndarray
+  handed_on: np.ndarray
   logs: dict[str, np.ndarray]
+
+
+class NotAdditiveError(Exception):
+  """Metrics do not add up; executions have to be made anew."""
 
 
 class Executions:
@@ -52,31 +58,35 @@ class Executions:
     self._functions: dict[Any, Any] = {}
 
   def on_batches(self, num_steps: int) -> Any:
-    """A function of `num_steps` batches and of seeds.
+    """A function of `num_steps` batches and of what is handed on.
 
     The batches are one structure that `inputs.stack` made, or a list.
     """
 
-    def execute(batches: Any, seeds: Any) -> Any:
+    def execute(batches: Any, handed_on: Any) -> Any:
       if not isinstance(batches, list):
         batches = inputs.unstack(batches, num_steps)
-      return self._execute(iter(batches), num_steps, seeds)
+      return self._execute(iter(batches), num_steps, handed_on)
 
     return self._function(('batches', num_steps), execute)
 
   def on_iterator(self, num_steps: int) -> Any:
-    """A function of an iterator over batches and of seeds."""
+    """A function of an iterator over batches and of what is handed on."""
 
-    def execute(batches: Any, seeds: Any) -> Any:
-      return self._execute(batches, num_steps, seeds)
+    def execute(batches: Any, handed_on: Any) -> Any:
+      return self._execute(batches, num_steps, handed_on)
 
     return self._function(('iterator', num_steps), execute)
 
+  def forget(self) -> None:
+    """Has functions made anew, by what the state has taken note of."""
+    self._functions.clear()
+
   def result(self, fetched: Any) -> Result:
     """Makes sense of what a function returned."""
-    metrics, seeds, logs = fetched
+    metrics, handed_on, logs = fetched
     named = dict(zip(self._log_names, logs, strict=True))
-    return Result(np.asarray(metrics), np.asarray(seeds), named)
+    return Result(np.asarray(metrics), np.asarray(handed_on), named)
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
@@ -85,15 +95,35 @@ class Executions:
       )
     return self._functions[key]
 
-  def _execute(self, batches: Any, num_steps: int, seeds: Any) -> Any:
+  def _execute(self, batches: Any, num_steps: int, handed_on: Any) -> Any:
     added = []
-    with execution_variables.copies(self._state.variables):
-      self._state.begin_execution(seeds)
+    with execution_variables.copies(self._state.variables) as handles:
+      self._state.begin_execution(handed_on)
       for _ in range(num_steps):
         self._state.begin_step()
+        first = len(tf.compat.v1.get_default_graph().get_operations())
         logs = self._strategy.run(self._step_fn, args=(next(batches),))
+        self._check(handles, first)
         added.append(self._state.end_step())
       return tf.stack(added), self._state.end_execution(), self._flat(logs)
+
+  def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
+    """Makes sure that the step only adds to metrics that are to add up.
+
+    Raises:
+      NotAdditiveError: some are not, of which the state has now taken note.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    operations = graph.get_operations()[first:]
+    metrics = zip(self._state.metrics, handles, strict=False)
+    wrong = [
+      variable
+      for variable, handle in metrics
+      if not additivity.adds_up(handle, operations)
+    ]
+    if wrong:
+      self._state.chain(wrong)
+      raise NotAdditiveError
 
   def _flat(self, logs: Any) -> list[tf.Tensor]:
     """The values of logs whose names are noted."""

@@ -7,6 +7,7 @@ time goes on; whoever reads metrics waits for all of it.
 """
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
@@ -58,7 +59,7 @@ class _Scheduled:
 
   value: Any
   num_steps: int
-  seeds: list[np.ndarray]
+  handed_on: list[np.ndarray]
 
 
 class _StepFunction:
@@ -87,15 +88,16 @@ class _StepFunction:
     """
     number = self._model.steps_per_execution
     if isinstance(batches, inputs.PerWorkerBatches):
+      iterators = batches.iterators(self._coordinator)
       for size in _sizes(number):
-        iterators = batches.iterators(self._coordinator)
-        self._schedule(self._executions.on_iterator(size), iterators, size)
+        self._schedule(self._executions.on_iterator, iterators, size)
       return self._logs
     taken = inputs.take(batches, number)
     full = min(number, tf_execution.MAX_UNROLL)
     for group in inputs.group(taken, full):
-      function = self._executions.on_batches(len(group))
-      self._schedule(function, inputs.stack(group), len(group))
+      self._schedule(
+        self._executions.on_batches, inputs.stack(group), len(group)
+      )
     if not isinstance(batches, inputs.Taking):  # a single batch, of the user's
       self.drain()
     return self._logs
@@ -105,23 +107,33 @@ class _StepFunction:
     while self._under_way:
       self._take_in()
 
-  def _schedule(self, function: Any, batches: Any, num_steps: int) -> None:
+  def _schedule(
+    self, function: Callable[[int], Any], batches: Any, num_steps: int
+  ) -> None:
     limit = _IN_FLIGHT_PER_WORKER * self._coordinator.num_workers
     while len(self._under_way) >= limit:
       self._take_in()
-    seeds = self._state.take_seeds(num_steps)
-    with self._forgetting():
-      value = self._coordinator.schedule(function, args=(batches, seeds))
-    self._under_way.append(_Scheduled(value, num_steps, seeds))
-    if not self._state.knows_strides(num_steps):
+    try:
+      self._schedule_now(function(num_steps), batches, num_steps)
+    except execution.NotAdditiveError:
       self.drain()
+      self._executions.forget()
+      self._schedule_now(function(num_steps), batches, num_steps)
+    if self._state.must_wait(num_steps):
+      self.drain()
+
+  def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:
+    handed_on = self._state.hand_on(num_steps)
+    with self._forgetting():
+      value = self._coordinator.schedule(function, args=(batches, handed_on))
+    self._under_way.append(_Scheduled(value, num_steps, handed_on))
 
   def _take_in(self) -> None:
     """Takes in the result of the oldest execution."""
     oldest = self._under_way.popleft()
     with self._forgetting():
       result = self._executions.result(self._coordinator.fetch(oldest.value))
-    self._state.learn_strides(oldest.num_steps, oldest.seeds, result.seeds)
+    self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
     self._state.add(result.metrics)
     self._logs.clear()
     self._logs.update(self._merged(result.logs))
@@ -131,6 +143,8 @@ class _StepFunction:
     """After an error nothing is under way, so that another `fit` can begin."""
     try:
       yield
+    except execution.NotAdditiveError:
+      raise
     except BaseException:
       self._under_way.clear()
       self._coordinator.cancel()

@@ -3,6 +3,11 @@
 A worker's execution begins each step with metrics at zero, and hands back what
 each step has added. The chief adds these up in the order of the steps, as a
 single process would, so that the result does not depend on who did them.
+
+Metrics that do not add up, such as a maximum, are handed on from one execution
+to the next instead, and so are the states of seeds. How far an execution takes
+seeds can be foretold; what it makes of such metrics cannot, so that executions
+then have to wait for one another.
 """
 
 from collections.abc import Sequence
@@ -20,22 +25,39 @@ class State:
 
   Args:
     model: a built model.
+
+  Attributes:
+    metrics: those that add up.
+    chained: metrics that do not.
+    seeds: the states of seed generators.
   """
 
   def __init__(self, model: keras.Model) -> None:
     self.metrics = _local(v for m in model.metrics for v in m.variables)
+    self.chained: list[tf.Variable] = []
     self.seeds = _local(model.variables)
     self._strides: dict[int, list[np.ndarray]] = {}
 
   @property
   def variables(self) -> list[tf.Variable]:
-    return [*self.metrics, *self.seeds]
+    return [*self.metrics, *self.handed_on]
+
+  @property
+  def handed_on(self) -> list[tf.Variable]:
+    """What one execution leaves to the next."""
+    return [*self.chained, *self.seeds]
+
+  def chain(self, variables: Sequence[tf.Variable]) -> None:
+    """Takes note that metrics do not add up."""
+    chained = {id(variable) for variable in variables}
+    self.metrics = [v for v in self.metrics if id(v) not in chained]
+    self.chained.extend(variables)
 
   # Within an execution.
 
-  def begin_execution(self, seeds: Sequence[tf.Tensor]) -> None:
-    """Gives the copies of the seeds their values."""
-    for variable, value in zip(self.seeds, seeds, strict=True):
+  def begin_execution(self, handed_on: Sequence[tf.Tensor]) -> None:
+    """Gives the copies of what is handed on their values."""
+    for variable, value in zip(self.handed_on, handed_on, strict=True):
       variable.assign(value)
 
   def begin_step(self) -> None:
@@ -48,50 +70,54 @@ class State:
     return _pack([variable.read_value() for variable in self.metrics])
 
   def end_execution(self) -> tf.Tensor:
-    """The seeds as the execution leaves them, as one vector."""
-    return _pack([variable.read_value() for variable in self.seeds])
+    """What is handed on, as one vector."""
+    return _pack([variable.read_value() for variable in self.handed_on])
 
   # In the chief.
 
-  def take_seeds(self, num_steps: int) -> list[np.ndarray]:
-    """Seeds for the next execution, which no other execution gets.
+  def hand_on(self, num_steps: int) -> list[np.ndarray]:
+    """Values for the next execution; seeds that no other execution gets."""
+    values = [variable.numpy() for variable in self.handed_on]
+    if self.seeds and num_steps in self._strides:
+      seeds = values[len(self.chained) :]
+      self._assign_seeds(_add(seeds, self._strides[num_steps]))
+    return values
 
-    They are where a single process would be by then, once an execution of as
-    many steps has shown how far it takes them.
-    """
-    seeds = [variable.numpy() for variable in self.seeds]
-    strides = self._strides.get(num_steps)
-    if strides is not None:
-      for variable, seed, stride in zip(
-        self.seeds, seeds, strides, strict=True
-      ):
-        variable.assign(seed + stride)
-    return seeds
+  def must_wait(self, num_steps: int) -> bool:
+    """Whether the next execution needs the result of one of so many steps."""
+    seeds_are_known = not self.seeds or num_steps in self._strides
+    return bool(self.chained) or not seeds_are_known
 
-  def knows_strides(self, num_steps: int) -> bool:
-    """Whether an execution of so many steps has been seen to its end."""
-    return not self.seeds or num_steps in self._strides
-
-  def learn_strides(
+  def take_back(
     self, num_steps: int, before: list[np.ndarray], after: np.ndarray
   ) -> None:
-    """Learns from an execution how far it takes the seeds."""
-    if not self.knows_strides(num_steps):
-      values = _unpack(after, self.seeds)
-      self._strides[num_steps] = [
-        value - seed for value, seed in zip(values, before, strict=True)
-      ]
-      for variable, value in zip(self.seeds, values, strict=True):
-        variable.assign(value)
+    """Takes in what an execution has made of what was handed on."""
+    values = _unpack(after, self.handed_on)
+    number = len(self.chained)
+    for variable, value in zip(self.chained, values[:number], strict=True):
+      variable.assign(value)
+    if num_steps not in self._strides:
+      old, new = before[number:], values[number:]
+      self._strides[num_steps] = [n - o for n, o in zip(new, old, strict=True)]
+      self._assign_seeds(new)
 
   def add(self, steps: np.ndarray) -> None:
     """Adds what steps have added to the metrics, one after another."""
     totals = [variable.numpy() for variable in self.metrics]
     for step in steps:
-      for i, value in enumerate(_unpack(step, self.metrics)):
-        totals[i] = totals[i] + value
+      totals = _add(totals, _unpack(step, self.metrics))
     for variable, total in zip(self.metrics, totals, strict=True):
       variable.assign(total)
+
+  def _assign_seeds(self, values: Sequence[np.ndarray]) -> None:
+    for variable, value in zip(self.seeds, values, strict=True):
+      variable.assign(value)
+
+
+def _add(
+  terms: Sequence[np.ndarray], others: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+  return [term + other for term, other in zip(terms, others, strict=True)]
 
 
 def _local(variables: Any) -> list[tf.Variable]:
