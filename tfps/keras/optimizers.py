@@ -1,0 +1,301 @@
+"""Keras' optimizers, whose work the ps does.
+
+An optimizer of Keras' own is served by a rule of `tfps.updates`: what it does
+to one variable is atomic, whoever else updates that, and slots never leave the
+ps. Any other optimizer computes by its own `update_step`, on the ps, too, as
+long as the variable is not in shards.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps import sharded
+from tfps.keras import served_optimizers
+from tfps.updates import adam_rules
+from tfps.updates import applying
+from tfps.updates import locks
+from tfps.updates import rules
+
+Own = Callable[..., Any]  # Keras' own method
+
+
+def lazy(optimizer: Any) -> Any:
+  """Has an optimizer leave rows alone that a batch does not look up.
+
+  By default an embedding's rows change even then: their momentum goes on, and
+  decays. That is the optimizer's formula, and takes time by the size of the
+  table. A lazy optimizer treats rows without a gradient as if that step had
+  not been, slots and weight decay included. It is faster and learns something
+  else; see `LazyAdam` of TensorFlow Addons, or `torch.optim.SparseAdam`.
+
+  It makes no difference to gradients of whole variables, nor to optimizers
+  without a rule.
+
+  Args:
+    optimizer: of Keras' own.
+
+  Returns:
+    The same optimizer. Its config does not say that it is lazy.
+  """
+  optimizer.tfps_lazy = True
+  return optimizer
+
+
+def update(
+  own: Own,
+  optimizer: Any,
+  distribution: Any,
+  grads_and_vars: Sequence[tuple[Any, Any]],
+  learning_rate: Any,
+) -> None:
+  """Updates variables and slots."""
+  served = served_optimizers.serve(optimizer)
+  if served is not None:
+    updates = [
+      update
+      for gradient, variable in grads_and_vars
+      for update in _updates(optimizer, served, gradient, variable)
+    ]
+    applying.apply(updates, _step(optimizer, learning_rate))
+    return
+  for gradient, variable in grads_and_vars:
+    gradient = applying.with_distinct_rows(gradient)
+    if isinstance(variable, sharded.ShardedVariable):
+      # It need not work row by row, so it gets all shards in one.
+      optimizer.update_step(gradient, variable, learning_rate)
+    else:
+      own(distribution, [(gradient, variable)], learning_rate)
+
+
+def update_by_nadam(own: Own, optimizer: Any, *args: Any) -> None:
+  """Multiplies the product of momenta by this step's, then updates."""
+  del own
+  product = optimizer._u_product.value
+
+  def multiply(count: tf.Tensor) -> list[Any]:
+    factor = adam_rules.momentum_factor(tf.cast(count, product.dtype))
+    value = applying.read(product) * optimizer.beta_1 * factor
+    return [applying.write(product, value)]
+
+  locks.run([locks.Job(product, multiply, [_count(optimizer)])])
+  keras.optimizers.Optimizer._backend_update_step(optimizer, *args)
+
+
+def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
+  """Shrinks the weights, unless that is part of the update."""
+  del own
+  if optimizer.weight_decay is None or served_optimizers.serve(optimizer):
+    return
+  rate = _here(optimizer.learning_rate)
+
+  def decay(shard: Any, rate: tf.Tensor) -> list[Any]:
+    rate = tf.cast(rate, shard.dtype)
+    return applying.decay(shard, optimizer.weight_decay, rate)
+
+  locks.run(
+    locks.Job(shard, functools.partial(decay, shard), [rate])
+    for variable in map(_value, variables)
+    if optimizer._use_weight_decay(variable)
+    for shard in _shards(variable)
+  )
+
+
+def update_averages(
+  own: Own, optimizer: Any, trainable_variables: Sequence[Any]
+) -> None:
+  """Has the moving averages of weights follow them."""
+  del own
+  if not optimizer.use_ema:
+    return
+
+  def follow(shard: Any, average: Any, is_later: tf.Tensor) -> list[Any]:
+    momentum = tf.cast(is_later, shard.dtype) * optimizer.ema_momentum
+    kept = momentum * applying.read(average)
+    value = kept + (1 - momentum) * applying.read(shard)
+    return [applying.write(average, value)]
+
+  is_later = tf.not_equal(_here(optimizer.iterations), 0)
+  locks.run(
+    locks.Job(shard, functools.partial(follow, shard, average), [is_later])
+    for shard, average in _averaged(optimizer, trainable_variables)
+  )
+
+
+def use_averages(
+  own: Own, optimizer: Any, trainable_variables: Sequence[Any]
+) -> None:
+  """Gives weights the values of their moving averages."""
+  del own
+
+  def overwrite(shard: Any, average: Any) -> list[Any]:
+    return [applying.write(shard, applying.read(average))]
+
+  locks.run(
+    locks.Job(shard, functools.partial(overwrite, shard, average))
+    for shard, average in _averaged(optimizer, trainable_variables)
+  )
+
+
+def apply_gradients(
+  own: Own,
+  optimizer: Any,
+  gradients: Sequence[Any],
+  trainable_variables: Sequence[Any],
+) -> None:
+  """Accumulates gradients, and applies them when it is time.
+
+  Workers add to what the ps has accumulated, and one takes it all. What another
+  adds meanwhile counts for the next time.
+  """
+  steps = optimizer.gradient_accumulation_steps
+  if not steps:
+    own(gradients, trainable_variables)
+    return
+  accumulators = [
+    _value(optimizer._accumulated_gradients[optimizer._get_variable_index(v)])
+    for v in trainable_variables
+  ]
+
+  def apply() -> None:
+    taken = [
+      (tf.convert_to_tensor(gradient) + accumulated) / steps
+      for gradient, accumulated in zip(
+        gradients, _take(accumulators), strict=True
+      )
+    ]
+    optimizer._apply_weight_decay(trainable_variables)
+    optimizer._backend_update_step(
+      optimizer._clip_gradients(taken),
+      trainable_variables,
+      optimizer.learning_rate,
+    )
+
+  def accumulate() -> None:
+    for variable, gradient in zip(accumulators, gradients, strict=True):
+      _add(variable, gradient)
+
+  is_time = (optimizer._iterations + 1) % steps == 0
+  keras.ops.cond(is_time, apply, accumulate)
+  _average(optimizer)
+
+
+def _average(optimizer: Any) -> None:
+  # Here Keras does so, too.
+  if not optimizer.use_ema:
+    return
+  variables = optimizer._trainable_variables
+  optimizer._update_model_variables_moving_average(variables)
+  if optimizer.ema_overwrite_frequency:
+    keras.ops.cond(
+      (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
+      lambda: optimizer._overwrite_model_variables_with_average_value(
+        variables
+      ),
+      lambda: None,
+    )
+
+
+def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
+  """What has accumulated, and does so no longer."""
+  taken: dict[int, tf.Tensor] = {}
+
+  def take(shard: Any) -> list[Any]:
+    value = taken[id(shard)] = applying.read(shard)
+    handle = shard.handle
+    return [tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)]
+
+  locks.run(
+    locks.Job(shard, functools.partial(take, shard))
+    for variable in accumulators
+    for shard in _shards(variable)
+  )
+  return [
+    tf.concat([taken[id(shard)] for shard in _shards(variable)], axis=0)
+    if isinstance(variable, sharded.ShardedVariable)
+    else taken[id(variable)]
+    for variable in accumulators
+  ]
+
+
+def _add(variable: Any, gradient: Any) -> None:
+  gradient = applying.with_distinct_rows(gradient)
+  for shard, own in zip(
+    _shards(variable), _split(variable, gradient), strict=True
+  ):
+    # In either way one operation does it.
+    if isinstance(own, tf.IndexedSlices):
+      shard.scatter_nd_add(own.indices[:, tf.newaxis], own.values)
+    else:
+      shard.assign_add(own)
+
+
+def _updates(
+  optimizer: Any, served: served_optimizers.Served, gradient: Any, variable: Any
+) -> Iterator[applying.Update]:
+  index = optimizer._get_variable_index(variable)
+  slots = [_shards(_value(variables[index])) for variables in served.slots]
+  decay = None
+  if optimizer.weight_decay and optimizer._use_weight_decay(variable):
+    decay = optimizer.weight_decay
+  for shard, own, *own_slots in zip(
+    _shards(variable), _split(variable, gradient), *slots, strict=True
+  ):
+    yield applying.Update(
+      served.rule,
+      shard,
+      own_slots,
+      own,
+      decay=decay,
+      lazy=getattr(optimizer, 'tfps_lazy', False),
+    )
+
+
+def _step(optimizer: Any, learning_rate: Any) -> rules.Step:
+  product = getattr(optimizer, '_u_product', None)
+  return rules.Step(
+    _here(learning_rate),
+    _count(optimizer),
+    1.0 if product is None else _here(product),
+  )
+
+
+def _count(optimizer: Any) -> tf.Tensor:
+  return _here(optimizer.iterations) + 1
+
+
+def _here(value: Any) -> tf.Tensor:
+  """A number on the worker, from where it goes to each ps that needs it."""
+  return tf.identity(tf.convert_to_tensor(value))
+
+
+def _averaged(
+  optimizer: Any, trainable_variables: Sequence[Any]
+) -> Iterator[tuple[Any, Any]]:
+  """Variables or shards, each with its moving average."""
+  for variable, average in zip(
+    trainable_variables, optimizer._model_variables_moving_average, strict=True
+  ):
+    if average is not None:
+      yield from zip(
+        _shards(_value(variable)), _shards(_value(average)), strict=True
+      )
+
+
+def _value(variable: Any) -> Any:
+  return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _shards(variable: Any) -> Sequence[Any]:
+  is_sharded = isinstance(variable, sharded.ShardedVariable)
+  return variable.variables if is_sharded else [variable]
+
+
+def _split(variable: Any, gradient: Any) -> list[Any]:
+  is_sharded = isinstance(variable, sharded.ShardedVariable)
+  return variable.split(gradient) if is_sharded else [gradient]
