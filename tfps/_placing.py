@@ -10,6 +10,7 @@ from tfps import sharded
 from tfps import variable_types
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
+from tfps._compat import keras_optimizers
 from tfps._compat import keras_trainer
 from tfps._compat import strategy as compat
 
@@ -28,6 +29,7 @@ class Extended(compat.Extended):
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
     keras_compat.add_on_ps()
     keras_compat.look_up_on_ps()
+    keras_optimizers.take_part()
     keras_trainer.take_part()
     if self._is_local(kwargs):
       return self._create_local(next_creator, **kwargs)

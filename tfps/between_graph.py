@@ -32,6 +32,7 @@ from tfps import presence as presence_lib
 from tfps import probe
 from tfps import replica_loop
 from tfps import server as server_lib
+from tfps import sharded
 from tfps import shared_variables
 from tfps import training_loop
 from tfps import worker_input
@@ -72,6 +73,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   # What Keras' trainer asks for input; see `_compat.keras_trainer`.
   keras_functions = 'tfps.keras.own_functions'
+
+  # What Keras' optimizers have gradients applied by; see
+  # `_compat.keras_optimizers`.
+  keras_optimizers = 'tfps.keras.optimizers'
 
   def __init__(
     self,
@@ -252,6 +257,8 @@ class _Extended(_placing.Extended):
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
     owner = kwargs.get('colocate_with')
+    if isinstance(owner, sharded.ShardedVariable):
+      return False
     if kwargs.get('per_worker_variable'):
       return True
     if owner is not None:

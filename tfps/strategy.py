@@ -59,6 +59,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   # `_compat.keras_trainer`.
   keras_functions = 'tfps.keras.functions'
 
+  # And the one that Keras' optimizers have gradients applied by; see
+  # `_compat.keras_optimizers`.
+  keras_optimizers = 'tfps.keras.optimizers'
+
   def __init__(
     self,
     cluster: Any,

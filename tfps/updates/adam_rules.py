@@ -62,8 +62,8 @@ class Nadam(rules.Rule):
     value, momentum, velocity = old
     beta_1 = tf.constant(self.beta_1, value.dtype)
     beta_2 = tf.constant(self.beta_2, value.dtype)
-    now = scheduled_momentum(beta_1, step.count)
-    soon = scheduled_momentum(beta_1, step.count + 1)
+    now = beta_1 * momentum_factor(step.count)
+    soon = beta_1 * momentum_factor(step.count + 1)
     momentum = momentum + (gradient - momentum) * (1 - beta_1)
     velocity = velocity + (tf.square(gradient) - velocity) * (1 - beta_2)
     ahead = soon * momentum / (1 - step.product * soon)
@@ -72,9 +72,9 @@ class Nadam(rules.Rule):
     return [value - ahead * step.rate / below, momentum, velocity]
 
 
-def scheduled_momentum(beta_1: Any, count: tf.Tensor) -> tf.Tensor:
-  """Nadam's momentum at a step."""
-  return beta_1 * (1.0 - 0.5 * tf.pow(tf.constant(0.96, count.dtype), count))
+def momentum_factor(count: tf.Tensor) -> tf.Tensor:
+  """By what Nadam's momentum is beta_1 at a step."""
+  return 1.0 - 0.5 * tf.pow(tf.constant(0.96, count.dtype), count)
 
 
 @dataclasses.dataclass(frozen=True)

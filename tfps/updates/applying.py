@@ -1,7 +1,5 @@
 """Has the ps apply gradients to the variables that it holds."""
 
-import collections
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
@@ -50,47 +48,54 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
     updates: of any variables.
     step: common to them all.
   """
-  updates = [_with_plain_gradient(update) for update in updates]
-  rest = [update for update in updates if not _runs_alone(update, step)]
-  for device, own in by_device(rest, lambda update: update.variable).items():
-    locks.exclusively(
-      device,
-      functools.partial(_apply_all, own),
-      [step, [update.gradient for update in own]],
-    )
+  waiting = []
+  for update in updates:
+    gradient = tf.cast(update.gradient, update.variable.dtype)
+    gradient = with_distinct_rows(gradient)
+    if not _runs_alone(update, step, gradient):
+      job = functools.partial(_apply, update)
+      waiting.append(locks.Job(update.variable, job, (step, gradient)))
+  locks.run(waiting)
 
 
-def by_device(
-  items: Iterable[Any], variable_of: Callable[[Any], Any]
-) -> dict[str, list[Any]]:
-  """The items by the device of the variable that belongs to each."""
-  found = collections.defaultdict(list)
-  for item in items:
-    found[variable_of(item).device].append(item)
-  return found
-
-
-def _with_plain_gradient(update: Update) -> Update:
-  gradient = tf.cast(update.gradient, update.variable.dtype)
-  if isinstance(gradient, tf.IndexedSlices):
-    gradient = _sum_rows(gradient)
-  return dataclasses.replace(update, gradient=gradient)
-
-
-def _sum_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-  """Names each row once."""
+def with_distinct_rows(gradient: Any) -> Any:
+  """The same gradient, naming each row once if it names rows."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
   rows, positions = tf.unique(gradient.indices)
   values = tf.math.unsorted_segment_sum(
     gradient.values, positions, tf.size(rows)
   )
-  return tf.IndexedSlices(values, rows)
+  return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def _runs_alone(update: Update, step: rules.Step) -> bool:
+def decay(variable: Any, factor: float, rate: tf.Tensor) -> list[Any]:
+  """Shrinks weights; for a job."""
+  value = read(variable)
+  change = value * tf.constant(factor, value.dtype) * rate
+  return [
+    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)
+  ]
+
+
+def read(variable: Any) -> tf.Tensor:
+  """A variable's value; for a job."""
+  return tf.raw_ops.ReadVariableOp(
+    resource=variable.handle, dtype=variable.dtype
+  )
+
+
+def write(variable: Any, value: tf.Tensor) -> Any:
+  """Sets a variable's value; for a job."""
+  return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _runs_alone(update: Update, step: rules.Step, gradient: Any) -> bool:
   if update.lazy or update.decay is not None:
     return False
   with tf.device(update.variable.device):
-    return _run_kernel(update, step, update.gradient) is not None
+    step = step.cast(update.variable.dtype)
+    return _run_kernel(update, step, gradient) is not None
 
 
 def _run_kernel(
@@ -98,56 +103,31 @@ def _run_kernel(
 ) -> list[Any] | None:
   if not update.rule.keeps_rows:
     gradient = _dense(gradient, update.variable)
-  step = step.cast(update.variable.dtype)
   return update.rule.run_kernel(step, gradient, update.variables)
 
 
 def _dense(gradient: Any, variable: Any) -> tf.Tensor:
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
-  shape = tf.constant(variable.shape.as_list(), gradient.indices.dtype)
-  return tf.scatter_nd(gradient.indices[:, tf.newaxis], gradient.values, shape)
+  rows = gradient.indices[:, tf.newaxis]
+  shape = tf.constant(variable.shape.as_list(), rows.dtype)
+  return tf.scatter_nd(rows, gradient.values, shape)
 
 
-def _apply_all(
-  updates: Sequence[Update], step: rules.Step, gradients: Sequence[Any]
-) -> list[Any]:
-  operations: list[Any] = []
-  for update, gradient in zip(updates, gradients, strict=True):
-    own = step.cast(update.variable.dtype)
-    operations += _apply_one(update, own, gradient)
-  return operations
-
-
-def _apply_one(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
-  is_sparse = isinstance(gradient, tf.IndexedSlices)
-  if is_sparse and update.lazy:
+def _apply(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
+  step = step.cast(update.variable.dtype)
+  has_rows = isinstance(gradient, tf.IndexedSlices)
+  if has_rows and update.lazy:
     return _apply_to_rows(update, step, gradient, decay=update.decay)
-  operations = decayed(update.variable, update.decay, step.rate)
+  decayed = []
+  if update.decay is not None:
+    decayed = decay(update.variable, update.decay, step.rate)
   kernel = _run_kernel(update, step, gradient)
   if kernel is not None:
-    return operations + kernel
-  if is_sparse and update.rule.keeps_rows:
-    return operations + _apply_to_rows(update, step, gradient, decay=None)
-  return operations + _apply_to_all(update, step, gradient)
-
-
-def decayed(variable: Any, decay: float | None, rate: tf.Tensor) -> list[Any]:
-  """Shrinks weights, in a lock."""
-  if decay is None:
-    return []
-  value = read(variable)
-  change = value * tf.constant(decay, value.dtype) * rate
-  return [
-    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)
-  ]
-
-
-def read(variable: Any) -> tf.Tensor:
-  """A variable's value, of an ordinary variable or a strategy's."""
-  return tf.raw_ops.ReadVariableOp(
-    resource=variable.handle, dtype=variable.dtype
-  )
+    return decayed + kernel
+  if has_rows and update.rule.keeps_rows:
+    return decayed + _apply_to_rows(update, step, gradient, decay=None)
+  return decayed + _apply_to_all(update, step, gradient)
 
 
 def _apply_to_all(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
@@ -155,8 +135,7 @@ def _apply_to_all(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
   old = [read(variable) for variable in update.variables]
   new = update.rule.new_values(step, gradient, old)
   return [
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-    for variable, value in zip(update.variables, new, strict=True)
+    write(v, value) for v, value in zip(update.variables, new, strict=True)
   ]
 
 

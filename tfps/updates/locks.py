@@ -1,40 +1,74 @@
-"""A lock on a device, for several operations that must not be interrupted.
+"""Work on variables that nobody else's work may interrupt.
 
-`tf.CriticalSection` refuses to enter one variable's section twice in a
+Each device has one lock, which is taken once for all variables that a step
+works on there. `tf.CriticalSection` refuses to enter a section twice in one
 function, as several steps in one function do.
 """
 
+import collections
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import locks as compat
+
 _NAME = 'tfps_updates'
 
 
-def exclusively(
-  device: str, fn: Callable[..., Sequence[Any]], inputs: Sequence[Any]
-) -> None:
-  """Calls a function while no other such call on the device is in progress.
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """Work on a variable.
 
-  The device's task holds the lock, and only once all inputs have come. So a
-  worker that is slow, frozen or dead does not hold up the others.
-
-  Args:
-    device: where the function's operations go.
+  Attributes:
+    variable: whose device does it.
     fn: gets the inputs on that device and needs nothing else from elsewhere;
-      returns the operations to wait for, which are None in eager mode.
+      returns its last operations, which are None in eager mode.
     inputs: structures of tensors, from anywhere.
   """
-  with tf.device(device):
-    here = tf.nest.map_structure(tf.identity, inputs, expand_composites=True)
-    mutex = tf.raw_ops.MutexV2(shared_name=_NAME)
-    arrived = tf.nest.flatten(here, expand_composites=True)
-    with tf.control_dependencies(arrived):
-      lock = tf.raw_ops.MutexLock(mutex=mutex)
-    with tf.control_dependencies([lock]):
-      last = fn(*here)
-    with tf.control_dependencies([op for op in last if op is not None]):
-      # The lock is held for as long as its tensor is needed.
-      tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+  variable: Any
+  fn: Callable[..., Sequence[Any]]
+  inputs: Sequence[Any] = ()
+
+
+def run(jobs: Iterable[Job]) -> None:
+  """Does jobs while no others are done on their devices.
+
+  A device takes its lock once all inputs have come. So a worker that is slow,
+  frozen or dead does not hold up the others.
+  """
+  compat.let_devices_go_on()
+  by_device = collections.defaultdict(list)
+  for job in jobs:
+    by_device[job.variable.device].append(job)
+  for device, own in by_device.items():
+    with tf.device(device):
+      _run_here(own)
+
+
+def _run_here(jobs: Sequence[Job]) -> None:
+  inputs = tf.nest.map_structure(
+    tf.identity, [list(job.inputs) for job in jobs], expand_composites=True
+  )
+  mutex = tf.raw_ops.MutexV2(shared_name=_NAME)
+  # In a function these come after whatever it has done to the variables before,
+  # which may itself have needed the lock.
+  before = [
+    tf.raw_ops.VarIsInitializedOp(resource=job.variable.handle) for job in jobs
+  ]
+  with tf.control_dependencies([*_tensors(inputs), *before]):
+    lock = tf.raw_ops.MutexLock(mutex=mutex)
+  with tf.control_dependencies([lock]):
+    last = [job.fn(*own) for job, own in zip(jobs, inputs, strict=True)]
+  with tf.control_dependencies(_tensors(last)):
+    # The lock is held for as long as its tensor is needed.
+    tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+
+def _tensors(structure: Any) -> list[Any]:
+  flat = tf.nest.flatten(structure, expand_composites=True)
+  return [value for value in flat if value is not None]

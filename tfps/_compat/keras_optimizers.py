@@ -1,0 +1,62 @@
+"""Where Keras' optimizers let our strategies apply gradients.
+
+Keras' own code reads a variable's slots, computes and writes, so that workers
+undo each other's updates, and does some of it on the worker.
+
+A strategy that wants to do it otherwise names a module as `keras_optimizers`,
+with the functions below. Each gets Keras' own method, the optimizer and what
+that method takes. Optimizers of any other strategy, and of none, go Keras' own
+way.
+"""
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+# By the methods that they replace.
+_FUNCTIONS = {
+  '_backend_apply_gradients': 'apply_gradients',
+  '_distributed_tf_update_step': 'update',
+  '_apply_weight_decay': 'decay_weights',
+  '_update_model_variables_moving_average': 'update_averages',
+  '_overwrite_model_variables_with_average_value': 'use_averages',
+}
+
+
+def take_part() -> None:
+  """Replaces methods of Keras' optimizers, once Keras is imported."""
+  if 'keras' in sys.modules:
+    _replace_methods()
+
+
+@functools.cache
+def _replace_methods() -> None:
+  from keras.src.backend.tensorflow import optimizer
+  from keras.src.optimizers import nadam
+
+  for method, function in _FUNCTIONS.items():
+    _replace(optimizer.TFOptimizer, method, function)
+  # It has one more variable, which all workers multiply.
+  _replace(nadam.Nadam, '_backend_update_step', 'update_by_nadam')
+
+
+def _replace(owner: Any, name: str, function: str) -> None:
+  theirs = getattr(owner, name)
+
+  @functools.wraps(theirs)
+  def dispatch(self: Any, *args: Any) -> Any:
+    own = functools.partial(theirs, self)
+    module = _module(self._distribution_strategy)
+    return getattr(module, function)(own, self, *args) if module else own(*args)
+
+  setattr(owner, name, dispatch)
+
+
+def _module(strategy: Any) -> Any:
+  """The module that a strategy names, or None."""
+  name = getattr(strategy, 'keras_optimizers', None)
+  # With several replicas a worker, Keras merges their gradients first.
+  if name is None or strategy.num_replicas_in_sync > 1:
+    return None
+  return importlib.import_module(name)
