@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras import versions
 import tfps
 from tfps import partitioners
 
@@ -80,6 +81,15 @@ _GRADIENTS = [
 ]
 _CASES = {**_ALL, **_OPTIONS}
 
+# Since when there are these, and work in a single process.
+_SINCE = {'Muon': (3, 13), 'ScheduleFreeAdamW': (3, 14), 'multi': (3, 15)}
+
+
+def _case(name):
+  return pytest.param(
+    name, marks=versions.needs_keras(*_SINCE.get(name, (3, 10)))
+  )
+
 
 def _coordinated(cluster, partitioner):
   strategy = tfps.ParameterServerStrategy(cluster, partitioner)
@@ -141,7 +151,7 @@ def _values_in_one_process(name):
   return _train(tf.function, *_made(_CASES[name]))
 
 
-@pytest.mark.parametrize('name', _CASES)
+@pytest.mark.parametrize('name', map(_case, _CASES))
 def test_values_are_those_of_one_process(training, name):
   strategy, function = training
   with strategy.scope():
