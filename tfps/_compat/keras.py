@@ -109,6 +109,9 @@ def _replace_additions() -> None:
       own = self._value
       if stateless_scope.in_stateless_scope() or not _is_on_ps(own):
         return theirs(self, value)
+      if isinstance(value, int | float) and own.shape.rank == 0:
+        with tf.device(own.device):  # a number is made where it is added
+          return getattr(own, name)(tf.constant(value, own.dtype))
       return getattr(own, name)(self._convert_to_tensor(value, own.dtype))
 
     setattr(backend.Variable, name, ours)

@@ -17,6 +17,7 @@ class Adam(rules.Rule):
   beta_1: float
   beta_2: float
   epsilon: float
+  counts = True
 
   def new_values(self, step: Step, gradient: tf.Tensor, old: Values) -> Values:
     value, momentum, velocity, *largest = old
@@ -40,6 +41,7 @@ class Adamax(rules.Rule):
   beta_1: float
   beta_2: float
   epsilon: float
+  counts = True
 
   def new_values(self, step: Step, gradient: tf.Tensor, old: Values) -> Values:
     value, momentum, largest = old
@@ -57,6 +59,7 @@ class Nadam(rules.Rule):
   beta_1: float
   beta_2: float
   epsilon: float
+  counts = True
 
   def new_values(self, step: Step, gradient: tf.Tensor, old: Values) -> Values:
     value, momentum, velocity = old

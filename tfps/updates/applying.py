@@ -1,5 +1,6 @@
 """Has the ps apply gradients to the variables that it holds."""
 
+import collections
 from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
@@ -9,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import locks
+from tfps.updates import moving
 from tfps.updates import rules
 
 
@@ -48,14 +50,33 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
     updates: of any variables.
     step: common to them all.
   """
-  waiting = []
+  by_device = collections.defaultdict(list)
   for update in updates:
-    gradient = tf.cast(update.gradient, update.variable.dtype)
-    gradient = with_distinct_rows(gradient)
-    if not _runs_alone(update, step, gradient):
-      job = functools.partial(_apply, update)
-      waiting.append(locks.Job(update.variable, job, (step, gradient)))
+    by_device[update.variable.device].append(update)
+  waiting = []
+  for device, own in by_device.items():
+    inputs = moving.move(_inputs(own, step), device)
+    for update, (own_step, gradient) in zip(own, inputs, strict=True):
+      if not _runs_alone(update, own_step, gradient):
+        job = functools.partial(_apply, update)
+        waiting.append(locks.Job(update.variable, job, (own_step, gradient)))
   locks.run(waiting)
+
+
+def _inputs(
+  updates: Sequence[Update], step: rules.Step
+) -> list[tuple[rules.Step, Any]]:
+  """What each update needs, in the type of its variable."""
+  steps = {
+    dtype: step.cast(dtype) for dtype in {u.variable.dtype for u in updates}
+  }
+  return [
+    (
+      update.rule.needed(steps[update.variable.dtype]),
+      with_distinct_rows(tf.cast(update.gradient, update.variable.dtype)),
+    )
+    for update in updates
+  ]
 
 
 def with_distinct_rows(gradient: Any) -> Any:
@@ -94,7 +115,6 @@ def _runs_alone(update: Update, step: rules.Step, gradient: Any) -> bool:
   if update.lazy or update.decay is not None:
     return False
   with tf.device(update.variable.device):
-    step = step.cast(update.variable.dtype)
     return _run_kernel(update, step, gradient) is not None
 
 
@@ -115,7 +135,6 @@ def _dense(gradient: Any, variable: Any) -> tf.Tensor:
 
 
 def _apply(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
-  step = step.cast(update.variable.dtype)
   has_rows = isinstance(gradient, tf.IndexedSlices)
   if has_rows and update.lazy:
     return _apply_to_rows(update, step, gradient, decay=update.decay)

@@ -47,9 +47,15 @@ class Rule:
   Attributes:
     keeps_rows: whether rows without a gradient stay as they are, so that only
       the others need work.
+    counts: whether it looks at more of a step than the rate.
   """
 
   keeps_rows = False
+  counts = False
+
+  def needed(self, step: Step) -> Step:
+    """The step, with no tensors in it but those that the rule looks at."""
+    return step if self.counts else Step(step.rate, 0)
 
   def new_values(self, step: Step, gradient: tf.Tensor, old: Values) -> Values:
     """The new values of the variable and its slots, in that order."""
