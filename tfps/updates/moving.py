@@ -22,7 +22,7 @@ def move(structure: Any, device: str) -> Any:
     device: where they are needed.
   """
   flat = tf.nest.flatten(structure, expand_composites=True)
-  moved = {}
+  moved: dict[int, tf.Tensor] = {}
   for tensors in _small_by_type(flat):
     moved.update(zip(map(id, tensors), _together(tensors, device), strict=True))
   with tf.device(device):
