@@ -11,8 +11,20 @@ from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
   ParameterServerStrategyV2,
 )
+from tensorflow.python.eager import context
 
+from tfps import testing
 from tfps._compat import coordinator as compat
+
+
+@pytest.fixture(scope='module')
+def coordinator():
+  """TensorFlow's own, of a strategy of TensorFlow's own."""
+  with testing.InProcessCluster(num_workers=1, num_ps=1) as servers:
+    strategy = tf.distribute.ParameterServerStrategy(servers.cluster.resolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    yield coordinator
+    coordinator._cluster.stop()
 
 
 def make_queue(num_closures):
@@ -62,6 +74,30 @@ SOURCES = {
     values.RemoteValueImpl.__init__,
     'self._status_available_event = threading.Event()',
   ),
+  'what cancels closures waits for those in flight, then drains': (
+    cc._CoordinatedClosureQueue._cancel_all_closures,
+    'self._no_inflight_closure_condition.wait()',
+  ),
+  'puts wait for a free slot under this lock': (
+    cc._CoordinatedClosureQueue.put,
+    'with self._put_wait_lock, self._queue_lock:',
+  ),
+  'the loop of the handler takes this for its end': (
+    cc.WorkerPreemptionHandler.stop,
+    'self._should_preemption_thread_run = False',
+  ),
+  'the loop of the handler waits for this': (
+    cc.WorkerPreemptionHandler._preemption_handler,
+    'self._cluster_due_for_update_or_finish.wait()',
+  ),
+  'a lost worker hands its closure to this method': (
+    cc.Worker._process_closure,
+    'self._on_closure_failure(',
+  ),
+  'a resource is made again when its worker is back': (
+    cc.Worker.create_resource,
+    'self._register_and_schedule_resource_closure(',
+  ),
 }
 
 
@@ -69,6 +105,139 @@ SOURCES = {
 def test_the_stock_code_is_what_we_replace(name):
   function, text = SOURCES[name]
   assert text in inspect.getsource(function)
+
+
+OVERRIDDEN = {
+  'Queue.wait': (cc._CoordinatedClosureQueue.wait, ['timeout']),
+  'Queue._cancel_all_closures': (
+    cc._CoordinatedClosureQueue._cancel_all_closures,
+    [],
+  ),
+  'Worker._process_closure': (cc.Worker._process_closure, ['closure']),
+  'Worker._on_closure_failure': (
+    cc.Worker._on_closure_failure,
+    ['closure', 'e'],
+  ),
+  'FailureHandler.__init__': (
+    cc.WorkerPreemptionHandler.__init__,
+    ['server_def', 'cluster'],
+  ),
+  'FailureHandler.stop': (cc.WorkerPreemptionHandler.stop, []),
+  'FailureHandler._preemption_handler': (
+    cc.WorkerPreemptionHandler._preemption_handler,
+    [],
+  ),
+}
+
+
+@pytest.mark.parametrize('name', OVERRIDDEN)
+def test_a_method_that_we_override_takes_the_same_arguments(name):
+  function, arguments = OVERRIDDEN[name]
+  assert list(inspect.signature(function).parameters)[1:] == arguments
+
+
+# What is read or set of each of TensorFlow's objects.
+ATTRIBUTES = {
+  'strategy': (
+    lambda coordinator: coordinator.strategy,
+    {
+      '_is_parameter_server_strategy_v2',
+      '_cluster_coordinator',
+      '_cluster_resolver',
+    },
+  ),
+  'extended': (
+    lambda coordinator: coordinator.strategy.extended,
+    {'_being_scheduled'},
+  ),
+  'cluster': (
+    lambda coordinator: coordinator._cluster,
+    {'closure_queue', 'failure_handler', 'stop', 'workers'},
+  ),
+  'queue': (
+    lambda coordinator: coordinator._cluster.closure_queue,
+    {
+      '_cancel_all_closures',
+      '_cancellation_mgr',
+      '_error',
+      '_inflight_closure_count',
+      '_no_inflight_closure_condition',
+      '_put_wait_lock',
+      '_queue',
+      '_queue_free_slot_condition',
+      '_queue_lock',
+      '_raise_if_error',
+      '_stop_waiting_condition',
+    },
+  ),
+  'worker': (
+    lambda coordinator: coordinator._cluster.workers[0],
+    {
+      'create_resource',
+      'executor',
+      'failure_handler',
+      'stop',
+      'worker_index',
+    },
+  ),
+  'executor': (
+    lambda coordinator: coordinator._cluster.workers[0].executor,
+    {'clear_error'},
+  ),
+  'failure handler': (
+    lambda coordinator: coordinator._cluster.failure_handler,
+    {
+      '_cluster_due_for_update_or_finish',
+      '_cluster_update_lock',
+      '_preemption_handler_thread',
+      '_server_def',
+      '_should_preemption_thread_run',
+      '_worker_up_cond',
+    },
+  ),
+  'context': (lambda _: context.context(), {'update_server_def'}),
+  'closure': (
+    lambda _: make_queue(1).get(),
+    {'_output_remote_value_ref', 'mark_cancelled', 'value'},
+  ),
+  'remote value': (
+    lambda coordinator: coordinator.schedule(tf.function(lambda: 1.0)),
+    {'_error', '_has_fetched_to_local', '_status_available_event'},
+  ),
+}
+
+
+@pytest.mark.parametrize('name', ATTRIBUTES)
+def test_what_we_use_of_an_object_is_there(coordinator, name):
+  get, attributes = ATTRIBUTES[name]
+  target = get(coordinator)
+  assert {a for a in attributes if not hasattr(target, a)} == set()
+
+
+def test_a_coordinator_is_kept_by_its_strategy(coordinator):
+  assert coordinator.strategy._cluster_coordinator is coordinator
+
+
+def test_a_remote_value_says_when_it_is_here(coordinator):
+  value = coordinator.schedule(tf.function(lambda: 1.0))
+  assert value._status_available_event.wait(60)
+  assert compat.is_local(value) == value._has_fetched_to_local
+  assert value.fetch() == 1.0
+  assert compat.is_local(value)
+
+
+def test_workers_threads_are_found(coordinator):
+  assert len(compat._worker_threads(coordinator._cluster)) == 1
+
+
+def test_iterators_of_own_datasets_are_scheduled(coordinator):
+  dataset_fn = tf.function(lambda: tf.data.Dataset.range(3, 5))
+  iterators, spec = compat.per_worker_iterators(
+    coordinator, [dataset_fn.get_concrete_function()]
+  )
+  take = tf.function(lambda batches: next(batches), input_signature=[spec])
+  got = [coordinator.schedule(take, (iterators,)) for _ in range(2)]
+  assert [int(coordinator.fetch(value)) for value in got] == [3, 4]
 
 
 def test_a_thread_knows_its_target():

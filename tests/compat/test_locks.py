@@ -40,3 +40,17 @@ def test_functions_put_writes_and_this_check_in_order():
   write, read, check = (graph.get_operation_by_name(name) for name in names)
   assert write in read.control_inputs
   assert read in check.control_inputs
+
+
+def test_critical_sections_of_others_still_exclude_each_other():
+  # They are made of the same operations.
+  compat.let_devices_go_on()
+  section = tf.CriticalSection()
+  variable = tf.Variable(1.0)
+
+  @tf.function
+  def both():
+    section.execute(lambda: variable.assign_add(1.0))
+    return section.execute(lambda: variable.assign(variable * 10.0))
+
+  assert [float(both()) for _ in range(2)] == [20.0, 210.0]

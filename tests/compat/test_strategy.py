@@ -130,6 +130,16 @@ def test_colocation_outdoes_the_scope(strategy):
     assert tf.identity(1.0).device == first.device
 
 
+def test_an_update_is_told_where_it_happens(strategy):
+  with strategy.scope():
+    variable = tf.Variable(1.0)
+  assert distribute_lib.get_update_replica_id() is None
+  with compat.updating(variable):
+    assert distribute_lib.get_update_replica_id() == variable.device
+    assert tf.distribute.in_cross_replica_context() is False
+  assert distribute_lib.get_update_replica_id() is None
+
+
 def test_the_context_knows_the_own_address(cluster, strategy):
   address = cluster.address(cluster.task)
   assert compat.own_address('chief') == address

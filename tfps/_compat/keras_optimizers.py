@@ -45,10 +45,12 @@ def _replace(owner: Any, name: str, function: str) -> None:
   theirs = getattr(owner, name)
 
   @functools.wraps(theirs)
-  def dispatch(self: Any, *args: Any) -> Any:
+  def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
     own = functools.partial(theirs, self)
     module = _module(self._distribution_strategy)
-    return getattr(module, function)(own, self, *args) if module else own(*args)
+    if module is None:
+      return own(*args, **kwargs)
+    return getattr(module, function)(own, self, *args, **kwargs)
 
   setattr(owner, name, dispatch)
 

@@ -1,0 +1,109 @@
+"""What is not under our strategies goes Keras' own way, to the last bit."""
+
+import functools
+import inspect
+
+import keras
+from keras.src import backend
+from keras.src.backend.tensorflow import optimizer
+from keras.src.backend.tensorflow import trainer
+from keras.src.optimizers import nadam
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import testing
+
+REPLACED = [
+  (backend.Variable, 'assign_add'),
+  (backend.Variable, 'assign_sub'),
+  (backend.numpy, 'take'),
+  (nadam.Nadam, '_backend_update_step'),
+  (optimizer.TFOptimizer, '_apply_weight_decay'),
+  (optimizer.TFOptimizer, '_backend_apply_gradients'),
+  (optimizer.TFOptimizer, '_distributed_tf_update_step'),
+  (optimizer.TFOptimizer, '_overwrite_model_variables_with_average_value'),
+  (optimizer.TFOptimizer, '_update_model_variables_moving_average'),
+  (trainer.TensorFlowTrainer, 'get_metrics_result'),
+  (trainer.TensorFlowTrainer, 'make_predict_function'),
+  (trainer.TensorFlowTrainer, 'make_test_function'),
+  (trainer.TensorFlowTrainer, 'make_train_function'),
+  (trainer.TensorFlowTrainer, 'reset_metrics'),
+]
+
+STRATEGIES = {
+  'none': tf.distribute.get_strategy,
+  'mirrored': lambda: tf.distribute.MirroredStrategy(['CPU:0']),
+}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _replaced():
+  with testing.InProcessCluster(num_workers=1, num_ps=1) as servers:
+    with tfps.ParameterServerStrategy(servers.cluster).scope():
+      keras.Variable(1.0)
+    yield
+
+
+@pytest.mark.parametrize(
+  ('owner', 'name'), REPLACED, ids=lambda value: str(value).split('.')[-1]
+)
+def test_this_is_what_we_replace(owner, name):
+  assert inspect.unwrap(getattr(owner, name)) is not getattr(owner, name)
+
+
+def _train(strategy):
+  """The logs and the weights of a model that uses all that we replace."""
+  keras.utils.set_random_seed(1)
+  x = np.random.default_rng(0).integers(0, 8, [20, 3])
+  y = np.sum(x, axis=1, keepdims=True)
+  with strategy.scope():
+    model = keras.Sequential(
+      [
+        keras.layers.Embedding(8, 4),
+        keras.layers.Flatten(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1),
+      ]
+    )
+    model.compile(
+      keras.optimizers.Nadam(weight_decay=0.01, use_ema=True),
+      'mse',
+      metrics=['mae'],
+      steps_per_execution=2,
+    )
+  logs = model.fit(x, y, batch_size=4, epochs=2, verbose=0).history
+  logs['test'] = model.evaluate(x, y, verbose=0)
+  logs['predicted'] = model.predict(x, verbose=0).tolist()
+  return logs, model.get_weights()
+
+
+@functools.cache
+def _trained_by_keras_alone(name):
+  with pytest.MonkeyPatch.context() as patch:
+    for owner, attribute in REPLACED:
+      theirs = inspect.unwrap(getattr(owner, attribute))
+      patch.setattr(owner, attribute, theirs)
+    patch.setattr(
+      trainer, 'TFEpochIterator', trainer.TFEpochIterator.__mro__[1]
+    )
+    return _train(STRATEGIES[name]())
+
+
+@pytest.mark.parametrize('name', STRATEGIES)
+def test_a_model_trains_as_by_keras_alone(name):
+  logs, weights = _train(STRATEGIES[name]())
+  expected_logs, expected_weights = _trained_by_keras_alone(name)
+  assert logs == expected_logs
+  for ours, theirs in zip(weights, expected_weights, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_within_our_scope_variables_of_another_strategy_are_its_own():
+  other = tf.distribute.OneDeviceStrategy('CPU:0')
+  with other.scope():
+    variable = keras.Variable(np.ones([2], 'f'))
+  variable.assign_add([1.0, 2.0])
+  np.testing.assert_array_equal(variable.numpy(), [2.0, 3.0])
+  assert 'job:ps' not in variable.value.device
