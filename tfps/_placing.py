@@ -12,6 +12,7 @@ from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
 from tfps._compat import keras_optimizers
 from tfps._compat import keras_trainer
+from tfps._compat import keras_variables
 from tfps._compat import strategy as compat
 
 _PLACES = 'tfps_places'
@@ -26,11 +27,12 @@ class Extended(compat.Extended):
 
   ledger: _ledger.Ledger
 
+  def _scope(self, strategy: tf.distribute.Strategy) -> Any:
+    _take_part_in_keras()
+    return super()._scope(strategy)
+
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    keras_compat.add_on_ps()
-    keras_compat.look_up_on_ps()
-    keras_optimizers.take_part()
-    keras_trainer.take_part()
+    _take_part_in_keras()  # which may not have been there before
     if self._is_local(kwargs):
       return self._create_local(next_creator, **kwargs)
     if kwargs.get('per_worker_variable'):
@@ -153,6 +155,14 @@ class Extended(compat.Extended):
   ) -> Any:
     del reduce_op, options
     return value
+
+
+def _take_part_in_keras() -> None:
+  keras_compat.add_on_ps()
+  keras_compat.look_up_on_ps()
+  keras_optimizers.take_part()
+  keras_trainer.take_part()
+  keras_variables.save_by_shards()
 
 
 def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
