@@ -89,8 +89,19 @@ def test_the_stock_code_is_what_we_replace(name):
 
 
 OVERRIDDEN = {
+  '__init__': [
+    'container_strategy',
+    'cluster_resolver',
+    'variable_partitioner',
+  ],
+  '_call_for_each_replica': ['fn', 'args', 'kwargs'],
+  '_create_var_creator': ['next_creator', 'kwargs'],
   '_create_variable': ['next_creator', 'kwargs'],
   '_create_variable_round_robin': ['next_creator', 'kwargs'],
+  '_distribute_datasets_from_function': ['dataset_fn', 'options'],
+  '_experimental_distribute_dataset': ['dataset', 'options'],
+  '_reduce': ['reduce_op', 'value'],
+  '_reduce_to': ['reduce_op', 'value', 'destinations', 'options'],
   '_update': ['var', 'fn', 'args', 'kwargs', 'group'],
   '_use_merge_call': [],
   '_replica_ctx_update': ['var', 'fn', 'args', 'kwargs', 'group'],
