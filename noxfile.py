@@ -1,7 +1,7 @@
 """Runs tests with other versions of TensorFlow and Keras than `make` installs.
 
   nox                                  # all of the sessions below
-  nox -s 'keras(keras=3.10.0)'
+  nox -s 'keras(3.10.0)'
   nox -s tensorflow -- tests/compat    # these tests instead
 
 Each session installs its versions from PyPI, into a folder of its own in .nox.
@@ -30,12 +30,12 @@ _TENSORFLOW_TESTS = (
 
 
 @nox.session
-@nox.parametrize('keras', _KERAS)
-def keras(session: nox.Session, keras: str) -> None:
+@nox.parametrize('version', _KERAS, ids=_KERAS)
+def keras(session: nox.Session, version: str) -> None:
   """The tests that concern Keras, with its oldest and its newest version."""
   session.install('--editable', '.[tensorboard,test]', _NEWEST)
   # TensorFlow asks for a newer Keras than it needs.
-  session.install('--no-deps', f'keras=={keras}')
+  session.install('--no-deps', f'keras=={version}')
   _test(session, _KERAS_TESTS)
 
 

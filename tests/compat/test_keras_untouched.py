@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import pathlib
+import runpy
 
 import keras
 from keras.src import backend
@@ -16,6 +18,7 @@ import tfps
 from tfps import testing
 
 REPLACED = [
+  (backend.Variable, '_initialize'),
   (backend.Variable, 'assign_add'),
   (backend.Variable, 'assign_sub'),
   (backend.numpy, 'take'),
@@ -51,6 +54,13 @@ def _replaced():
 )
 def test_this_is_what_we_replace(owner, name):
   assert inspect.unwrap(getattr(owner, name)) is not getattr(owner, name)
+
+
+def test_nothing_else_is_replaced():
+  root = pathlib.Path(__file__).parents[2]
+  tool = runpy.run_path(str(root / 'tools' / 'run_keras_tests.py'))
+  found = {name.split('.')[-1] for name in tool['_replaced']()}
+  assert found == {name for _, name in REPLACED} | {'TFEpochIterator'}
 
 
 def _train(strategy):
