@@ -28,6 +28,7 @@ if TYPE_CHECKING:
   from tfps.server import serve
   from tfps.server import Server
   from tfps.strategy import ParameterServerStrategy
+  from tfps.wire import codecs
 
 __all__ = [
   'BetweenGraphStrategy',
@@ -42,6 +43,7 @@ __all__ = [
   'ServerStartError',
   'Task',
   'UnreachableError',
+  'codecs',
   'define_flags',
   'partitioners',
   'placement',
@@ -50,7 +52,12 @@ __all__ = [
   'testing',
 ]
 
-_MODULES = ('partitioners', 'placement', 'testing')
+_MODULES = {
+  'codecs': 'wire.codecs',
+  'partitioners': 'partitioners',
+  'placement': 'placement',
+  'testing': 'testing',
+}
 _HOMES = {
   'BetweenGraphStrategy': 'between_graph',
   'Coordinator': 'coordinator',
@@ -62,7 +69,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
   if name in _MODULES:
-    return importlib.import_module(f'tfps.{name}')
+    return importlib.import_module(f'tfps.{_MODULES[name]}')
   if name in _HOMES:
     return getattr(importlib.import_module(f'tfps.{_HOMES[name]}'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -1,0 +1,1 @@
+"""What travels between workers and ps: packed how, encoded how."""
