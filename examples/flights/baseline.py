@@ -15,7 +15,8 @@ def auc(split: features.Split, *, max_iterations: int = 200) -> float:
   """The area under the ROC curve that it reaches on the held-out flights.
 
   Args:
-    split: the same rows and features that the cluster's model gets.
+    split: the same rows and features that the cluster's model gets. It has no
+      use for those of validation.
     max_iterations: of its solver.
   """
   one_hot = preprocessing.OneHotEncoder(

@@ -6,6 +6,7 @@ schedule, the aeroplane and that hour's weather at the airport. Nothing that
 is measured later (dep_time, arr_delay, air_time ...) is even read.
 """
 
+import dataclasses
 import importlib.util
 import pathlib
 import zlib
@@ -15,6 +16,7 @@ import pandas as pd
 
 LATE_MINUTES = 15
 HELD_OUT_ONE_IN = 5
+VALIDATION_ONE_IN = 10  # of the others
 
 # What makes a row one particular flight, whatever happened to it.
 KEY = ('month', 'day', 'carrier', 'number', 'origin', 'dest', 'sched_dep_time')
@@ -67,17 +69,35 @@ def load() -> pd.DataFrame:
   return _with_times(flights)
 
 
-def is_held_out(flights: pd.DataFrame) -> np.ndarray:
-  """Which flights no model may learn from: one in five, by a hash of the key.
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """Which flights are for what; each is for one thing.
 
-  The same flight is on the same side in every run, process and mode, and in
+  Attributes:
+    training: the flights to learn from.
+    validation: those that say when to stop.
+    held_out: those to be judged by.
+  """
+
+  training: np.ndarray
+  validation: np.ndarray
+  held_out: np.ndarray
+
+
+def parts(flights: pd.DataFrame) -> Parts:
+  """Parts flights by a hash of the key.
+
+  The same flight is in the same part in every run, process and mode, and in
   any subset. Other flights of its day are in the training part, so this asks
   how well a model fills in a year that it knows, not whether it foresees days
   to come.
   """
   keys = zip(*(flights[name].astype(str) for name in KEY), strict=True)
-  hashes = [zlib.crc32(' '.join(key).encode()) for key in keys]
-  return np.array(hashes) % HELD_OUT_ONE_IN == 0
+  hashes = np.array([zlib.crc32(' '.join(key).encode()) for key in keys])
+  held_out = hashes % HELD_OUT_ONE_IN == 0
+  others = hashes // HELD_OUT_ONE_IN
+  validation = ~held_out & (others % VALIDATION_ONE_IN == 0)
+  return Parts(~held_out & ~validation, validation, held_out)
 
 
 def _folder() -> pathlib.Path:

@@ -49,6 +49,11 @@ class Examples:
     rows = slice(context.input_pipeline_id, None, context.num_input_pipelines)
     return Examples(self.ids[rows], self.numbers[rows], self.late[rows])
 
+  def batches(self, batch_size: int = 4096) -> tf.data.Dataset:
+    """All rows once, in order."""
+    rows = (self.inputs(), self.late)
+    return tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
+
   def dataset(
     self,
     context: tf.distribute.InputContext,
@@ -130,22 +135,25 @@ class Split:
 
   Attributes:
     training: what models learn from.
+    validation: what says when to stop.
     held_out: what they are judged by.
     sizes: how many ids each category has.
   """
 
   training: Examples
+  validation: Examples
   held_out: Examples
   sizes: Mapping[str, int]
 
 
 def split(flights: pd.DataFrame) -> Split:
-  """Parts flights into training and held-out ones and encodes both."""
-  held_out = data.is_held_out(flights)
-  encoder = Encoder(flights[~held_out])
+  """Encodes the parts of the flights, knowing only the training part."""
+  parts = data.parts(flights)
+  encoder = Encoder(flights[parts.training])
   return Split(
-    encoder.encode(flights[~held_out]),
-    encoder.encode(flights[held_out]),
+    encoder.encode(flights[parts.training]),
+    encoder.encode(flights[parts.validation]),
+    encoder.encode(flights[parts.held_out]),
     encoder.sizes,
   )
 

@@ -14,29 +14,30 @@ _DROP_EMBEDDED = 0.5
 _DROP_WIDE = 0.3
 
 
-def build(sizes: Mapping[str, int], num_numbers: int) -> keras.Model:
+def build(
+  sizes: Mapping[str, int], num_numbers: int, *, steps_per_execution: int = 1
+) -> keras.Model:
   """The model, from a batch of ids and numbers to logits of being late.
 
   Args:
     sizes: how many ids each category has, in the order of the columns.
     num_numbers: how many numbers an example has.
+    steps_per_execution: steps that a worker does in one call.
   """
   ids = keras.Input((len(sizes),), dtype='int32', name='ids')
   numbers = keras.Input((num_numbers,), name='numbers')
   logits = keras.ops.add(_wide(ids, sizes), _deep(ids, numbers, sizes))
-  return keras.Model(
+  model = keras.Model(
     {'ids': ids, 'numbers': numbers}, logits, name='wide_and_deep'
   )
-
-
-def loss() -> keras.losses.Loss:
-  """What training makes small."""
-  return keras.losses.BinaryCrossentropy(from_logits=True)
-
-
-def optimizer() -> keras.optimizers.Optimizer:
-  """How it does so."""
-  return keras.optimizers.Adam(3e-3)
+  model.compile(
+    keras.optimizers.Adam(3e-3),
+    keras.losses.BinaryCrossentropy(from_logits=True),
+    metrics=[keras.metrics.AUC(from_logits=True, name='auc')],
+    steps_per_execution=steps_per_execution,
+    jit_compile=False,
+  )
+  return model
 
 
 def _wide(

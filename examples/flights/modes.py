@@ -1,29 +1,28 @@
-"""The two ways to train the model on a cluster, as the chief and workers do."""
+"""The two ways to train the model on a cluster, as the chief and workers do.
+
+Either way it is Keras' `fit`. With a coordinator the chief calls it, and has
+the workers execute its steps; between graphs each worker calls it for itself.
+"""
 
 from collections.abc import Callable
 import dataclasses
 import pathlib
+import sys
 from typing import Any
 
 import baseline
 import data
-import evaluation
 import features
 import keras
 import model
 import progress
 import report
-import tensorflow as tf
+from sklearn import metrics
 
 import tfps
-from tfps import hooks as hooks_lib
-from tfps.keras import callbacks
 
-_NUM_SCORES = 8
-_LINE_EVERY_SECS = 5.0
-# A loop is traced in seconds. On a network, laid out steps would be faster.
-_MAX_UNROLL = 1
 _TIMEOUT_SECS = 300.0
+_PATIENCE = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Settings:
   """How to train.
 
   Attributes:
-    epochs: how often to see each flight.
+    epochs: how often to see each flight at most.
     batch_size: flights in one step.
     steps_per_execution: steps that a worker does in one call.
     max_examples: how many flights to use; None for all.
@@ -55,136 +54,122 @@ class Training:
   Args:
     mode: its name.
     settings: how to train.
+    strategy: one of tfps', in whose scope the model is made.
+    num_clients: how many processes train the model with a `fit` of their own.
   """
 
-  def __init__(self, mode: str, settings: Settings) -> None:
+  def __init__(
+    self, mode: str, settings: Settings, strategy: Any, *, num_clients: int
+  ) -> None:
     keras.utils.set_random_seed(settings.seed)
-    self.settings = settings
-    self.checkpoints = settings.folder / 'checkpoint'
     self._mode = mode
+    self._settings = settings
+    self._strategy = strategy
+    self._num_clients = num_clients
+    self._checkpoint = settings.folder / 'checkpoint' / 'wide_and_deep.keras'
     flights = data.load()
     if settings.max_examples is not None:
       flights = flights.sample(settings.max_examples, random_state=1)
     self._split = features.split(flights)
+    with strategy.scope():
+      self._model = model.build(
+        self._split.sizes,
+        self._split.training.numbers.shape[1],
+        steps_per_execution=settings.steps_per_execution,
+      )
 
   @property
-  def steps(self) -> int:
-    """How many steps all workers do together: a number of whole executions."""
-    num_flights = self.settings.epochs * len(self._split.training)
-    size = self.settings.steps_per_execution
-    return max(size, num_flights // self.settings.batch_size // size * size)
+  def steps_per_epoch(self) -> int:
+    """The steps of one client: a number of whole executions."""
+    batches = len(self._split.training) // self._settings.batch_size
+    size = self._settings.steps_per_execution
+    return max(size, batches // self._num_clients // size * size)
 
-  def new_model(self) -> keras.Model:
-    """A new model."""
-    num_numbers = self._split.training.numbers.shape[1]
-    return model.build(self._split.sizes, num_numbers)
-
-  def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """One worker's endless batches of flights to learn from."""
-    return self._split.training.dataset(
-      context, batch_size=self.settings.batch_size, seed=self.settings.seed
+  def fit(self, *callbacks: keras.callbacks.Callback, verbose: int) -> None:
+    """Trains until the flights for validation say that it is enough."""
+    self._model.fit(
+      self._dataset,
+      epochs=self._settings.epochs,
+      steps_per_epoch=self.steps_per_epoch,
+      validation_data=self._split.validation.batches(),
+      callbacks=[
+        keras.callbacks.EarlyStopping('val_loss', patience=_PATIENCE),
+        *callbacks,
+      ],
+      shuffle=False,  # the datasets do
+      verbose=verbose,
     )
 
-  def scoring(self, trained: keras.Model) -> evaluation.Evaluation:
-    """Scores the model that is trained; to be made outside of its scope."""
-    return evaluation.Evaluation(
-      trained, self.new_model(), examples=self._split.held_out
+  def fit_as_chief(self, *callbacks: keras.callbacks.Callback) -> list[Any]:
+    """Also says how it gets on, and keeps the best model; the scores."""
+    self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    steps = self.steps_per_epoch * self._settings.epochs * self._num_clients
+    shown = progress.Progress(steps)
+    best = keras.callbacks.ModelCheckpoint(
+      self._checkpoint, monitor='val_loss', save_best_only=True
     )
+    # A bar on a terminal; else a line for each epoch.
+    verbose = 1 if sys.stdout.isatty() else 2
+    self.fit(shown, best, *callbacks, verbose=verbose)
+    return shown.scores
 
-  def hooks(self, scores: evaluation.Evaluation) -> list[hooks_lib.Hook]:
-    """A line now and then, and scores a few times over the training."""
-    every_steps = max(1, self.steps // _NUM_SCORES)
-    return [
-      hooks_lib.LogProgress(every_secs=_LINE_EVERY_SECS, log=print),
-      hooks_lib.Every(scores, steps=every_steps),
-    ]
-
-  def finish(
-    self, strategy: Any, scores: evaluation.Evaluation, steps: int
-  ) -> None:
-    """Says how it went, and leaves figures and a picture."""
-    baseline_auc = self.settings.baseline_auc
+  def finish(self, scores: list[progress.Score]) -> None:
+    """Judges the best model, and leaves figures and a picture."""
+    self._model.load_weights(self._checkpoint)
+    held_out = self._split.held_out
+    logits = self._model.predict(held_out.batches(), verbose=0)
+    baseline_auc = self._settings.baseline_auc
     if baseline_auc is None:
       baseline_auc = baseline.auc(self._split)
     outcome = report.Report(
       self._mode,
-      steps,
-      scores=scores.scores,
+      scores[-1].step,
+      scores=scores,
+      auc=float(metrics.roc_auc_score(held_out.late, logits)),
       baseline_auc=baseline_auc,
-      num_bytes=strategy.placement_report().num_bytes,
+      num_bytes=self._strategy.placement_report().num_bytes,
     )
-    outcome.save(self.settings.folder)
-    print(
-      f'{outcome}\n{self.settings.folder} has the checkpoint and report.png'
+    folder = self._settings.folder
+    outcome.save(folder)
+    print(f'{outcome}\n{folder} has the checkpoint and report.png')
+
+  def _dataset(self, context: Any) -> Any:
+    """One worker's endless batches of flights to learn from."""
+    return self._split.training.dataset(
+      context, batch_size=self._settings.batch_size, seed=self._settings.seed
     )
 
 
 def train_with_coordinator(cluster: tfps.Cluster, settings: Settings) -> None:
   """This process, the chief, has the workers execute the steps."""
-  training = Training('coordinator', settings)
   strategy = tfps.ParameterServerStrategy(cluster)
-  with strategy.scope():
-    wide_and_deep = training.new_model()
-    optimizer = model.optimizer()
-    optimizer.build(wide_and_deep.trainable_variables)
-  compute_loss = model.loss()
-
-  def step(batch: Any) -> dict[str, tf.Tensor]:
-    flights, late = batch
-    variables = wide_and_deep.trainable_variables
-    with tf.GradientTape() as tape:
-      loss = compute_loss(late, wide_and_deep(flights, training=True))
-    optimizer.apply(tape.gradient(loss, variables), variables)
-    return {'loss': loss}
-
-  scores = training.scoring(wide_and_deep)
-  _describe(cluster, strategy)
-  with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS) as coordinator:
-    result = coordinator.train(
-      step,
-      training.dataset,
-      steps=training.steps,
-      steps_per_execution=settings.steps_per_execution,
-      max_unroll=_MAX_UNROLL,
-      checkpoint=tf.train.Checkpoint(model=wide_and_deep, optimizer=optimizer),
-      directory=training.checkpoints,
-      hooks=training.hooks(scores),
-    )
-    training.finish(strategy, scores, result.step)
+  with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
+    training = Training('coordinator', settings, strategy, num_clients=1)
+    _describe(cluster, strategy)
+    # After an interruption, the next run goes on from here.
+    backup = keras.callbacks.BackupAndRestore(settings.folder / 'backup')
+    scores = training.fit_as_chief(backup)
+    training.finish(scores)
 
 
 def train_between_graph(cluster: tfps.Cluster, settings: Settings) -> None:
-  """This process, like each worker, trains by itself with Keras' own `fit`."""
-  training = Training('between_graph', settings)
+  """This process, like each worker, trains by itself."""
   strategy = tfps.BetweenGraphStrategy(cluster)
-  with strategy.scope():
-    wide_and_deep = training.new_model()
-    wide_and_deep.compile(
-      model.optimizer(),
-      model.loss(),
-      steps_per_execution=settings.steps_per_execution,
-      jit_compile=False,
-    )
-    wide_and_deep.optimizer.build(wide_and_deep.trainable_variables)
-
-  calls = [callbacks.StopAtStep(training.steps)]
-  scores = training.scoring(wide_and_deep)
+  training = Training(
+    'between_graph',
+    settings,
+    strategy,
+    num_clients=strategy.input_context().num_input_pipelines,
+  )
+  scores: list[progress.Score] = []
   if strategy.is_chief:
     _describe(cluster, strategy)
-    calls.append(progress.Progress(training.hooks(scores), training.steps))
-  wide_and_deep.fit(
-    training.dataset(strategy.input_context()),
-    steps_per_epoch=training.steps,
-    callbacks=calls,
-    shuffle=False,
-    verbose=0,
-  )
+    scores = training.fit_as_chief()
+  else:
+    training.fit(verbose=0)
   strategy.barrier('trained', _TIMEOUT_SECS)
   if strategy.is_chief:
-    training.checkpoints.mkdir(parents=True, exist_ok=True)
-    wide_and_deep.save(training.checkpoints / 'wide_and_deep.keras')
-    steps = int(wide_and_deep.optimizer.iterations)
-    training.finish(strategy, scores, steps)
+    training.finish(scores)
 
 
 MODES: dict[str, Callable[[tfps.Cluster, Settings], None]] = {

@@ -5,8 +5,8 @@ import dataclasses
 import json
 import pathlib
 
-import evaluation
 import matplotlib
+import progress
 
 matplotlib.use('Agg')
 
@@ -20,30 +20,27 @@ class Report:
   Attributes:
     mode: how it was trained.
     steps: how many steps all workers did together.
-    scores: on the held-out flights, in the course of training.
+    scores: after each epoch, on the flights for validation.
+    auc: of the best of these models, on the held-out flights.
     baseline_auc: what the logistic regression reaches on them.
     num_bytes: on each ps.
   """
 
   mode: str
   steps: int
-  scores: Sequence[evaluation.Score]
+  scores: Sequence[progress.Score]
+  auc: float
   baseline_auc: float
   num_bytes: Sequence[int]
 
   @property
-  def auc(self) -> float:
-    """That of the trained model."""
-    return self.scores[-1].auc
-
-  @property
   def secs(self) -> float:
-    """How long training took, from tracing its first step to its last."""
+    """How long training took, from tracing its first step to the last score."""
     return self.scores[-1].secs
 
   @property
   def steps_per_sec(self) -> float:
-    """The rate from the first score on, without what is built before it."""
+    """The rate from the first epoch's end on, when all is traced."""
     first, last = self.scores[0], self.scores[-1]
     if first.step == last.step:
       return self.steps / self.secs
@@ -74,31 +71,27 @@ class Report:
     self._draw(folder / 'report.png')
 
   def _draw(self, path: pathlib.Path) -> None:
-    figure, (loss, auc, ps) = pyplot.subplots(
-      1, 3, figsize=(12, 3.6), layout='constrained'
+    figure, (loss, auc, held_out, ps) = pyplot.subplots(
+      1, 4, figsize=(14, 3.4), layout='constrained'
     )
     figure.suptitle(f'Late departures from New York, {self.mode} mode')
     secs = [score.secs for score in self.scores]
     loss.plot(secs, [score.loss for score in self.scores], marker='o')
-    loss.set(title='Held-out loss', xlabel='seconds')
+    loss.set(title='Loss, validation', xlabel='seconds')
     auc.plot(secs, [score.auc for score in self.scores], marker='o')
-    auc.axhline(self.baseline_auc, color='grey', linestyle='--')
-    auc.annotate(
-      'logistic regression',
-      (0.02, self.baseline_auc),
-      xycoords=auc.get_yaxis_transform(),
-      xytext=(0, 4),
-      textcoords='offset points',
-      color='grey',
+    auc.set(title='AUC, validation', xlabel='seconds')
+    judged = held_out.barh(
+      ['logistic\nregression', 'wide & deep'], [self.baseline_auc, self.auc]
     )
-    auc.set(title='Held-out AUC', xlabel='seconds')
+    held_out.bar_label(judged, fmt='%.4f', label_type='center', color='white')
+    held_out.set(title='AUC, held out', xlim=(0.5, None))
     bars = ps.bar(
       [f'ps:{index}' for index in range(len(self.num_bytes))],
       [num_bytes / 1000 for num_bytes in self.num_bytes],
     )
     ps.bar_label(bars, fmt='%.0f')
     ps.set(title='Variables on each ps', ylabel='kB')
-    for axes in (loss, auc, ps):
+    for axes in (loss, auc, held_out, ps):
       axes.spines[['top', 'right']].set_visible(False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -24,10 +24,12 @@ _MODE = flags.DEFINE_enum(
   'Whether one chief has the workers execute steps, or each worker trains by '
   'itself. By default coordinator if there is a chief, else between_graph.',
 )
-_EPOCHS = flags.DEFINE_integer('epochs', 3, 'How often to see each flight.')
+_EPOCHS = flags.DEFINE_integer(
+  'epochs', 8, 'How often to see each flight at most.'
+)
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 512, 'Flights in one step.')
 _STEPS_PER_EXECUTION = flags.DEFINE_integer(
-  'steps_per_execution', 20, 'Steps that a worker does in one call.'
+  'steps_per_execution', 10, 'Steps that a worker does in one call.'
 )
 _MAX_EXAMPLES = flags.DEFINE_integer(
   'max_examples', None, 'How many flights to use; by default all.'

@@ -1,0 +1,97 @@
+import gzip
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+sys.path.insert(
+  0, str(pathlib.Path(__file__).parents[2] / 'examples/fashion_mnist')
+)
+
+import images
+
+_FOLDER = pathlib.Path(images.__file__).parent
+
+
+def _write(path: pathlib.Path, array: np.ndarray) -> None:
+  header = struct.pack('>HBB', 0, 8, array.ndim)
+  header += struct.pack(f'>{array.ndim}I', *array.shape)
+  path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+def test_files_of_the_package_are_read(tmp_path):
+  pixels = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
+  for name in ('train', 't10k'):
+    _write(tmp_path / f'{name}-images-idx3-ubyte.gz', pixels)
+    _write(tmp_path / f'{name}-labels-idx1-ubyte.gz', np.uint8([7, 2]))
+  for part in images.fashion_mnist(tmp_path):
+    assert part.pixels.shape == (2, *images.SHAPE)
+    np.testing.assert_allclose(part.pixels[..., 0] * 255, pixels, rtol=1e-6)
+    assert list(part.labels) == [7, 2]
+
+
+def test_a_missing_package_is_named(tmp_path):
+  with pytest.raises(images.MissingDatasetError, match='apt-get install'):
+    images.fashion_mnist(tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+  path = tmp_path / 'train-images-idx3-ubyte.gz'
+  path.write_bytes(gzip.compress(b'\x00\x00\x0d\x03'))
+  with pytest.raises(ValueError, match='00000d03'):
+    images.fashion_mnist(tmp_path)
+
+
+def test_digits_have_the_same_shape():
+  training, held_out = images.digits()
+  assert (len(training), len(held_out)) == (1437, 360)
+  assert training.pixels.shape == (1437, *images.SHAPE)
+  assert training.pixels.max() == held_out.pixels.max() == 1
+  assert set(held_out.labels) == set(range(images.NUM_CLASSES))
+
+
+@pytest.mark.skipif(
+  not images.FASHION_MNIST.exists(),
+  reason='the package dataset-fashion-mnist is not installed',
+)
+def test_all_of_fashion_mnist_is_there():
+  training, held_out = images.fashion_mnist()
+  for part, number in ((training, 6000), (held_out, 1000)):
+    assert np.bincount(part.labels).tolist() == [number] * images.NUM_CLASSES
+
+
+_DIGITS = ('--images=digits', '--epochs=5')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('options', 'num_ps'),
+  [
+    (['--num_chiefs=1', '--num_ps=1'], 1),
+    (['--num_chiefs=1', '--num_ps=2'], 2),
+    (['--num_chiefs=0', '--num_ps=2'], 2),
+  ],
+  ids=['coordinator, 1 ps', 'coordinator, 2 ps', 'between graphs'],
+)
+def test_the_network_learns(tmp_path, options, num_ps):
+  launch = [*options, '--num_workers=2', f'--log_dir={tmp_path}']
+  program = [str(_FOLDER / 'train.py'), *_DIGITS]
+  done = subprocess.run(
+    [sys.executable, '-m', 'tfps.launch', *launch, *program],
+    capture_output=True,
+    text=True,
+    timeout=240,
+  )
+  output = done.stdout + done.stderr
+  assert done.returncode == 0, output
+  holding = re.findall(r'ps:\d +\d+ +[\d,]*[1-9][\d,]*\n', output)
+  assert len(holding) == num_ps
+  ((steps, accuracy),) = re.findall(
+    r'(\d+) steps, held-out accuracy (\S+)', output
+  )
+  assert 60 <= int(steps) <= 70  # 60, and what others had begun
+  assert float(accuracy) > 0.7
