@@ -42,11 +42,11 @@ STRATEGIES = {
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _replaced():
+def cluster():
   with testing.InProcessCluster(num_workers=1, num_ps=1) as servers:
     with tfps.ParameterServerStrategy(servers.cluster).scope():
       keras.Variable(1.0)
-    yield
+    yield servers.cluster
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,26 @@ def test_within_our_scope_variables_of_another_strategy_are_its_own():
   variable.assign_add([1.0, 2.0])
   np.testing.assert_array_equal(variable.numpy(), [2.0, 3.0])
   assert 'job:ps' not in variable.value.device
+
+
+def _operations(strategy):
+  """The types of the operations of a lookup and an addition."""
+  with strategy.scope():
+    table = keras.Variable(np.ones([4, 2], 'f'))
+
+  @tf.function
+  def use():
+    table.assign_add(tf.ones([4, 2]))
+    return keras.ops.take(table, [1, 2], axis=0)
+
+  graph = use.get_concrete_function().graph
+  return {operation.type for operation in graph.get_operations()}
+
+
+def test_tensorflows_own_strategy_for_ps_keeps_keras_ways(cluster):
+  theirs = tf.distribute.ParameterServerStrategy(cluster.resolver())
+  assert {'ReadVariableOp', 'AssignVariableOp'} <= _operations(theirs)
+  assert not {'ResourceGather', 'AssignAddVariableOp'} & _operations(theirs)
+  ours = tfps.ParameterServerStrategy(cluster)
+  assert {'ResourceGather', 'AssignAddVariableOp'} <= _operations(ours)
+  assert 'ReadVariableOp' not in _operations(ours)

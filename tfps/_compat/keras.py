@@ -33,8 +33,8 @@ def add_on_ps() -> None:
   """Makes `keras.Variable.assign_add` and `assign_sub` additions on the ps.
 
   In Keras they read, add and write, so that workers undo each other's steps in
-  `optimizer.iterations`. Variables that are not on a ps go Keras' own way.
-  Does nothing until Keras is imported.
+  `optimizer.iterations`. Variables that our strategies have not put there go
+  Keras' own way. Does nothing until Keras is imported.
   """
   if 'keras' in sys.modules:
     _replace_additions()
@@ -44,8 +44,8 @@ def look_up_on_ps() -> None:
   """Makes `keras.ops.take`, and so `Embedding`, read only the rows it needs.
 
   In Keras it reads the whole table, and to know the number of its rows reads
-  it again. Tables that are not on a ps go Keras' own way. Does nothing until
-  Keras is imported.
+  it again. Tables that our strategies have not put on a ps go Keras' own way.
+  Does nothing until Keras is imported.
   """
   if 'keras' in sys.modules:
     _replace_take()
@@ -121,6 +121,10 @@ def _replace_additions() -> None:
 
 
 def _is_on_ps(value: Any) -> bool:
-  shards = getattr(value, 'variables', [value])
-  device = getattr(shards[0], 'device', None)
-  return bool(device) and tf.DeviceSpec.from_string(device).job == 'ps'
+  """Whether a strategy of ours has put a variable, or its shards, on a ps."""
+  first = getattr(value, 'variables', [value])[0]
+  device = getattr(first, 'device', None)
+  if not device or tf.DeviceSpec.from_string(device).job != 'ps':
+    return False
+  # TensorFlow's own strategies for ps keep Keras' ways; see `keras_trainer`.
+  return hasattr(first._distribute_strategy, 'keras_functions')
