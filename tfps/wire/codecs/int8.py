@@ -25,7 +25,7 @@ class Int8(codec.Codec):
   their experiments).
 
   A block in which a value is infinite or NaN comes out as NaN throughout. One
-  whose largest magnitude is below 1.5e-36 (2.9e-306 for float64) comes out as
+  whose largest magnitude is below 1.5e-36 (2.8e-306 for float64) comes out as
   zeros.
 
   Attributes:
@@ -49,7 +49,8 @@ class Int8(codec.Codec):
     matrix = blocks.from_flat(tf.cast(values, dtype), self.block)
     scales = _scales(matrix)
     levels = matrix * tf.math.divide_no_nan(tf.ones([], dtype), scales)
-    sent = tf.cast(self._round(levels), tf.int8)
+    levels = round_at_random(levels) if self.stochastic else tf.round(levels)
+    sent = tf.cast(levels, tf.int8)
     return [blocks.to_flat(sent, codec.size_of(values)), scales[:, 0]]
 
   def decode(
@@ -64,12 +65,12 @@ class Int8(codec.Codec):
     scale_bytes = int(codec.arithmetic_dtype(dtype).size)
     return size + scale_bytes * -(-size // self.block)
 
-  def _round(self, levels: tf.Tensor) -> tf.Tensor:
-    if not self.stochastic:
-      return tf.round(levels)
-    up = tf.random.uniform(tf.shape(levels), dtype=levels.dtype)
-    # The largest of all may be a little more than 127 by a rounding error.
-    return tf.clip_by_value(tf.floor(levels + up), -_MOST, _MOST)
+
+def round_at_random(levels: tf.Tensor) -> tf.Tensor:
+  """Up or down, so that the mean is right, and not beyond 127 or -127."""
+  up = tf.random.uniform(tf.shape(levels), dtype=levels.dtype)
+  # 127 and almost 1 make 128 in float32, and so might rounding errors before.
+  return tf.clip_by_value(tf.floor(levels + up), -_MOST, _MOST)
 
 
 def _scales(matrix: tf.Tensor) -> tf.Tensor:
