@@ -1,0 +1,1 @@
+"""A network to measure on: hosts on this machine, links of a given rate."""

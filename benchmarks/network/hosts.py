@@ -1,0 +1,265 @@
+"""Hosts that are network namespaces of this machine, on links of a given rate.
+
+```
+with Network(num_hosts=2, mbit_per_sec=100) as network:
+  server = network.popen(0, ['python', 'server.py', network.address(0)])
+  client = network.popen(1, ['python', 'client.py', network.address(0)])
+  client.wait()
+  print(network.bytes(0))
+```
+
+Each host has one interface, which a bridge joins with the others'. The bridge
+is in a namespace of its own, too, so that nothing leads to this machine's own
+network, and nothing of that changes. Rates are those of `tc tbf`, both ways.
+
+Namespaces have no names: each is held by a process that dies with this one, and
+what the last process leaves, the kernel removes. So nothing stays behind, even
+if this process is killed. To look into one:
+`nsenter --net=/proc/PID/ns/net ip address`.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+from typing import IO
+
+from tfps import _processes
+
+_COMMANDS = ('ip', 'tc', 'unshare', 'nsenter', 'sleep')
+_TRIAL = (
+  'ip link add bridge type bridge && ip link add one type veth peer name two '
+  '&& tc qdisc add dev one root tbf rate 1mbit burst 128kb latency 50ms'
+)
+_MOST_HOSTS = 250
+# Large enough for the 64 KB in which TCP hands its segments down, small enough
+# to matter little for a transfer of a megabyte.
+_SHAPED = 'burst 128kb latency 50ms'
+_START_SECS = 30.0
+
+
+def problem() -> str:
+  """Why networks cannot be made on this machine; empty if they can."""
+  if os.geteuid() != 0:
+    return 'Network namespaces take root.'
+  missing = [command for command in _COMMANDS if not shutil.which(command)]
+  if missing:
+    return f'{", ".join(missing)} is missing. Install iproute2 and util-linux.'
+  trial = subprocess.run(
+    ['unshare', '--net', 'sh', '-c', _TRIAL], capture_output=True, text=True
+  )
+  if trial.returncode:
+    return f'This machine allows no such network: {trial.stderr.strip()}'
+  return ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+  """What an interface has counted, headers included.
+
+  Attributes:
+    received: bytes that came in.
+    sent: bytes that went out.
+  """
+
+  received: int
+  sent: int
+
+  def __sub__(self, earlier: 'Bytes') -> 'Bytes':
+    return Bytes(self.received - earlier.received, self.sent - earlier.sent)
+
+
+class Network:
+  """Hosts on links of a given rate; a context manager.
+
+  Leaving kills what was started on the hosts and still runs.
+
+  Args:
+    num_hosts: how many.
+    mbit_per_sec: the rate of each host's link, in each direction; None for no
+      limit but the machine's.
+
+  Raises:
+    RuntimeError: on entering; this machine cannot, see `problem`.
+  """
+
+  def __init__(self, num_hosts: int, mbit_per_sec: float | None = None) -> None:
+    if not 1 <= num_hosts <= _MOST_HOSTS:
+      raise ValueError(
+        f'Network: num_hosts is {num_hosts}. Give 1 to {_MOST_HOSTS}.'
+      )
+    if mbit_per_sec is not None and not mbit_per_sec > 0:
+      raise ValueError(
+        f'Network: mbit_per_sec is {mbit_per_sec}. Give more than 0, or None.'
+      )
+    self.num_hosts = num_hosts
+    self.mbit_per_sec = mbit_per_sec
+    self._stack = contextlib.ExitStack()
+    self._holders: list[int] = []
+
+  def __enter__(self) -> 'Network':
+    reason = problem()
+    if reason:
+      raise RuntimeError(reason)
+    try:
+      self._holders = [self._hold() for _ in range(self.num_hosts)]
+      self._join(self._hold())
+    except BaseException:
+      self.stop()
+      raise
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self.stop()
+
+  def stop(self) -> None:
+    """Kills what still runs, and with it the hosts; twice is harmless."""
+    self._stack.close()
+    self._holders = []
+
+  def address(self, host: int) -> str:
+    """The IP address of a host."""
+    self._check(host)
+    return _address(host)
+
+  def popen(
+    self,
+    host: int,
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+  ) -> subprocess.Popen[bytes]:
+    """Starts a command on a host; it dies with this process.
+
+    Args:
+      host: which, from 0 upwards.
+      command: program and arguments.
+      env: what to add to this process' environment.
+      stdout: where its output goes, as for `subprocess.Popen`.
+      stderr: likewise.
+      cwd: its working directory.
+    """
+    return self._spawn(
+      [*_within(self._holder(host)), *command],
+      {**os.environ, **(env or {})},
+      stdout=stdout,
+      stderr=stderr,
+      cwd=cwd,
+    )
+
+  def bytes(self, host: int) -> Bytes:
+    """What a host's interface has counted so far."""
+    table = pathlib.Path(f'/proc/{self._holder(host)}/net/dev').read_text()
+    (line,) = (x for x in table.splitlines() if x.lstrip().startswith('eth0:'))
+    counters = line.partition(':')[2].split()
+    return Bytes(received=int(counters[0]), sent=int(counters[8]))
+
+  def _holder(self, host: int) -> int:
+    self._check(host)
+    if not self._holders:
+      raise RuntimeError('Network: there are hosts only within its context.')
+    return self._holders[host]
+
+  def _check(self, host: int) -> None:
+    if not 0 <= host < self.num_hosts:
+      raise ValueError(
+        f'Network: there is no host {host}. There are {self.num_hosts}, from 0.'
+      )
+
+  def _hold(self) -> int:
+    """Makes a namespace; the id of the process that holds it."""
+    holder = self._spawn(
+      ['unshare', '--net', 'sleep', 'infinity'],
+      dict(os.environ),
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + _START_SECS
+    while not _has_namespace(holder.pid):
+      if holder.poll() is not None or time.monotonic() > deadline:
+        raise RuntimeError('unshare --net made no network namespace.')
+      time.sleep(0.005)
+    return holder.pid
+
+  def _spawn(
+    self, command: Sequence[str], env: Mapping[str, str], **options: object
+  ) -> subprocess.Popen[bytes]:
+    process = _processes.spawn(command, env=env, **options)
+    self._stack.callback(_kill, process)
+    return process
+
+  def _join(self, bridge: int) -> None:
+    """Joins the hosts by a bridge, and limits their rates."""
+    links = ['link add bridge type bridge forward_delay 0 mcast_snooping 0']
+    ports = ['bridge']
+    for host, holder in enumerate(self._holders):
+      port = f'host{host}'
+      links.append(f'link add {port} type veth peer name eth0 netns {holder}')
+      links.append(f'link set {port} master bridge')
+      ports.append(port)
+    _run(bridge, 'ip', [*links, *(line for p in ports for line in _up(p))])
+    for host, holder in enumerate(self._holders):
+      address = f'address add {_address(host)}/24 dev eth0'
+      _run(holder, 'ip', ['link set lo up', address, *_up('eth0')])
+      self._limit(holder, ['eth0'])
+    self._limit(bridge, ports[1:])
+
+  def _limit(self, holder: int, interfaces: Sequence[str]) -> None:
+    """Limits what interfaces send."""
+    if self.mbit_per_sec is not None:
+      bits_per_sec = round(self.mbit_per_sec * 1e6)
+      limit = f'root tbf rate {bits_per_sec}bit {_SHAPED}'
+      _run(holder, 'tc', [f'qdisc add dev {i} {limit}' for i in interfaces])
+
+
+def _address(host: int) -> str:
+  return f'10.18.0.{host + 1}'
+
+
+def _up(interface: str) -> list[str]:
+  # Without IPv6, whose announcements would be counted.
+  return [
+    f'link set {interface} addrgenmode none',
+    f'link set {interface} up',
+  ]
+
+
+def _has_namespace(pid: int) -> bool:
+  """Whether a process is in another network namespace than this one."""
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    return os.readlink(f'/proc/{pid}/ns/net') != os.readlink(
+      '/proc/self/ns/net'
+    )
+  return False
+
+
+def _within(holder: int) -> list[str]:
+  return ['nsenter', f'--net=/proc/{holder}/ns/net', '--']
+
+
+def _run(holder: int, tool: str, lines: Sequence[str]) -> None:
+  """Has `ip` or `tc` carry out lines in a namespace."""
+  done = subprocess.run(
+    [*_within(holder), tool, '-batch', '-'],
+    input='\n'.join(lines) + '\n',
+    capture_output=True,
+    text=True,
+    timeout=_START_SECS,
+  )
+  if done.returncode:
+    raise RuntimeError(f'{tool} failed: {done.stderr.strip()}')
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+  with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+    os.killpg(process.pid, signal.SIGKILL)
+  process.wait()
