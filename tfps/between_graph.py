@@ -38,6 +38,9 @@ from tfps import training_loop
 from tfps import worker_input
 from tfps._compat import keras as keras_compat
 from tfps._compat import strategy as compat
+from tfps.wire import accounts
+from tfps.wire import config
+from tfps.wire import transfers
 
 
 class BetweenGraphStrategy(tf.distribute.Strategy):
@@ -84,6 +87,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
     *,
     placement: placement_lib.Placement | None = None,
+    wire: config.Wire | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._local: _local_servers.LocalCluster | None = None
@@ -101,6 +105,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       chief=str(presence_lib.chief_of(self._cluster)),
     )
     super().__init__(extended)
+    num_ps = self._cluster.num_ps
+    self.transfers = transfers.Transfers(wire or config.Wire(), num_ps)
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
         0, dtype=tf.int64, trainable=False, name='global_step'
@@ -219,6 +225,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """The bytes and the variables on each ps."""
     report: _ledger.PlacementReport = self.extended.ledger.report()
     return report
+
+  def wire_report(self) -> accounts.WireReport:
+    """The bytes that this worker has pulled from each ps, and pushed to it."""
+    return self.transfers.report()
 
   def close(self) -> None:
     """Tells the ps that this worker is done; twice is harmless.

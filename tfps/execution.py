@@ -11,7 +11,10 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from tfps.wire import transfers
 
 MAX_UNROLL = 32
 
@@ -23,8 +26,8 @@ class Execution:
   """A function of an iterator that does some steps.
 
   Attributes:
-    function: returns the mean of each metric as one vector, so that a single
-      tensor comes back; None without metrics.
+    function: returns the mean of each metric and the bytes that have crossed,
+      as one vector, so that a single tensor comes back.
     names: the metrics' names, in that order.
     num_steps: how many steps it does.
   """
@@ -33,10 +36,13 @@ class Execution:
   names: tuple[str, ...]
   num_steps: int
 
-  def metrics(self, vector: Sequence[float] | None) -> dict[str, float]:
+  def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """The metrics in a result of the function."""
-    values = () if vector is None else vector
-    return {n: float(v) for n, v in zip(self.names, values, strict=True)}
+    return {n: float(v) for n, v in zip(self.names, vector, strict=False)}
+
+  def num_bytes(self, vector: Sequence[float]) -> np.ndarray:
+    """The bytes in a result of the function, by direction and ps."""
+    return np.reshape(vector[len(self.names) :], [2, -1]).astype(np.int64)
 
 
 def trace(
@@ -59,20 +65,26 @@ def trace(
     max_unroll: how many of them to lay out in the graph.
   """
   step = _Step(strategy, step_fn)
+  own = transfers.of(strategy)
 
   @tf.function
   def steps(iterator: Any) -> tf.Tensor:
-    return _repeat(step, iterator, num_steps, max_unroll)
+    workspace = own.workspace()
+    total = _repeat(step, own, workspace, iterator, num_steps, max_unroll)
+    counted = tf.reshape(workspace.accounts.end(), [-1])
+    return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 
   @tf.function
   def execution(iterator: Any) -> Any:
-    total = steps(iterator)
+    vector = steps(iterator)
     # A function's result waits for all its updates.
-    with tf.control_dependencies([total]):
+    with tf.control_dependencies([vector]):
       global_step.assign_add(num_steps)
-    return total / num_steps if step.names else None
+    return vector
 
-  function = execution.get_concrete_function(iterator_spec)
+  function = transfers.traced(
+    lambda: execution.get_concrete_function(iterator_spec)
+  )
   return Execution(function, step.names or (), num_steps)
 
 
@@ -102,27 +114,39 @@ class _Step:
 
 
 def _repeat(
-  step: _Step, iterator: Any, num_steps: int, max_unroll: int
+  step: _Step,
+  own: transfers.Transfers,
+  workspace: Any,
+  iterator: Any,
+  num_steps: int,
+  max_unroll: int,
 ) -> tf.Tensor:
   """The sum of the metrics of so many steps."""
+
+  def unroll(number: int) -> tf.Tensor:
+    return _unroll(step, own.steps(workspace, number), iterator, number)
+
   loops, rest = divmod(num_steps, max_unroll)
-  total = _unroll(step, iterator, rest or max_unroll)
+  total = unroll(rest or max_unroll)
   loops = loops if rest else loops - 1
   if loops:
     _, total = tf.while_loop(
       lambda i, _: i < loops,
-      lambda i, total: (i + 1, total + _unroll(step, iterator, max_unroll)),
+      lambda i, total: (i + 1, total + unroll(max_unroll)),
       (0, total),
       parallel_iterations=1,
     )
   return total
 
 
-def _unroll(step: _Step, iterator: Any, num_steps: int) -> tf.Tensor:
-  total = step(iterator)
-  for _ in range(num_steps - 1):
-    total += step(iterator)
-  return total
+def _unroll(
+  step: _Step, steps: Any, iterator: Any, num_steps: int
+) -> tf.Tensor:
+  totals = []
+  for _ in range(num_steps):
+    with steps.step():
+      totals.append(step(iterator))
+  return sum(totals[1:], totals[0])
 
 
 def _scalar(name: str, value: Any) -> tf.Tensor:

@@ -105,7 +105,9 @@ class ReplicaLoop:
     """Does some steps; the global step after them."""
     with _explaining_the_end():
       result = to_do.function(iterator)
-    metrics = to_do.metrics(None if result is None else result.numpy())
+    vector = result.numpy()
+    metrics = to_do.metrics(vector)
+    self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
     step = self._global_step()
     self._rate.add(self._secs(), step)
     self._plan.check(metrics, step)

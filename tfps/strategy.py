@@ -25,6 +25,9 @@ from tfps import presence as presence_lib
 from tfps import probe
 from tfps import server as server_lib
 from tfps._compat import strategy as compat
+from tfps.wire import accounts
+from tfps.wire import config
+from tfps.wire import transfers
 
 _CHIEF = cluster_lib.Task('chief', 0)
 
@@ -69,6 +72,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
     *,
     placement: placement_lib.Placement | None = None,
+    wire: config.Wire | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._connect_timeout_secs = connect_timeout_secs
@@ -81,10 +85,15 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     extended.ledger = _ledger.Ledger(policy, self._num_ps)
     compat.replace_extended(self, extended)
+    self.transfers = transfers.Transfers(wire or config.Wire(), self._num_ps)
 
   def placement_report(self) -> _ledger.PlacementReport:
     """The bytes and the variables on each ps."""
     return self.extended.ledger.report()
+
+  def wire_report(self) -> accounts.WireReport:
+    """The bytes that have been pulled from each ps, and pushed to it."""
+    return self.transfers.report()
 
   def close(self) -> None:
     """Tells ps and workers that training is done; twice is harmless.

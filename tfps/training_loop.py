@@ -19,6 +19,7 @@ from tfps import cluster as cluster_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import worker_input
+from tfps.wire import transfers
 
 if TYPE_CHECKING:
   from tfps import coordinator as coordinator_lib
@@ -137,6 +138,7 @@ class TrainingLoop:
     self._executions: dict[int, execution.Execution] = {}
     self._iterators: Any = None
     self._pending: dict[Any, execution.Execution] = {}
+    self._transfers = transfers.of(coordinator.strategy)
     self._step = 0
     self._scheduled = 0
 
@@ -184,7 +186,9 @@ class TrainingLoop:
     timeout_secs = self._plan.timeout_secs
     for value in self._coordinator.wait_any(self._pending, timeout_secs):
       done = self._pending.pop(value)
-      metrics = done.metrics(self._coordinator.fetch(value, timeout_secs))
+      vector = self._coordinator.fetch(value, timeout_secs)
+      metrics = done.metrics(vector)
+      self._transfers.count(done.num_bytes(vector), done.num_steps)
       self._step += done.num_steps
       self._rate.add(self._secs(), self._step)
       self._plan.check(metrics, self._step)

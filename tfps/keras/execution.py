@@ -13,6 +13,7 @@ from tfps._compat import execution_variables
 from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
 
@@ -24,11 +25,13 @@ class Result:
   Attributes:
     metrics: what each step has added to the metrics; one row for each.
     handed_on: what it leaves to the next execution.
+    num_bytes: what has crossed, by direction and ps.
     logs: what the last step returned, by name.
   """
 
   metrics: np.ndarray
   handed_on: np.ndarray
+  num_bytes: np.ndarray
   logs: dict[str, np.ndarray]
 
 
@@ -52,6 +55,7 @@ class Executions:
     state: state_lib.State,
   ) -> None:
     self._strategy = strategy
+    self._transfers = transfers.of(strategy)
     self._step_fn = step_fn
     self._state = state
     self._log_names: list[str] = []
@@ -84,9 +88,11 @@ class Executions:
 
   def result(self, fetched: Any) -> Result:
     """Makes sense of what a function returned."""
-    metrics, handed_on, logs = fetched
+    metrics, handed_on, num_bytes, logs = fetched
     named = dict(zip(self._log_names, logs, strict=True))
-    return Result(np.asarray(metrics), np.asarray(handed_on), named)
+    return Result(
+      np.asarray(metrics), np.asarray(handed_on), np.asarray(num_bytes), named
+    )
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
@@ -97,15 +103,20 @@ class Executions:
 
   def _execute(self, batches: Any, num_steps: int, handed_on: Any) -> Any:
     added = []
+    workspace = self._transfers.workspace()
+    steps = self._transfers.steps(workspace, num_steps)
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(handed_on)
       for _ in range(num_steps):
         self._state.begin_step()
         first = len(tf.compat.v1.get_default_graph().get_operations())
-        logs = self._strategy.run(self._step_fn, args=(next(batches),))
+        with steps.step():
+          logs = self._strategy.run(self._step_fn, args=(next(batches),))
         self._check(handles, first)
         added.append(self._state.end_step())
-      return tf.stack(added), self._state.end_execution(), self._flat(logs)
+      handed_on = self._state.end_execution()
+      counted = workspace.accounts.end()
+      return tf.stack(added), handed_on, counted, self._flat(logs)
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
     """Makes sure that the step only adds to metrics that are to add up.

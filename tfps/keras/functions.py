@@ -22,6 +22,8 @@ from tfps import execution as tf_execution
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.wire import steps
+from tfps.wire import transfers
 
 _IN_FLIGHT_PER_WORKER = 2
 
@@ -72,6 +74,7 @@ class _StepFunction:
     strategy = model.distribute_strategy
     self._model = model
     self._coordinator = coordinator_lib.Coordinator(strategy)
+    self._transfers = transfers.of(strategy)
     self._state = state_lib.State(model)
     self._executions = execution.Executions(
       strategy, getattr(model, self._step_name), self._state
@@ -115,6 +118,8 @@ class _StepFunction:
       self._take_in()
     try:
       self._schedule_now(function(num_steps), batches, num_steps)
+    except steps.HoistedError:
+      self._schedule_now(function(num_steps), batches, num_steps)
     except execution.NotAdditiveError:
       self.drain()
       self._executions.forget()
@@ -135,6 +140,7 @@ class _StepFunction:
       result = self._executions.result(self._coordinator.fetch(oldest.value))
     self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
     self._state.add(result.metrics)
+    self._transfers.count(result.num_bytes, oldest.num_steps)
     self._logs.clear()
     self._logs.update(self._merged(result.logs))
 
@@ -143,7 +149,7 @@ class _StepFunction:
     """After an error nothing is under way, so that another `fit` can begin."""
     try:
       yield
-    except execution.NotAdditiveError:
+    except (execution.NotAdditiveError, steps.HoistedError):
       raise
     except BaseException:
       self._under_way.clear()

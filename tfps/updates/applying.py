@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import locks
-from tfps.updates import moving
 from tfps.updates import rules
+from tfps.wire import sending
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,8 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
     by_device[update.variable.device].append(update)
   waiting = []
   for device, own in by_device.items():
-    inputs = moving.move(_inputs(own, step), device)
+    inputs = _inputs(own, step)
+    inputs = sending.send(inputs, device, _names(own, inputs))
     for update, (own_step, gradient) in zip(own, inputs, strict=True):
       if not _runs_alone(update, own_step, gradient):
         job = functools.partial(_apply, update)
@@ -79,6 +80,16 @@ def _inputs(
   ]
 
 
+def _names(
+  updates: Sequence[Update], inputs: Sequence[tuple[rules.Step, Any]]
+) -> dict[int, str]:
+  """Whose gradient a tensor is, by the tensor's identity."""
+  return {
+    id(getattr(gradient, 'values', gradient)): sending.name_of(update.variable)
+    for update, (_, gradient) in zip(updates, inputs, strict=True)
+  }
+
+
 def with_distinct_rows(gradient: Any) -> Any:
   """The same gradient, naming each row once if it names rows."""
   if not isinstance(gradient, tf.IndexedSlices):
@@ -87,7 +98,7 @@ def with_distinct_rows(gradient: Any) -> Any:
   values = tf.math.unsorted_segment_sum(
     gradient.values, positions, tf.size(rows)
   )
-  return tf.IndexedSlices(values, rows, gradient.dense_shape)
+  return tf.IndexedSlices(values, rows)
 
 
 def decay(variable: Any, factor: float, rate: tf.Tensor) -> list[Any]:

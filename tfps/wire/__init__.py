@@ -1,1 +1,1 @@
-"""What travels between workers and ps: packed how, encoded how."""
+"""The wire between ps and workers: what travels, packed how, encoded how."""

@@ -1,0 +1,143 @@
+"""What `_compat.reads` relies on."""
+
+import inspect
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+from tensorflow.python.ops import resource_variable_ops
+
+from tfps._compat import reads
+
+
+class _Tens:
+  """Reads ten of everything."""
+
+  def read(self, variable, place):
+    value = tf.fill(variable.shape, 10.0)
+    reads.note_read(variable, value)
+    return value
+
+  def read_rows(self, variable, indices, place):
+    rows = tf.fill([*indices.shape, *variable.shape[1:]], 10.0)
+    reads.note_rows(variable, rows, lambda g: tf.IndexedSlices(g, indices))
+    return rows
+
+
+def test_all_ways_to_read_go_through_the_reader():
+  variable = tf.Variable([1.0, 2.0])
+  table = tf.Variable([[1.0], [2.0]])
+
+  @tf.function
+  def read():
+    with reads.reading(_Tens()):
+      return [
+        variable.value(),
+        variable.read_value(),
+        variable + 0.0,
+        tf.identity(variable),
+        tf.nn.embedding_lookup(table, [1, 0])[:, 0],
+        tf.gather(table, [1, 0])[:, 0],
+      ]
+
+  assert all((value.numpy() == 10).all() for value in read())
+  assert variable.read_value().numpy().tolist() == [1.0, 2.0]
+
+
+def test_gradients_reach_what_the_reader_read():
+  variable = tf.Variable([1.0, 2.0])
+  table = tf.Variable([[1.0], [2.0]])
+
+  @tf.function
+  def gradients():
+    with reads.reading(_Tens()), tf.GradientTape() as tape:
+      loss = tf.reduce_sum(variable * variable) + tf.reduce_sum(
+        table.sparse_read(tf.constant([1]))
+      )
+    return tape.gradient(loss, [variable, table])
+
+  dense, sparse = gradients()
+  assert dense.numpy().tolist() == [20.0, 20.0]
+  assert isinstance(sparse, tf.IndexedSlices)
+  assert sparse.indices.numpy().tolist() == [1]
+
+
+def test_functions_that_are_called_read_for_themselves():
+  variable = tf.Variable(1.0)
+  inner = tf.function(lambda: variable.read_value())
+
+  @tf.function
+  def outer():
+    with reads.reading(_Tens()):
+      return inner()
+
+  assert outer().numpy() == 1.0
+
+
+def test_writes_are_seen_in_branches_and_loops():
+  variable = tf.Variable(1.0)
+  seen = []
+
+  @tf.function
+  def function(flag):
+    home = tf.compat.v1.get_default_graph()
+
+    def note():
+      graph = tf.compat.v1.get_default_graph()
+      seen.append(reads.num_writes(variable, graph, home))
+
+    def branch():
+      note()
+      variable.assign_add(1.0)
+      note()
+      return 0
+
+    variable.read_value()
+    note()
+    tf.cond(flag, branch, lambda: 0)
+    note()
+
+  function(tf.constant(True))
+  assert seen == [0, 0, 1, 1]
+
+
+def test_the_device_of_an_operation_is_known_beforehand():
+  found = []
+
+  @tf.function
+  def function():
+    found.append(reads.current_device())
+    with tf.device('/job:ps/task:1'):
+      found.append(reads.current_device())
+    found.append(reads.current_device())
+
+  function.get_concrete_function()
+  assert found == ['', '/job:ps/task:1', '']
+
+
+def test_an_identity_can_be_rewired():
+  @tf.function
+  def function(x):
+    promise = tf.identity(tf.zeros([2]))
+    result = promise + 1.0
+    reads.rewire(promise, x)
+    return result
+
+  assert function(tf.constant([1.0, 2.0])).numpy().tolist() == [2.0, 3.0]
+
+
+def test_internals_are_there():
+  variable = resource_variable_ops.BaseResourceVariable
+  assert 'no_copy' in inspect.signature(variable._read_variable_op).parameters
+  assert callable(variable.sparse_read)
+  assert callable(record.record_operation)
+  assert callable(record.stop_recording)
+  assert hasattr(tf.Operation, '_update_input')
+  assert issubclass(
+    control_flow.WhileBodyFuncGraph, control_flow.ControlFlowFuncGraph
+  )
+  graph = func_graph.FuncGraph('graph')
+  assert graph._function_captures.by_val_internal == {}
+  assert list(graph._device_function_stack.peek_objs()) == []
+  assert list(graph._colocation_stack.peek_objs()) == []

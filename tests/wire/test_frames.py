@@ -1,0 +1,74 @@
+"""Tensors in one."""
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps.wire import frames
+
+_DTYPES = ['float32', 'float64', 'float16', 'int8', 'uint8', 'int32', 'int64']
+
+
+def _array(draw_shape, dtype):
+  return (np.arange(np.prod(draw_shape)) % 100).reshape(draw_shape).astype(dtype)
+
+
+_ARRAYS = st.lists(
+  st.builds(
+    _array,
+    st.lists(st.integers(0, 4), max_size=3),
+    st.sampled_from(_DTYPES),
+  ),
+  min_size=1,
+  max_size=5,
+)
+
+
+@hypothesis.given(_ARRAYS)
+@hypothesis.settings(deadline=None, max_examples=60)
+def test_what_was_packed_is_unpacked(arrays):
+  tensors = [tf.constant(array) for array in arrays]
+  frame = frames.Frame(tensors)
+  packed = frame.pack(tensors)
+  assert frame.num_bytes == tf.size(packed) * packed.dtype.size
+  for array, tensor in zip(arrays, frame.unpack(packed), strict=True):
+    np.testing.assert_array_equal(array, tensor.numpy())
+    assert array.dtype == tensor.dtype.as_numpy_dtype
+
+
+@pytest.mark.parametrize('rows', [0, 1, 5])
+def test_numbers_of_rows_go_along(rows):
+  specs = [
+    tf.TensorSpec([None, 3]),
+    tf.TensorSpec([2], tf.int64),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([]),
+  ]
+
+  @tf.function(input_signature=specs)
+  def there_and_back(*tensors):
+    frame = frames.Frame(tensors)
+    assert frame.num_bytes is None
+    unpacked = frame.unpack(frame.pack(tensors))
+    assert [t.shape.as_list() for t in unpacked] == [[None, 3], [2], [None], []]
+    return unpacked
+
+  arrays = [
+    np.ones([rows, 3], 'f'),
+    np.array([7, 1 << 40]),
+    np.arange(rows, dtype='i4'),
+    np.float32(2.5),
+  ]
+  for array, tensor in zip(arrays, there_and_back(*arrays), strict=True):
+    np.testing.assert_array_equal(array, tensor.numpy())
+
+
+def test_more_than_one_unknown_dimension_is_refused():
+  @tf.function(input_signature=[tf.TensorSpec([None, None])])
+  def pack(tensor):
+    return frames.Frame([tensor]).pack([tensor])
+
+  with pytest.raises(ValueError, match='only the first dimension'):
+    pack(tf.zeros([2, 2]))

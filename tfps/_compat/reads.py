@@ -1,0 +1,217 @@
+"""How functions that are being traced read variables.
+
+TensorFlow's code reads each variable where it is used, one at a time. A reader
+may do it otherwise. Only `_read_variable_op` and `sparse_read` of a resource
+variable see all reads, and only with the tape told what it would have been told
+do gradients reach the variable.
+"""
+
+from collections.abc import Callable
+from collections.abc import Container
+from collections.abc import Iterator
+import contextlib
+import functools
+from typing import Any
+from typing import Protocol
+import weakref
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+from tensorflow.python.ops import resource_variable_ops
+
+_Variable = resource_variable_ops.BaseResourceVariable
+_READS = {
+  'ReadVariableOp',
+  'ResourceGather',
+  'ResourceGatherNd',
+  'VarIsInitializedOp',
+  'VariableShape',
+}
+
+
+class Reader(Protocol):
+  """Reads variables within a function; None leaves it to TensorFlow."""
+
+  def read(self, variable: Any, place: Any) -> tf.Tensor | None:
+    """The variable's value, for use in the graph that is `place`."""
+
+  def read_rows(
+    self, variable: Any, indices: Any, place: Any
+  ) -> tf.Tensor | None:
+    """Some of its rows, for use in the graph that is `place`."""
+
+
+# By graph and not by thread: a replica's step is traced in a thread of its own,
+# branches and loops in graphs of their own.
+_READERS: Any = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def reading(reader: Reader) -> Iterator[None]:
+  """Within the function that is being traced, has a reader do the reads."""
+  _take_reads()
+  graph = ops.get_default_graph()
+  before = _READERS.get(graph)
+  _READERS[graph] = reader
+  try:
+    yield
+  finally:
+    if before is None:
+      del _READERS[graph]
+    else:
+      _READERS[graph] = before
+
+
+def reader() -> Reader | None:
+  """The reader of the function that is being traced, if it has one."""
+  if not _READERS or tf.executing_eagerly():
+    return None
+  graph = ops.get_default_graph()
+  while graph is not None and graph not in _READERS:
+    if not isinstance(graph, control_flow.ControlFlowFuncGraph):
+      # A function is called with what it read when it was traced.
+      return None
+    graph = graph.outer_graph
+  found: Reader | None = _READERS.get(graph)
+  return found
+
+
+def is_in_loop(place: Any, home: Any) -> bool:
+  """Whether a graph is within a loop in another."""
+  loops = control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph
+  return any(isinstance(graph, loops) for graph in _up_to(place, home))
+
+
+def num_writes(variable: Any, place: Any, home: Any) -> int:
+  """How many operations up to here may write to a variable."""
+  graphs = [*_up_to(place, home), home]
+  return sum(len(_writes(_inner(graph, variable))) for graph in graphs)
+
+
+def writes_by_handle(graph: Any) -> dict[int, int]:
+  """How many operations may write to a variable, by its handle's identity."""
+  captured = graph._function_captures.by_val_internal
+  return {handle: len(_writes(inner)) for handle, inner in captured.items()}
+
+
+def is_written_within(variable: Any, place: Any, home: Any) -> bool:
+  """Whether a graph that is complete, or one it is in, may write to one."""
+  return any(_writes(_inner(graph, variable)) for graph in _up_to(place, home))
+
+
+def _up_to(place: Any, home: Any) -> Iterator[Any]:
+  while place is not home:
+    yield place
+    place = place.outer_graph
+
+
+def _inner(graph: Any, variable: Any) -> Any:
+  """What stands for a variable's handle within a function's graph, or None."""
+  return graph._function_captures.by_val_internal.get(id(variable.handle))
+
+
+def _writes(handle: Any) -> list[Any]:
+  if handle is None or handle.dtype != tf.resource:
+    return []
+  return [op for op in handle.consumers() if op.type not in _READS]
+
+
+def unique_id(variable: Any) -> str:
+  """Tells a variable from all others of this process, and of its name."""
+  return str(variable._unique_id)
+
+
+def note_read(variable: Any, value: tf.Tensor) -> None:
+  """Tells the tape that a tensor is a variable's value."""
+  _note('ReadVariableOp', variable, value, lambda gradient: [gradient])
+
+
+def note_rows(
+  variable: Any, rows: tf.Tensor, gradient_of: Callable[[tf.Tensor], Any]
+) -> None:
+  """Tells the tape that a tensor is some of a variable's rows."""
+  _note('ResourceGather', variable, rows, lambda g: [gradient_of(g)])
+
+
+def _note(
+  name: str, variable: Any, value: tf.Tensor, gradients: Callable[..., Any]
+) -> None:
+  resource_variable_ops.variable_accessed(variable)
+  record.record_operation(name, [value], [variable.handle], gradients)
+
+
+def current_device() -> str:
+  """The device of operations made here; empty if that is left open."""
+  graph = ops.get_default_graph()
+  if list(graph._colocation_stack.peek_objs()):
+    return _device_of_an_operation()
+  scopes = tuple(graph._device_function_stack.peek_objs())
+  known = _DEVICES.setdefault(graph, {})
+  if scopes not in known:
+    known[scopes] = _device_of_an_operation()
+  return known[scopes]
+
+
+# By graph and by the device scopes that are open in it.
+_DEVICES: Any = weakref.WeakKeyDictionary()
+
+
+def _device_of_an_operation() -> str:
+  device: str = tf.raw_ops.NoOp().device
+  return device
+
+
+def stop_recording() -> Any:
+  """A context in which the tape is told nothing."""
+  return record.stop_recording()
+
+
+def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
+  """Changes where an identity's value comes from."""
+  tensor.op._update_input(0, source)
+
+
+def sources(tensor: tf.Tensor, ends: Container[str]) -> Iterator[tf.Operation]:
+  """All operations that a tensor's value depends on.
+
+  Args:
+    tensor: of the graph that is being built.
+    ends: names of operations whose own sources are left out.
+  """
+  seen: set[Any] = set()
+  waiting = [tensor.op]
+  while waiting:
+    operation = waiting.pop()
+    if operation.name in seen:
+      continue
+    seen.add(operation.name)
+    yield operation
+    if operation.name in ends:
+      continue
+    waiting.extend(t.op for t in operation.inputs)
+    waiting.extend(operation.control_inputs)
+
+
+@functools.cache
+def _take_reads() -> None:
+  read = _Variable._read_variable_op
+  sparse_read = _Variable.sparse_read
+
+  @functools.wraps(read)
+  def read_otherwise(self: Any, *args: Any, **kwargs: Any) -> Any:
+    own = reader()
+    value = own and own.read(self, ops.get_default_graph())
+    return read(self, *args, **kwargs) if value is None else value
+
+  @functools.wraps(sparse_read)
+  def sparse_read_otherwise(
+    self: Any, indices: Any, name: str | None = None
+  ) -> Any:
+    own = reader()
+    rows = own and own.read_rows(self, indices, ops.get_default_graph())
+    return sparse_read(self, indices, name) if rows is None else rows
+
+  _Variable._read_variable_op = read_otherwise
+  _Variable.sparse_read = sparse_read_otherwise

@@ -1,0 +1,44 @@
+"""What the user says about the wire."""
+
+import dataclasses
+from typing import Any
+
+_MOST_PREFETCHED = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Wire:
+  """How values travel between ps and workers.
+
+  ```
+  strategy = tfps.ParameterServerStrategy(
+    cluster, wire=tfps.Wire(push=tfps.codecs.Int8(), prefetch=1)
+  )
+  ```
+
+  Attributes:
+    fuse: whether what goes to or comes from one ps travels as one tensor.
+    pull: the codec of parameters on their way to workers; None sends them as
+      they are.
+    push: the codec of gradients on their way to the ps.
+    prefetch: how many steps ahead, within an execution, parameters are read. At
+      0 a step waits for the update of the one before. At 1 the parameters of
+      the next step travel while this one computes, and at 2 its gradients, too;
+      they then are older by so many of the worker's own updates.
+  """
+
+  fuse: bool = True
+  pull: Any = None
+  push: Any = None
+  prefetch: int = 0
+
+  def __post_init__(self) -> None:
+    if self.prefetch not in range(_MOST_PREFETCHED + 1):
+      raise ValueError(
+        f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MOST_PREFETCHED}.'
+      )
+    if not self.fuse and (self.pull or self.push or self.prefetch):
+      raise ValueError(
+        f'Wire: fuse is {self.fuse!r}, but codecs and prefetching work on '
+        'fused transfers. Leave fuse at True.'
+      )

@@ -1,0 +1,63 @@
+"""Sends gradients, and what belongs to them, to a ps as one tensor."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _ledger
+from tfps._compat import reads as compat
+from tfps.wire import config
+from tfps.wire import crossings
+from tfps.wire import steps as steps_lib
+
+
+def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
+  """The same on a device.
+
+  Args:
+    structure: of tensors, from anywhere, and of numbers. A tensor that is in it
+      repeatedly is sent once.
+    device: where they are needed.
+    names: of the gradients among the tensors, by the tensors' identities. The
+      codec of the wire applies to these.
+  """
+  reader = compat.reader()
+  steps = reader if isinstance(reader, steps_lib.Steps) else None
+  wire = steps.wire if steps else config.Wire()
+  flat = tf.nest.flatten(structure, expand_composites=True)
+  items = {
+    id(value): _item(value, names.get(id(value)), wire)
+    for value in flat
+    if tf.is_tensor(value)
+  }
+  ps = _ledger.ps_index(device)
+  workspace = steps.workspace if steps and ps is not None else None
+  route = crossings.Route(crossings.PUSH, device, ps or 0)
+  together = [list(items.values())]
+  if not wire.fuse:
+    together = [[item] for item in items.values()]
+  arrived = [
+    tensor
+    for group in together
+    for tensor in crossings.cross(group, route, workspace)
+  ]
+  by_id = dict(zip(items, arrived, strict=True))
+  flat = [by_id.get(id(value), value) for value in flat]
+  return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def name_of(variable: Any) -> str:
+  """Tells a variable from all others of a program."""
+  return compat.unique_id(variable)
+
+
+def _item(
+  value: tf.Tensor, name: str | None, wire: config.Wire
+) -> crossings.Item:
+  codec = wire.push
+  if name is None or codec is None or value.shape.rank == 0:
+    return crossings.Item(value)
+  if None in value.shape.as_list() and not codec.for_rows:
+    return crossings.Item(value)
+  return crossings.Item(value, codec, name)

@@ -1,0 +1,60 @@
+"""A strategy's wire: what steps are traced on, and what it has carried."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import TypeVar
+
+from tfps.wire import accounts as accounts_lib
+from tfps.wire import config
+from tfps.wire import steps as steps_lib
+from tfps.wire import workspace as workspace_lib
+
+_Traced = TypeVar('_Traced')
+
+
+class Transfers:
+  """What travels between a strategy's ps and workers.
+
+  Args:
+    wire: how.
+    num_ps: how many ps there are.
+  """
+
+  def __init__(self, wire: config.Wire, num_ps: int) -> None:
+    self.wire = wire
+    self._num_ps = num_ps
+    self._totals = accounts_lib.Totals(num_ps)
+    self._kept: set[Any] = set()
+
+  def workspace(self) -> workspace_lib.Workspace:
+    """For the function that is being traced."""
+    return workspace_lib.Workspace(self._num_ps)
+
+  def steps(
+    self, workspace: workspace_lib.Workspace, num_steps: int
+  ) -> steps_lib.Steps:
+    """For steps that are laid out in the function that is being traced."""
+    return steps_lib.Steps(self.wire, workspace, num_steps, self._kept)
+
+  def count(self, counted: Any, num_steps: int) -> None:
+    """Takes note of what an execution has counted."""
+    self._totals.add(counted, num_steps)
+
+  def report(self) -> accounts_lib.WireReport:
+    """What has crossed so far."""
+    return self._totals.report(self.wire.pull, self.wire.push)
+
+
+def traced(trace: Callable[[], _Traced]) -> _Traced:
+  """Calls what traces steps, again if it has to be."""
+  while True:
+    try:
+      return trace()
+    except steps_lib.HoistedError:
+      pass
+
+
+def of(strategy: Any) -> Transfers:
+  """A strategy's; one of TensorFlow's own leaves all transfers alone."""
+  own = getattr(strategy, 'transfers', None)
+  return own or Transfers(config.Wire(fuse=False), num_ps=1)
