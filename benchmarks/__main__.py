@@ -4,6 +4,7 @@ import argparse
 import pathlib
 import sys
 
+from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import placement
 from benchmarks import report
@@ -11,6 +12,7 @@ from benchmarks import report
 BENCHMARKS = {
   'placement': placement.compare,
   'null_step': null_step.compare,
+  'keras_fit': keras_fit.compare,
 }
 
 

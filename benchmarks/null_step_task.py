@@ -8,11 +8,11 @@ Usage: null_step_task.py MODE FOLDER
 """
 
 from collections.abc import Callable
-import pathlib
 import sys
 
 import tensorflow as tf
 
+from benchmarks import sides
 import tfps
 
 SIZES = {'scalar': 1, '1 MB': 250_000, '100 MB': 25_000_000}
@@ -27,15 +27,9 @@ def main(mode: str, folder: str) -> None:
     'coordinator': _by_coordinator,
     'between graphs': _between_graphs,
   }[mode](cluster)
-  pipe = pathlib.Path(folder) / str(cluster.task)
-  with (
-    open(f'{pipe}.orders') as orders,
-    open(f'{pipe}.answers', 'w') as answers,
-  ):
-    for order in orders:
-      size, _, num_steps = order.strip().rpartition(' ')
-      run(size, int(num_steps))
-      print('done', file=answers, flush=True)
+  for order in sides.take_orders(folder, str(cluster.task)):
+    size, _, num_steps = order.rpartition(' ')
+    run(size, int(num_steps))
 
 
 def _steps(strategy: tf.distribute.Strategy) -> dict[str, Step]:

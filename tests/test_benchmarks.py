@@ -1,12 +1,16 @@
 import json
 import pathlib
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from benchmarks import report
 from benchmarks import runner
+from benchmarks import sides
+from benchmarks import usage
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -49,6 +53,57 @@ def test_the_two_sides_take_turns_and_the_first_round_does_not_count():
   assert comparison.median_ratio == pytest.approx(2.0)
 
 
+def test_bytes_are_counted_both_ways_at_the_ports_asked_for():
+  with (
+    socket.create_server(('localhost', 0)) as server,
+    socket.create_server(('localhost', 0)) as other_server,
+  ):
+    port = server.getsockname()[1]
+    with (
+      socket.create_connection(('localhost', port)) as client,
+      socket.create_connection(other_server.getsockname()) as other,
+      server.accept()[0] as accepted,
+    ):
+      other.sendall(b'x' * 50)
+      before = usage.bytes_at_ports({port})
+      client.sendall(b'x' * 1000)
+      accepted.recv(1000, socket.MSG_WAITALL)
+      accepted.sendall(b'x' * 300)
+      client.recv(300, socket.MSG_WAITALL)
+      found = _wait_for(lambda: usage.bytes_at_ports({port}) - before, 1300)
+  assert found == 1300
+
+
+def _wait_for(count, expected: int, timeout_secs: float = 10.0) -> int:
+  """The count, which is that of acknowledged bytes, once it is as expected."""
+  deadline = time.monotonic() + timeout_secs
+  while (found := count()) != expected and time.monotonic() < deadline:
+    time.sleep(0.01)
+  return found
+
+
+def test_peak_memory_is_that_of_the_process():
+  program = "x = b'x' * 100_000_000; del x; print(flush=True); input()"
+  with subprocess.Popen(
+    [sys.executable, '-c', program],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+  ) as process:
+    process.stdout.readline()
+    peak = usage.peak_megabytes(process.pid)
+    process.stdin.close()
+  assert 100 < peak < 150
+
+
+def test_a_process_that_ends_instead_of_working_is_told():
+  program = 'raise SystemExit("no such step")'
+  with (
+    sides.ProcessSide(lambda folder: ['-c', program]) as side,
+    pytest.raises(RuntimeError, match=r'status 1:\nno such step'),
+  ):
+    side.run('step', 1)
+
+
 @pytest.mark.slow
 def test_the_benchmarks_run_and_write_json(tmp_path):
   command = [sys.executable, '-m', 'benchmarks', '--quick']
@@ -65,6 +120,7 @@ def test_the_benchmarks_run_and_write_json(tmp_path):
   names = [entry['name'] for entry in written['benchmarks']]
   for name in names:
     assert name in done.stdout
+  assert 'fit: MLP, short executions, one process' in names
   assert 'null step: coordinator, scalar, 1 worker' in names
   assert 'null step: between graphs, scalar, 1 worker' in names
   assert all(entry['median_ratio'] > 0 for entry in written['benchmarks'])
