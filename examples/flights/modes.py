@@ -85,6 +85,17 @@ class Training:
     size = self._settings.steps_per_execution
     return max(size, batches // self._num_clients // size * size)
 
+  def describe(self) -> None:
+    """Says how many flights there are for what."""
+    split = self._split
+    training, validation, held_out = (
+      len(part) for part in (split.training, split.validation, split.held_out)
+    )
+    print(
+      f'{training + validation + held_out:,} flights: {training:,} for '
+      f'training, {validation:,} for validation, {held_out:,} held out'
+    )
+
   def fit(self, *callbacks: keras.callbacks.Callback, verbose: int) -> None:
     """Trains until the flights for validation say that it is enough."""
     self._model.fit(
@@ -146,6 +157,7 @@ def train_with_coordinator(cluster: tfps.Cluster, settings: Settings) -> None:
   with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
     training = Training('coordinator', settings, strategy, num_clients=1)
     _describe(cluster, strategy)
+    training.describe()
     # After an interruption, the next run goes on from here.
     backup = keras.callbacks.BackupAndRestore(settings.folder / 'backup')
     scores = training.fit_as_chief(backup)
@@ -164,6 +176,7 @@ def train_between_graph(cluster: tfps.Cluster, settings: Settings) -> None:
   scores: list[progress.Score] = []
   if strategy.is_chief:
     _describe(cluster, strategy)
+    training.describe()
     scores = training.fit_as_chief()
   else:
     training.fit(verbose=0)

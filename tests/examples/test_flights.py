@@ -199,6 +199,7 @@ def test_training_with_a_coordinator_leaves_its_results(tmp_path, split):
   assert result['steps'] == 48
   assert len(result['bytes_per_ps']) == 2
   assert result['auc'] > 0.65
+  assert '20,000 flights: ' in output
   assert re.search(r'ps:1 +\d+ +[\d,]+\n', output)
   assert re.search(r'step 48 of 48, [\d.]+ steps/s, 0:00:00 left', output)
   assert re.search(r'24/24 - .*val_auc: 0\.', output)
