@@ -17,7 +17,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[dev,examples,tensorboard,test]'
+	  --editable '.[bench,dev,examples,tensorboard,test]'
 	touch $@
 
 demo: $(STAMP)
