@@ -220,9 +220,9 @@ def pytest_sessionstart(session: Any) -> None:
       strategy = make(servers.cluster)
       _train(strategy)
       strategy.close()
-  replaced = sorted(_replaced())
-  print(f'tfps has replaced {len(replaced)} names:', *replaced, sep='\n  ')
-  if not replaced:
+  names = [f'{owner.__name__}.{name}' for owner, name in replaced()]
+  print(f'tfps has replaced {len(names)} names:', *sorted(names), sep='\n  ')
+  if not names:
     raise RuntimeError('tfps has replaced nothing, so there is nothing to test')
 
 
@@ -240,16 +240,16 @@ def _train(strategy: Any) -> None:
   model.predict(x, verbose=0)
 
 
-def _replaced() -> Iterator[str]:
-  """Names in the modules and classes of Keras that are functions of ours."""
+def replaced() -> Iterator[tuple[Any, str]]:
+  """Modules and classes of Keras, with names there that are ours."""
   for name, module in list(sys.modules.items()):
     if name.startswith('keras.src'):
       classes = inspect.getmembers(module, inspect.isclass)
-      own = [(n, c) for n, c in classes if c.__module__ == name]
-      for prefix, owner in [('', module), *own]:
+      own = [value for _, value in classes if value.__module__ == name]
+      for owner in (module, *own):
         for attribute, value in vars(owner).items():
           if _is_ours(value):
-            yield '.'.join(filter(None, [name, prefix, attribute]))
+            yield owner, attribute
 
 
 def _is_ours(value: object) -> bool:

@@ -6,34 +6,12 @@ import pathlib
 import runpy
 
 import keras
-from keras.src import backend
-from keras.src.backend.tensorflow import optimizer
-from keras.src.backend.tensorflow import trainer
-from keras.src.optimizers import nadam
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfps
 from tfps import testing
-
-REPLACED = [
-  (backend.Variable, '_initialize'),
-  (backend.Variable, 'assign_add'),
-  (backend.Variable, 'assign_sub'),
-  (backend.numpy, 'take'),
-  (nadam.Nadam, '_backend_update_step'),
-  (optimizer.TFOptimizer, '_apply_weight_decay'),
-  (optimizer.TFOptimizer, '_backend_apply_gradients'),
-  (optimizer.TFOptimizer, '_distributed_tf_update_step'),
-  (optimizer.TFOptimizer, '_overwrite_model_variables_with_average_value'),
-  (optimizer.TFOptimizer, '_update_model_variables_moving_average'),
-  (trainer.TensorFlowTrainer, 'get_metrics_result'),
-  (trainer.TensorFlowTrainer, 'make_predict_function'),
-  (trainer.TensorFlowTrainer, 'make_test_function'),
-  (trainer.TensorFlowTrainer, 'make_train_function'),
-  (trainer.TensorFlowTrainer, 'reset_metrics'),
-]
 
 STRATEGIES = {
   'none': tf.distribute.get_strategy,
@@ -49,18 +27,33 @@ def cluster():
     yield servers.cluster
 
 
-@pytest.mark.parametrize(
-  ('owner', 'name'), REPLACED, ids=lambda value: str(value).split('.')[-1]
-)
-def test_this_is_what_we_replace(owner, name):
-  assert inspect.unwrap(getattr(owner, name)) is not getattr(owner, name)
-
-
-def test_nothing_else_is_replaced():
+@functools.cache
+def _replaced():
+  """Owners in Keras and names there that are ours, once all is replaced."""
   root = pathlib.Path(__file__).parents[2]
   tool = runpy.run_path(str(root / 'tools' / 'run_keras_tests.py'))
-  found = {name.split('.')[-1] for name in tool['_replaced']()}
-  assert found == {name for _, name in REPLACED} | {'TFEpochIterator'}
+  return list(tool['replaced']())
+
+
+def _theirs(owner, name):
+  ours = getattr(owner, name)
+  return ours.__mro__[1] if inspect.isclass(ours) else inspect.unwrap(ours)
+
+
+def test_what_is_replaced_is_still_at_hand():
+  names = {name for _, name in _replaced()}
+  assert {'assign_add', 'take', 'TFEpochIterator'} <= names
+  for owner, name in _replaced():
+    assert _theirs(owner, name) is not getattr(owner, name)
+
+
+def test_what_is_replaced_takes_keywords_as_before():
+  for owner, name in _replaced():
+    ours = inspect.signature(getattr(owner, name), follow_wrapped=False)
+    kinds = {parameter.kind for parameter in ours.parameters.values()}
+    theirs = inspect.signature(_theirs(owner, name)).parameters
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    assert takes_any or list(ours.parameters) == list(theirs), name
 
 
 def _train(strategy):
@@ -92,12 +85,8 @@ def _train(strategy):
 @functools.cache
 def _trained_by_keras_alone(name):
   with pytest.MonkeyPatch.context() as patch:
-    for owner, attribute in REPLACED:
-      theirs = inspect.unwrap(getattr(owner, attribute))
-      patch.setattr(owner, attribute, theirs)
-    patch.setattr(
-      trainer, 'TFEpochIterator', trainer.TFEpochIterator.__mro__[1]
-    )
+    for owner, attribute in _replaced():
+      patch.setattr(owner, attribute, _theirs(owner, attribute))
     return _train(STRATEGIES[name]())
 
 
