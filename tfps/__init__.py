@@ -29,6 +29,7 @@ if TYPE_CHECKING:
   from tfps.server import Server
   from tfps.strategy import ParameterServerStrategy
   from tfps.wire import codecs
+  from tfps.wire.config import Wire
 
 __all__ = [
   'BetweenGraphStrategy',
@@ -43,6 +44,7 @@ __all__ = [
   'ServerStartError',
   'Task',
   'UnreachableError',
+  'Wire',
   'codecs',
   'define_flags',
   'partitioners',
@@ -63,6 +65,7 @@ _HOMES = {
   'Coordinator': 'coordinator',
   'ParameterServerStrategy': 'strategy',
   'Server': 'server',
+  'Wire': 'wire.config',
   'serve': 'server',
 }
 

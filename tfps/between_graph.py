@@ -106,7 +106,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     )
     super().__init__(extended)
     num_ps = self._cluster.num_ps
-    self.transfers = transfers.Transfers(wire or config.Wire(), num_ps)
+    self.transfers = transfers.Transfers(
+      wire or config.Wire(), num_ps, is_local=True
+    )
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
         0, dtype=tf.int64, trainable=False, name='global_step'
@@ -288,8 +290,10 @@ class _Extended(_placing.Extended):
     return self.shared.make
 
   def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-    with tf.distribute.ReplicaContext(
-      self._container_strategy(), replica_id_in_sync_group=0
+    strategy = self._container_strategy()
+    with (
+      tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
+      strategy.transfers.step_alone(),
     ):
       return fn(*args, **kwargs)
 

@@ -71,7 +71,7 @@ def trace(
   def steps(iterator: Any) -> tf.Tensor:
     workspace = own.workspace()
     total = _repeat(step, own, workspace, iterator, num_steps, max_unroll)
-    counted = tf.reshape(workspace.accounts.end(), [-1])
+    counted = tf.reshape(workspace.counted(), [-1])
     return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 
   @tf.function

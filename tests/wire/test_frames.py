@@ -12,7 +12,9 @@ _DTYPES = ['float32', 'float64', 'float16', 'int8', 'uint8', 'int32', 'int64']
 
 
 def _array(draw_shape, dtype):
-  return (np.arange(np.prod(draw_shape)) % 100).reshape(draw_shape).astype(dtype)
+  return (
+    (np.arange(np.prod(draw_shape)) % 100).reshape(draw_shape).astype(dtype)
+  )
 
 
 _ARRAYS = st.lists(

@@ -17,6 +17,7 @@ import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework import auto_control_deps_utils as resources
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
@@ -78,6 +79,13 @@ def reader() -> Reader | None:
   return found
 
 
+def is_function_being_traced() -> bool:
+  """Whether operations go into a function, and not into a session's graph."""
+  return (
+    not tf.executing_eagerly() and ops.get_default_graph().building_function
+  )
+
+
 def is_in_loop(place: Any, home: Any) -> bool:
   """Whether a graph is within a loop in another."""
   loops = control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph
@@ -115,7 +123,15 @@ def _inner(graph: Any, variable: Any) -> Any:
 def _writes(handle: Any) -> list[Any]:
   if handle is None or handle.dtype != tf.resource:
     return []
-  return [op for op in handle.consumers() if op.type not in _READS]
+  return [op for op in handle.consumers() if not _only_reads(op, handle)]
+
+
+def _only_reads(operation: Any, handle: Any) -> bool:
+  if operation.type in _READS:
+    return True
+  # A call, a branch or a loop knows what it does to its inputs.
+  _, written = resources.get_read_write_resource_inputs(operation)
+  return handle not in written
 
 
 def unique_id(variable: Any) -> str:

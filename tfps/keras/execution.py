@@ -115,7 +115,7 @@ class Executions:
         self._check(handles, first)
         added.append(self._state.end_step())
       handed_on = self._state.end_execution()
-      counted = workspace.accounts.end()
+      counted = workspace.counted()
       return tf.stack(added), handed_on, counted, self._flat(logs)
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:

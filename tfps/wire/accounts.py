@@ -71,6 +71,51 @@ class Totals:
     return WireReport(tuple(pulled), tuple(pushed), self._steps, pull, push)
 
 
+class Running:
+  """Counts bytes and steps in this process, over all functions.
+
+  Args:
+    num_ps: how many ps there are.
+  """
+
+  def __init__(self, num_ps: int) -> None:
+    self._num_ps = num_ps
+    with tf.init_scope(), tf.device('CPU:0'):
+      self._bytes = shared_variables.handle(
+        f'tfps_bytes_{id(self)}', shape=[2, num_ps], dtype=tf.int64
+      )
+      self._steps = shared_variables.handle(
+        f'tfps_steps_{id(self)}', shape=[], dtype=tf.int64
+      )
+      self.take()
+
+  def add(self, direction: int, ps: int, num_bytes: Any) -> None:
+    """Counts bytes that come from a ps or go to it."""
+    tf.raw_ops.AssignAddVariableOp(
+      resource=self._bytes,
+      value=_at(direction, ps, self._num_ps) * tf.cast(num_bytes, tf.int64),
+    )
+
+  def add_step(self) -> None:
+    """Counts a step."""
+    one = tf.constant(1, tf.int64)
+    tf.raw_ops.AssignAddVariableOp(resource=self._steps, value=one)
+
+  def take(self) -> tuple[np.ndarray, int]:
+    """The bytes and the steps since the last time."""
+    found = []
+    zeros = tf.zeros([2, self._num_ps], tf.int64), tf.zeros([], tf.int64)
+    for handle, zero in zip((self._bytes, self._steps), zeros, strict=True):
+      if tf.raw_ops.VarIsInitializedOp(resource=handle):
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+        found.append(value.numpy())
+        tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)
+      else:
+        found.append(zero.numpy())
+        tf.raw_ops.AssignVariableOp(resource=handle, value=zero)
+    return found[0], int(found[1])
+
+
 class Accounts:
   """Counts while a function is executed, on the task that does so; from zero.
 
@@ -92,12 +137,17 @@ class Accounts:
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
     """Counts bytes that come from a ps or go to it."""
-    where = np.zeros([2, self._num_ps], np.int64)
-    where[direction, ps] = 1
     tf.raw_ops.AssignAddVariableOp(
-      resource=self._handle, value=where * tf.cast(num_bytes, tf.int64)
+      resource=self._handle,
+      value=_at(direction, ps, self._num_ps) * tf.cast(num_bytes, tf.int64),
     )
 
   def end(self) -> tf.Tensor:
     """The bytes of both directions, by ps: int64 of shape [2, num_ps]."""
     return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
+
+
+def _at(direction: int, ps: int, num_ps: int) -> np.ndarray:
+  where = np.zeros([2, num_ps], np.int64)
+  where[direction, ps] = 1
+  return where

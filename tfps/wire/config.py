@@ -1,7 +1,8 @@
 """What the user says about the wire."""
 
 import dataclasses
-from typing import Any
+
+from tfps.wire import codecs
 
 _MOST_PREFETCHED = 2
 
@@ -28,11 +29,23 @@ class Wire:
   """
 
   fuse: bool = True
-  pull: Any = None
-  push: Any = None
+  pull: codecs.Codec | None = None
+  push: codecs.Codec | None = None
   prefetch: int = 0
 
   def __post_init__(self) -> None:
+    for name in ('pull', 'push'):
+      codec = getattr(self, name)
+      if not isinstance(codec, codecs.Codec | None):
+        raise ValueError(
+          f'Wire: {name} is {codec!r}, which is no codec. Give one of '
+          'tfps.codecs, or None.'
+        )
+    if self.pull is not None and not self.pull.for_pulls:
+      raise ValueError(
+        f'Wire: pull is {self.pull}, which cannot be: {self.pull.why_not}. '
+        'Use it as push.'
+      )
     if self.prefetch not in range(_MOST_PREFETCHED + 1):
       raise ValueError(
         f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MOST_PREFETCHED}.'

@@ -113,7 +113,7 @@ def cross(
       decoded = each.decode(parts[first : first + len(piece)])
       arrived.update(zip(indices, decoded, strict=True))
       first += len(piece)
-  if workspace is not None:
+  if workspace is not None and workspace.accounts is not None:
     here = crossed if route.direction == PULL else packed
     num_bytes = frame.num_bytes
     if num_bytes is None:

@@ -42,6 +42,8 @@ class Steps:
     num_steps: how many steps come; no more is prefetched.
     kept: references to variables to leave to TensorFlow; more are added as they
       are found.
+    may_repeat: whether the trace can be repeated. If not, reads in loops are
+      left to TensorFlow: the loop may turn out to write later on.
   """
 
   def __init__(
@@ -50,6 +52,8 @@ class Steps:
     workspace: workspace_lib.Workspace,
     num_steps: int,
     kept: set[Any],
+    *,
+    may_repeat: bool = True,
   ) -> None:
     self.wire = wire
     self.workspace = workspace
@@ -57,6 +61,7 @@ class Steps:
     self._crossings = crossings.Crossings(workspace)
     self._num_steps = num_steps
     self._kept = kept
+    self._may_repeat = may_repeat
     self._step = -1
     self._values: dict[tuple[Any, int], tf.Tensor] = {}
     self._writes: dict[int, int] = {}
@@ -82,10 +87,12 @@ class Steps:
     """The variable's value; see `_compat.reads`."""
     if not self._is_ours(variable, place):
       return None
+    if compat.is_in_loop(place, self._home):
+      if not self._may_repeat:
+        return None
+      self._hoisted.append((variable, place))
     with self._at_home(place):
       value = self._value(variable)
-    if compat.is_in_loop(place, self._home):
-      self._hoisted.append((variable, place))
     compat.note_read(variable, value)
     return value
 

@@ -1,9 +1,12 @@
 """A strategy's wire: what steps are traced on, and what it has carried."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 from typing import Any
 from typing import TypeVar
 
+from tfps._compat import reads
 from tfps.wire import accounts as accounts_lib
 from tfps.wire import config
 from tfps.wire import steps as steps_lib
@@ -18,17 +21,22 @@ class Transfers:
   Args:
     wire: how.
     num_ps: how many ps there are.
+    is_local: whether functions are executed in this process.
   """
 
-  def __init__(self, wire: config.Wire, num_ps: int) -> None:
+  def __init__(
+    self, wire: config.Wire, num_ps: int, *, is_local: bool = False
+  ) -> None:
     self.wire = wire
+    self._is_local = is_local
     self._num_ps = num_ps
     self._totals = accounts_lib.Totals(num_ps)
     self._kept: set[Any] = set()
+    self._running: accounts_lib.Running | None = None
 
   def workspace(self) -> workspace_lib.Workspace:
     """For the function that is being traced."""
-    return workspace_lib.Workspace(self._num_ps)
+    return workspace_lib.Workspace(accounts_lib.Accounts(self._num_ps))
 
   def steps(
     self, workspace: workspace_lib.Workspace, num_steps: int
@@ -36,12 +44,35 @@ class Transfers:
     """For steps that are laid out in the function that is being traced."""
     return steps_lib.Steps(self.wire, workspace, num_steps, self._kept)
 
+  @contextlib.contextmanager
+  def step_alone(self) -> Iterator[None]:
+    """For a step in a function of somebody else's; nothing within others.
+
+    What crosses in other processes then is not counted.
+    """
+    is_function = reads.is_function_being_traced()
+    if not self.wire.fuse or not is_function or reads.reader() is not None:
+      yield
+      return
+    if self._is_local and self._running is None:
+      self._running = accounts_lib.Running(self._num_ps)
+    workspace = workspace_lib.Workspace(self._running)
+    steps = steps_lib.Steps(
+      self.wire, workspace, 1, self._kept, may_repeat=False
+    )
+    with steps.step():
+      yield
+    if self._running is not None:
+      self._running.add_step()
+
   def count(self, counted: Any, num_steps: int) -> None:
     """Takes note of what an execution has counted."""
     self._totals.add(counted, num_steps)
 
   def report(self) -> accounts_lib.WireReport:
     """What has crossed so far."""
+    if self._running is not None:
+      self._totals.add(*self._running.take())
     return self._totals.report(self.wire.pull, self.wire.push)
 
 

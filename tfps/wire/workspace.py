@@ -1,20 +1,29 @@
 """What a function keeps on the task that executes it."""
 
-from tfps.wire import accounts
-from tfps.wire import residuals
+import dataclasses
+
+import tensorflow as tf
+
+from tfps.wire import accounts as accounts_lib
+from tfps.wire import residuals as residuals_lib
 
 
+@dataclasses.dataclass(frozen=True)
 class Workspace:
   """To be made while the function is being traced.
 
-  Args:
-    num_ps: how many ps there are.
-
   Attributes:
-    accounts: count the bytes that cross.
+    accounts: count the bytes that cross; None if nobody does.
     residuals: what codecs have left to be sent later.
   """
 
-  def __init__(self, num_ps: int) -> None:
-    self.accounts = accounts.Accounts(num_ps)
-    self.residuals = residuals.Residuals()
+  accounts: accounts_lib.Accounts | accounts_lib.Running | None
+  residuals: residuals_lib.Residuals = dataclasses.field(
+    default_factory=residuals_lib.Residuals
+  )
+
+  def counted(self) -> tf.Tensor:
+    """The bytes that have crossed; int64 of shape [2, num_ps]."""
+    if not isinstance(self.accounts, accounts_lib.Accounts):
+      raise TypeError(f'{self.accounts} do not count one function only.')
+    return self.accounts.end()
