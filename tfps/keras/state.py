@@ -103,11 +103,13 @@ class State:
 
   def add(self, steps: np.ndarray) -> None:
     """Adds what steps have added to the metrics, one after another."""
-    totals = [variable.numpy() for variable in self.metrics]
-    for step in steps:
-      totals = _add(totals, _unpack(step, self.metrics))
-    for variable, total in zip(self.metrics, totals, strict=True):
-      variable.assign(total)
+    for variable, added in zip(
+      self.metrics, _columns(steps, self.metrics), strict=True
+    ):
+      terms = np.concatenate([np.reshape(variable.numpy(), [1, -1]), added])
+      # Unlike a sum, it adds up the rows in their order.
+      total = np.add.accumulate(terms, axis=0, dtype=terms.dtype)[-1]
+      variable.assign(np.reshape(total, variable.shape))
 
   def _assign_seeds(self, values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(self.seeds, values, strict=True):
@@ -136,12 +138,20 @@ def _pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def _unpack(
   vector: np.ndarray, variables: Sequence[tf.Variable]
 ) -> list[np.ndarray]:
-  values, start = [], 0
-  for variable in variables:
-    end = start + variable.shape.num_elements()
-    dtype = variable.dtype.as_numpy_dtype
-    values.append(
-      vector[start:end].astype(dtype).reshape(variable.shape.as_list())
-    )
-    start = end
-  return values
+  columns = _columns(vector[np.newaxis], variables)
+  return [
+    column.reshape(variable.shape.as_list())
+    for column, variable in zip(columns, variables, strict=True)
+  ]
+
+
+def _columns(
+  vectors: np.ndarray, variables: Sequence[tf.Variable]
+) -> list[np.ndarray]:
+  """Of each vector, a row, the elements of each variable."""
+  ends = np.cumsum([v.shape.num_elements() for v in variables], dtype=int)
+  columns = np.split(vectors, ends[:-1], axis=1) if variables else []
+  return [
+    column.astype(variable.dtype.as_numpy_dtype)
+    for column, variable in zip(columns, variables, strict=True)
+  ]
