@@ -55,7 +55,12 @@ class Extended(compat.Extended):
 
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
     if self._variable_partitioner is not None:
-      kwargs = self._with_places(variable_types.with_type(kwargs))
+      kwargs = variable_types.with_type(kwargs)
+      if keras_variables.is_making() and not _is_floating(kwargs):
+        # What Keras counts with, it uses as one.
+        creator = self._create_var_creator(next_creator, **kwargs)
+        return self._create_variable_round_robin(creator, **kwargs)
+      kwargs = self._with_places(kwargs)
     variable = super()._create_variable(next_creator, **kwargs)
     if isinstance(variable, tf.__internal__.distribute.ShardedVariable):
       return sharded.ShardedVariable(variable.variables, name=variable.name)
@@ -162,7 +167,7 @@ def _take_part_in_keras() -> None:
   keras_compat.look_up_on_ps()
   keras_optimizers.take_part()
   keras_trainer.take_part()
-  keras_variables.save_by_shards()
+  keras_variables.take_part(sharded.ShardedVariable)
 
 
 def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
@@ -171,6 +176,10 @@ def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
   if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
     return variable.split(value)
   return [value] * len(variable.variables)
+
+
+def _is_floating(kwargs: Mapping[str, Any]) -> bool:
+  return bool(tf.as_dtype(kwargs['dtype']).is_floating)
 
 
 def _is_trainable(kwargs: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -74,12 +75,20 @@ def shard_initial_values(
   kwargs: Mapping[str, Any], like: sharded.ShardedVariable
 ) -> list[Callable[[], Any]]:
   """The initial value of each shard of a variable that is cut like another."""
+  return [
+    functools.partial(_part, kwargs['initial_value'], like, i)
+    for i in range(len(like.variables))
+  ]
 
-  def part(index: int) -> Any:
-    value = kwargs['initial_value']
-    return like.split(value() if callable(value) else value)[index]
 
-  return [functools.partial(part, i) for i in range(len(like.variables))]
+def _part(value: Any, whole: sharded.ShardedVariable, index: int) -> Any:
+  if callable(value):
+    parameters = inspect.signature(value).parameters
+    if 'partition_shape' in parameters:
+      shard = whole.variables[index]
+      return value(partition_shape=tuple(shard.shape))
+    value = value()
+  return whole.split(value)[index]
 
 
 def _abstract(initial_value: Any, dtype: Any) -> Any:

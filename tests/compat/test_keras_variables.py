@@ -15,7 +15,7 @@ from tfps._compat import keras_variables as compat
 
 @pytest.fixture(autouse=True)
 def _replaced():
-  compat.save_by_shards()
+  compat.take_part(sharded.ShardedVariable)
 
 
 @pytest.fixture
@@ -33,6 +33,25 @@ def variable():
 def test_keras_makes_its_value_there():
   theirs = inspect.unwrap(backend.Variable._initialize)
   assert 'self._value = tf.Variable(' in inspect.getsource(theirs)
+
+
+def test_keras_gives_initial_values_as_functions():
+  theirs = inspect.unwrap(backend.Variable._initialize_with_initializer)
+  assert 'self._initialize(lambda: initializer(' in inspect.getsource(theirs)
+
+
+def test_what_is_made_for_keras_is_known():
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(compat.is_making())
+    return next_creator(**kwargs)
+
+  with tf.variable_creator_scope(creator):
+    keras.Variable(1.0)
+    keras.Variable('zeros', shape=[2])
+    tf.Variable(1.0)
+  assert seen == [True, True, False]
 
 
 def test_the_class_decides_how_a_variable_is_saved(variable):
@@ -68,3 +87,53 @@ def test_in_the_newer_way_tensorflow_restores_one_part_only(tmp_path):
   path = tf.train.Checkpoint(x=parts).save(str(tmp_path / 'c'))
   tf.train.Checkpoint(x=parts).restore(path)
   np.testing.assert_array_equal(parts.restored, [1.0])
+
+
+class _Ours(tf.distribute.OneDeviceStrategy):
+  keras_functions = ''
+
+
+def _own(shape, dtype=None):
+  return tf.ones(shape, dtype)
+
+
+_INITIALIZERS = {
+  'zeros': ('zeros', True),
+  'ones': ('ones', True),
+  'a number': (keras.initializers.Constant(0.1), True),
+  'an array': (keras.initializers.Constant(np.ones([4, 2], 'f')), False),
+  'random': ('uniform', False),
+  'own': (_own, False),
+}
+
+
+@pytest.mark.parametrize('name', _INITIALIZERS)
+def test_what_is_constant_is_made_in_parts(name):
+  initializer, has_parts = _INITIALIZERS[name]
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(kwargs['initial_value'])
+    return next_creator(**kwargs)
+
+  with _Ours('CPU:0').scope(), tf.variable_creator_scope(creator):
+    variable = keras.Variable(initializer, shape=[4, 2], dtype='float32')
+  (value,) = seen
+  assert value.__module__.startswith('keras.src')
+  assert ('partition_shape' in inspect.signature(value).parameters) == has_parts
+  np.testing.assert_array_equal(variable.numpy().shape, [4, 2])
+
+
+def test_a_part_is_like_the_whole():
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(kwargs['initial_value'])
+    return next_creator(**kwargs)
+
+  with _Ours('CPU:0').scope(), tf.variable_creator_scope(creator):
+    initializer = keras.initializers.Constant(0.5)
+    keras.Variable(initializer, shape=[4, 2], dtype='float16')
+  part = seen[0](partition_shape=(3, 2), partition_offset=(1, 0))
+  assert part.dtype == tf.float16
+  np.testing.assert_array_equal(part, np.full([3, 2], 0.5))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfps
 from tfps import partitioners
-from tfps.keras import optimizers as tfps_optimizers
+import tfps.keras
 
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 
@@ -34,7 +34,7 @@ _CASES = {
   ),
   'Ftrl': lambda: _optimizers.Ftrl(0.1),
   'Adam': lambda: _optimizers.Adam(0.1),
-  'lazy Adam': lambda: tfps_optimizers.lazy(_optimizers.Adam(0.1)),
+  'lazy Adam': lambda: tfps.keras.optimizers.lazy(_optimizers.Adam(0.1)),
   'AMSGrad': lambda: _optimizers.Adam(0.1, amsgrad=True),
   'AdamW': lambda: _optimizers.AdamW(0.1),
   'Adamax': lambda: _optimizers.Adamax(0.1),

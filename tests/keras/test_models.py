@@ -1,5 +1,7 @@
 """Models of every kind train on workers as in a single process."""
 
+import functools
+
 import keras
 from keras import layers
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
+from tfps import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -15,11 +18,15 @@ _X = _RNG.random((64, 6, 4), dtype='f')
 _IDS = _RNG.integers(0, 30, (64, 5))
 _WORDS = tf.constant(_RNG.choice(['a', 'b', 'c'], (64, 1)))
 _Y = _X.sum((1, 2))[:, None]
+_ARGUMENTS = {'batch_size': 16, 'shuffle': False, 'verbose': 0}
 
 
-@pytest.fixture
-def strategy(tfps_cluster):
-  return tfps.ParameterServerStrategy(tfps_cluster.cluster)
+@pytest.fixture(
+  params=[tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+  ids=['coordinator', 'between graphs'],
+)
+def strategy(request, tfps_cluster, partitioner):
+  return request.param(tfps_cluster.cluster, partitioner)
 
 
 class Subclassed(keras.Model):
@@ -132,17 +139,20 @@ def test_a_model_trains_as_in_a_single_process(strategy, kind):
   build, x = MODELS[kind]
   with strategy.scope():
     model = _compile(build, kind)
-  arguments = {'batch_size': 16, 'shuffle': False, 'verbose': 0}
-  mine = model.fit(x, _Y, **arguments).history
-  alone = _compile(build, kind)
-  theirs = alone.fit(x, _Y, **arguments).history
+  mine = model.fit(x, _Y, **_ARGUMENTS).history
+  theirs, weights = _fit_alone(kind)
   for name in theirs:
     np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-6)
-  for weight, expected in zip(model.weights, alone.weights, strict=True):
+  for weight, expected in zip(model.weights, weights, strict=True):
     if weight.dtype.startswith('float'):
-      np.testing.assert_allclose(
-        weight.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6
-      )
+      np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def _fit_alone(kind):
+  build, x = MODELS[kind]
+  model = _compile(build, kind)
+  return model.fit(x, _Y, **_ARGUMENTS).history, model.get_weights()
 
 
 def _compile(build, kind: str) -> keras.Model:
@@ -155,6 +165,29 @@ def _compile(build, kind: str) -> keras.Model:
   return model
 
 
+@pytest.mark.parametrize('partitioner', [partitioners.FixedShards(2)])
+def test_weights_are_in_shards_and_what_counts_is_not(strategy):
+  with strategy.scope():
+    model = _compile(MODELS['float16 with loss scaling'][0], 'scaling')
+    numbers = keras.Variable([1, 2, 3], dtype='int32', trainable=False)
+    dropout = layers.Dropout(0.5)
+  model.fit(_X, _Y, verbose=0)
+  values = {v.path: v.value for v in [*model.variables, numbers]}
+  values.update((v.path, v.value) for v in model.optimizer.variables)
+  values.update((v.path, v.value) for v in dropout.variables)
+  shards = {
+    path: len(getattr(value, 'variables', [value]))
+    for path, value in values.items()
+  }
+  floats = {
+    path
+    for path, value in values.items()
+    if value.dtype.is_floating and value.shape.rank and value.shape[0] > 1
+  }
+  assert floats
+  assert shards == {path: 1 + (path in floats) for path in values}
+
+
 def test_models_outside_the_scope_are_keras_own(strategy):
   with strategy.scope():
     _compile(MODELS['convolution'][0], '').fit(_X, _Y, verbose=0)
@@ -165,33 +198,3 @@ def test_models_outside_the_scope_are_keras_own(strategy):
   with mirrored.scope():
     model = _compile(MODELS['subclassed'][0], '')
   assert len(model.fit(_X, _Y, verbose=0).history['loss']) == 1
-
-
-def test_models_are_saved_and_read_without_a_cluster(strategy, tmp_path):
-  build, x = MODELS['named inputs']
-  with strategy.scope():
-    model = _compile(build, '')
-  model.fit(x, _Y, verbose=0)
-  expected = model.predict(x, verbose=0)
-
-  model.save(tmp_path / 'model.keras')
-  loaded = keras.models.load_model(tmp_path / 'model.keras')
-  np.testing.assert_array_equal(loaded.predict(x, verbose=0), expected)
-
-  model.save_weights(tmp_path / 'model.weights.h5')
-  again = _compile(build, '')
-  again.load_weights(tmp_path / 'model.weights.h5')
-  np.testing.assert_array_equal(again.predict(x, verbose=0), expected)
-
-  model.export(tmp_path / 'exported', verbose=False)
-  exported = tf.saved_model.load(tmp_path / 'exported')
-  served = exported.serve(
-    {'x': tf.constant(_X), 'ids': tf.constant(_IDS, tf.int32)}
-  )
-  np.testing.assert_allclose(served.numpy(), expected, rtol=1e-6)
-
-  with strategy.scope():
-    back = keras.models.load_model(tmp_path / 'model.keras')
-  np.testing.assert_array_equal(back.predict(x, verbose=0), expected)
-  back.fit(x, _Y, verbose=0)
-  assert int(back.optimizer.iterations) == 4

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.keras import versions
 import tfps
 from tfps import partitioners
+import tfps.keras
 
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 
@@ -160,3 +161,62 @@ def test_values_are_those_of_one_process(training, name):
   expected = _values_in_one_process(name)
   for ours, theirs in zip(trained, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def _devices(variable):
+  shards = getattr(variable.value, 'variables', [variable.value])
+  return [shard.device for shard in shards]
+
+
+def _bytes_by_ps(variables):
+  totals = [0, 0]
+  for variable in variables:
+    for shard in getattr(variable.value, 'variables', [variable.value]):
+      ps = tf.DeviceSpec.from_string(shard.device).task
+      totals[ps] += shard.shape.num_elements() * shard.dtype.size
+  return totals
+
+
+@pytest.mark.parametrize('name', ['AMSGrad', 'accumulation-ema'])
+def test_slots_are_beside_what_they_belong_to(training, name):
+  strategy, _ = training
+  with strategy.scope():
+    before = strategy.placement_report().num_bytes
+    optimizer, variables = _made(_CASES[name])
+    after = strategy.placement_report().num_bytes
+  assert len(_devices(variables[0])) == 2
+  slots = [v for v in optimizer.variables if v.shape.rank]
+  assert len(slots) >= 2 * len(variables)
+  for slot in slots:
+    (owner,) = (v for v in variables if v.name in slot.name)
+    assert _devices(slot) == _devices(owner)
+  added = [b - a for a, b in zip(before, after, strict=True)]
+  assert added == _bytes_by_ps([*variables, *optimizer.variables])
+
+
+def _second_change(function, optimizer, variables):
+  """What a step changes that has a gradient for the last row only."""
+  step = function(
+    lambda values, row: optimizer.apply(
+      [tf.IndexedSlices(values, row, tf.constant([5, 3])), tf.zeros([4])],
+      variables,
+    )
+  )
+  step(tf.ones([5, 3]), tf.range(5))
+  before = variables[0].numpy()
+  step(tf.ones([1, 3]), tf.constant([4]))
+  return (variables[0].numpy() != before).any(axis=1).tolist()
+
+
+def test_a_lazy_optimizer_leaves_rows_without_a_gradient_alone(training):
+  strategy, function = training
+  with strategy.scope():
+    diligent = _made(_ALL['Adam'])
+    lazy = _made(lambda: tfps.keras.optimizers.lazy(_ALL['Adam']()))
+  assert _second_change(function, *diligent) == [True] * 5
+  assert _second_change(function, *lazy) == [False] * 4 + [True]
+
+
+def test_only_optimizers_with_a_rule_can_be_lazy():
+  with pytest.raises(ValueError, match=r'Lamb.* is not one of SGD, '):
+    tfps.keras.optimizers.lazy(_optimizers.Lamb())

@@ -1,45 +1,118 @@
-"""How Keras' variables in shards are written to checkpoints."""
+"""How Keras' variables come to be in shards, and are saved.
 
+Variables of other strategies than ours, and of none, go Keras' own way.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import contextvars
 import functools
 import sys
 from typing import Any
 
 import tensorflow as tf
 
+_MAKING = contextvars.ContextVar('tfps_making_for_keras', default=False)
 
-def save_by_shards() -> None:
-  """Has Keras' variables in shards saved like any variable in shards.
 
-  What a Keras variable tells checkpoints is what its value tells them in the
-  newer of TensorFlow's two ways. Shards use the older one, since of several
-  parts of a value the newer one restores only the first; see
-  `saveable_objects_from_trackable`. TensorFlow goes by the class. Does nothing
-  until Keras is imported.
+def take_part(sharded_type: type) -> None:
+  """Replaces methods of Keras' variables, once Keras is imported.
+
+  Args:
+    sharded_type: of the values that are in shards.
   """
   if 'keras' in sys.modules:
-    _replace_initialize()
+    _replace_methods(sharded_type)
+
+
+def is_making() -> bool:
+  """Whether a variable that is about to be made is the value of a Keras'."""
+  return _MAKING.get()
 
 
 @functools.cache
-def _replace_initialize() -> None:
+def _replace_methods(sharded_type: type) -> None:
   from keras.src import backend
 
   class Sharded(backend.Variable):
-    """A variable of which each shard is read and written on its own."""
+    """A variable of which each shard is saved and restored on its own.
+
+    What a Keras variable tells checkpoints is what its value tells them in the
+    newer of TensorFlow's two ways. Shards use the older one, because of several
+    parts of a value the newer one restores only the first; see
+    `saveable_objects_from_trackable`. TensorFlow goes by the class.
+    """
 
     def _gather_saveables_for_checkpoint(self) -> Any:
       return self._value._gather_saveables_for_checkpoint()
 
-  theirs = backend.Variable._initialize
-
-  @functools.wraps(theirs)
-  def initialize(self: Any, value: Any) -> None:
-    theirs(self, value)
-    if type(self) is backend.Variable and _is_sharded(self._value):
+  def initialize(theirs: Any, self: Any, value: Any) -> None:
+    with _making():
+      theirs(self, value)
+    is_sharded = isinstance(self._value, sharded_type)
+    if is_sharded and type(self) is backend.Variable:
       self.__class__ = Sharded
 
-  backend.Variable._initialize = initialize
+  def initialize_with_initializer(
+    theirs: Any, self: Any, initializer: Any
+  ) -> None:
+    if not _is_constant(initializer) or not _is_ours():
+      theirs(self, initializer)
+      return
+    self._initialize(_in_parts(initializer, self._shape, self._dtype))
+
+  _replace(backend.Variable, '_initialize', initialize)
+  _replace(
+    backend.Variable,
+    '_initialize_with_initializer',
+    initialize_with_initializer,
+  )
 
 
-def _is_sharded(value: Any) -> bool:
-  return isinstance(value, tf.__internal__.distribute.ShardedVariable)
+def _replace(owner: Any, name: str, method: Callable[..., None]) -> None:
+  theirs = getattr(owner, name)
+
+  @functools.wraps(theirs)
+  def ours(self: Any, *args: Any, **kwargs: Any) -> None:
+    method(theirs, self, *args, **kwargs)
+
+  setattr(owner, name, ours)
+
+
+@contextlib.contextmanager
+def _making() -> Iterator[None]:
+  token = _MAKING.set(True)
+  try:
+    yield
+  finally:
+    _MAKING.reset(token)
+
+
+def _is_ours() -> bool:
+  return hasattr(tf.distribute.get_strategy(), 'keras_functions')
+
+
+def _is_constant(initializer: Any) -> bool:
+  """Whether an initializer gives all elements the same value."""
+  from keras.src.initializers import constant_initializers
+
+  if type(initializer) is constant_initializers.Constant:
+    return isinstance(initializer.value, int | float)
+  kinds = (constant_initializers.Zeros, constant_initializers.Ones)
+  return type(initializer) in kinds
+
+
+def _in_parts(initializer: Any, shape: Any, dtype: str) -> Callable[..., Any]:
+  """An initial value of which a part can be had without the whole.
+
+  The arguments are those that TensorFlow gives to initial values of shards.
+  """
+
+  def value(partition_shape: Any = None, partition_offset: Any = None) -> Any:
+    del partition_offset
+    return initializer(partition_shape or shape, dtype=dtype)
+
+  # By which Keras' variables are told from others; see `_compat.keras`.
+  value.__module__ = initializer.__module__
+  return value

@@ -34,15 +34,22 @@ def lazy(optimizer: Any) -> Any:
   not been, slots and weight decay included. It is faster and learns something
   else; see `LazyAdam` of TensorFlow Addons, or `torch.optim.SparseAdam`.
 
-  It makes no difference to gradients of whole variables, nor to optimizers
-  without a rule.
+  It makes no difference to gradients of whole variables.
 
   Args:
     optimizer: of Keras' own.
 
   Returns:
     The same optimizer. Its config does not say that it is lazy.
+
+  Raises:
+    ValueError: the optimizer is of another class, or wraps one.
   """
+  if not served_optimizers.is_served(optimizer):
+    raise ValueError(
+      f'lazy: {optimizer} is not one of {served_optimizers.names()}, and only '
+      'these can be lazy. To wrap one, make it lazy first.'
+    )
   optimizer.tfps_lazy = True
   return optimizer
 

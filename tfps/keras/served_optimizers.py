@@ -32,6 +32,16 @@ def serve(optimizer: Any) -> Served | None:
   return make(optimizer) if make else None
 
 
+def is_served(optimizer: Any) -> bool:
+  """Whether there is a rule for the optimizer."""
+  return type(optimizer) in _MAKERS
+
+
+def names() -> str:
+  """The classes that are served, for errors."""
+  return ', '.join(kind.__name__ for kind in _MAKERS)
+
+
 def _sgd(optimizer: Any) -> Served:
   if optimizer.momentum == 0:
     return Served(rules.Sgd(), [])

@@ -1,0 +1,73 @@
+"""Initial values are computed on the ps, and those of a single process."""
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import usage
+import tfps
+from tfps import partitioners
+from tfps import testing
+
+_ROWS, _COLUMNS = 1_000_000, 32
+
+
+def _table():
+  keras.utils.set_random_seed(1)
+  layer = keras.layers.Embedding(_ROWS, _COLUMNS)
+  layer.build()
+  return layer.embeddings
+
+
+_SHARDS = partitioners.FixedShards(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('make', 'cuts'),
+  [
+    (tfps.ParameterServerStrategy, [None, _SHARDS]),
+    (tfps.BetweenGraphStrategy, [_SHARDS]),
+  ],
+  ids=['coordinator', 'between graphs'],
+)
+def test_a_large_table_with_slots_costs_little_traffic(make, cuts):
+  expected = _table().numpy()[[0, 1, _ROWS - 1]]
+  with testing.ProcessCluster(num_workers=1, num_ps=2) as processes:
+    cluster = processes.cluster
+    addresses = map(cluster.address, cluster.tasks())
+    ports = [int(address.rpartition(':')[2]) for address in addresses]
+    for cut in cuts:
+      strategy = make(cluster, cut)
+      before = usage.bytes_at_ports(ports)
+      with strategy.scope():
+        table = _table()
+        optimizer = keras.optimizers.Adam()
+        optimizer.build([table])
+      assert 0 < usage.bytes_at_ports(ports) - before < 1_000_000
+      assert sum(strategy.placement_report().num_bytes) > 3 * 4 * 32_000_000
+      found = keras.ops.take(table, [0, 1, _ROWS - 1], axis=0)
+      np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+  'initializer',
+  ['glorot_uniform', 'he_normal', 'truncated_normal', 'orthogonal', 'ones'],
+)
+@pytest.mark.parametrize(
+  'make', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+def test_initial_values_are_those_of_a_single_process(
+  tfps_cluster, make, partitioner, initializer
+):
+  def made():
+    keras.utils.set_random_seed(1)
+    layer = keras.layers.Dense(3, kernel_initializer=initializer)
+    layer.build([None, 5])
+    return layer.get_weights()
+
+  with make(tfps_cluster.cluster, partitioner).scope():
+    mine = made()
+  for value, expected in zip(mine, made(), strict=True):
+    np.testing.assert_array_equal(value, expected)
