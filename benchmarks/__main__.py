@@ -8,11 +8,13 @@ from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import placement
 from benchmarks import report
+from benchmarks import wire
 
 BENCHMARKS = {
   'placement': placement.compare,
   'null_step': null_step.compare,
   'keras_fit': keras_fit.compare,
+  'wire': wire.compare,
 }
 
 
