@@ -42,6 +42,7 @@ def test_four_workers_count_exactly():
     _finish(cluster)
     for index in range(4):
       assert f'worker:{index} count 10000' in cluster.log('worker', index)
+      assert f'worker:{index} total 1000 1000' in cluster.log('worker', index)
 
 
 def test_four_workers_count_exactly_for_a_coordinator():
