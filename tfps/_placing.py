@@ -128,6 +128,10 @@ class Extended(compat.Extended):
     ]
     return sharded.ShardedVariable(shards, name=name)
 
+  def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+    with self._container_strategy().transfers.step_alone():
+      return super()._call_for_each_replica(fn, args, kwargs)
+
   def _update(
     self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool
   ) -> Any:
