@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfps import _ports
 from tfps import cluster as cluster_lib
 from tfps import server as server_lib
+from tfps._compat import strategy as strategy_compat
 
 _SOURCE = 'a cluster in this process'
 
@@ -106,12 +107,22 @@ class _Pool:
     for server in servers:
       jobs.setdefault(server.task.job, {})[server.task.index] = server.address
     with self._lock:
-      if jobs != self._jobs:
+      if jobs != self._jobs or self._was_left():
         self._jobs = jobs
         self._chief_address = f'localhost:{_ports.pick()}'
       jobs = {**jobs, 'chief': {0: self._chief_address}}
     chief = cluster_lib.Task('chief', 0)
     return cluster_lib.Cluster(jobs, chief, source=_SOURCE)
+
+  def _was_left(self) -> bool:
+    """Whether this process served as the chief, and has gone elsewhere.
+
+    The server that it left is there still, and nobody's.
+    """
+    others = tf.train.ClusterSpec(self._jobs)
+    if strategy_compat.own_address_beside('chief', others) is not None:
+      return False
+    return not _ports.is_free(int(self._chief_address.rpartition(':')[2]))
 
   def _find_or_start(
     self, task: cluster_lib.Task, num_threads: int

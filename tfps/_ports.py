@@ -20,3 +20,8 @@ def pick() -> int:
         _picked.add(port)
         return port
   return int(portpicker.pick_unused_port())
+
+
+def is_free(port: int) -> bool:
+  """Whether a server could listen there now."""
+  return bool(portpicker.is_port_free(port))

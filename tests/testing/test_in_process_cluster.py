@@ -50,6 +50,16 @@ def test_clusters_of_several_shapes_in_turn():
       assert _count(cluster.cluster, 10) == 10
 
 
+@pytest.mark.slow
+def test_this_process_comes_back_from_another_cluster():
+  with testing.InProcessCluster(num_workers=1, num_ps=1) as here:
+    assert _count(here.cluster, 10) == 10
+    with testing.ProcessCluster(num_workers=1, num_ps=1) as processes:
+      assert _count(processes.cluster, 10) == 10
+    assert _count(here.cluster, 10) == 10
+    assert _count(here.cluster, 10) == 10
+
+
 def _num_threads() -> int:
   with open('/proc/self/status') as status:
     facts = dict(line.split(':', 1) for line in status)

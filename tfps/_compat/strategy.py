@@ -43,6 +43,5 @@ def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
   if context.get_server_def() is None:
     return None
   jobs = tf.train.ClusterSpec(context.get_server_def().cluster).as_dict()
-  return (
-    own_address(job) if jobs.pop(job) and jobs == others.as_dict() else None
-  )
+  is_listed = jobs.pop(job, None) is not None
+  return own_address(job) if is_listed and jobs == others.as_dict() else None
