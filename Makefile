@@ -24,7 +24,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -80,7 +80,7 @@ def test_a_worker_that_joins_late_attaches_and_all_steps_count():
 
 def test_workers_die_and_come_back_to_the_live_values():
   with _cluster(2, 2, 'fit.py', '1500') as cluster:
-    waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5)
+    waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5, timeout_secs=150)
     cluster.kill('worker', 0)  # the chief
     before = _numbers(cluster, 0, 'at')
     seen = len(_numbers(cluster, 1, 'at'))

@@ -71,11 +71,11 @@ def test_a_worker_sends_each_ps_its_own_gradients_and_no_slots_move(logs):
   assert {large, small} == {'0', '1'}
   assert _ps_of(logs[0], 'learning rate') == small
   for log in logs:
-    # From each ps its variable and to each ps that one's gradient; the ps with
-    # the step counter gets the 1 to add, too. Momentum stays where it is.
+    # From each ps its variable, with the learning rate and the step counter of
+    # one, and to each ps that one's gradient. Momentum stays where it is.
     assert _tensors(log) == {
       ('Recv', large): 1,
       ('Recv', small): 1,
       ('Send', large): 1,
-      ('Send', small): 2,
+      ('Send', small): 1,
     }

@@ -48,10 +48,14 @@ def one_worker_reads_between_the_halves_of_an_update() -> None:
 
 @tf.function
 def step() -> None:
+  strategy.run(train)
+
+
+def train() -> None:
   with tf.GradientTape() as tape:
     loss = tf.reduce_sum(large**2) + tf.reduce_sum(small**2)
   gradients = tape.gradient(loss, [large, small])
-  strategy.run(lambda: optimizer.apply(gradients, [large, small]))
+  optimizer.apply(gradients, [large, small])
 
 
 both_workers_update_what_both_have_read()
