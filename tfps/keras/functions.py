@@ -22,7 +22,6 @@ from tfps import execution as tf_execution
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
-from tfps.wire import steps
 from tfps.wire import transfers
 
 _IN_FLIGHT_PER_WORKER = 2
@@ -118,8 +117,6 @@ class _StepFunction:
       self._take_in()
     try:
       self._schedule_now(function(num_steps), batches, num_steps)
-    except steps.HoistedError:
-      self._schedule_now(function(num_steps), batches, num_steps)
     except execution.NotAdditiveError:
       self.drain()
       self._executions.forget()
@@ -130,7 +127,9 @@ class _StepFunction:
   def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:
     handed_on = self._state.hand_on(num_steps)
     with self._forgetting():
-      value = self._coordinator.schedule(function, args=(batches, handed_on))
+      value = transfers.traced(
+        lambda: self._coordinator.schedule(function, args=(batches, handed_on))
+      )
     self._under_way.append(_Scheduled(value, num_steps, handed_on))
 
   def _take_in(self) -> None:
@@ -149,7 +148,7 @@ class _StepFunction:
     """After an error nothing is under way, so that another `fit` can begin."""
     try:
       yield
-    except (execution.NotAdditiveError, steps.HoistedError):
+    except execution.NotAdditiveError:
       raise
     except BaseException:
       self._under_way.clear()

@@ -81,38 +81,24 @@ class Running:
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
     with tf.init_scope(), tf.device('CPU:0'):
-      self._bytes = shared_variables.handle(
-        f'tfps_bytes_{id(self)}', shape=[2, num_ps], dtype=tf.int64
-      )
-      self._steps = shared_variables.handle(
-        f'tfps_steps_{id(self)}', shape=[], dtype=tf.int64
-      )
-      self.take()
+      self._bytes = _from_zero(f'tfps_bytes_{id(self)}', [2, num_ps])
+      self._steps = _from_zero(f'tfps_steps_{id(self)}', [])
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
     """Counts bytes that come from a ps or go to it."""
-    tf.raw_ops.AssignAddVariableOp(
-      resource=self._bytes,
-      value=_at(direction, ps, self._num_ps) * tf.cast(num_bytes, tf.int64),
-    )
+    _add(self._bytes, _at(direction, ps, self._num_ps), num_bytes)
 
   def add_step(self) -> None:
     """Counts a step."""
-    one = tf.constant(1, tf.int64)
-    tf.raw_ops.AssignAddVariableOp(resource=self._steps, value=one)
+    _add(self._steps, np.int64(1), 1)
 
   def take(self) -> tuple[np.ndarray, int]:
     """The bytes and the steps since the last time."""
     found = []
-    zeros = tf.zeros([2, self._num_ps], tf.int64), tf.zeros([], tf.int64)
-    for handle, zero in zip((self._bytes, self._steps), zeros, strict=True):
-      if tf.raw_ops.VarIsInitializedOp(resource=handle):
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
-        found.append(value.numpy())
-        tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)
-      else:
-        found.append(zero.numpy())
-        tf.raw_ops.AssignVariableOp(resource=handle, value=zero)
+    for handle in (self._bytes, self._steps):
+      value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+      tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)
+      found.append(value.numpy())
     return found[0], int(found[1])
 
 
@@ -129,22 +115,27 @@ class Accounts:
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
     # One operation for the handle: TensorFlow keeps in order what shares it.
-    self._handle = shared_variables.handle(
-      'tfps_bytes', shape=[2, self._num_ps], dtype=tf.int64
-    )
-    zeros = tf.zeros([2, self._num_ps], tf.int64)
-    tf.raw_ops.AssignVariableOp(resource=self._handle, value=zeros)
+    self._handle = _from_zero('tfps_bytes', [2, num_ps])
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
     """Counts bytes that come from a ps or go to it."""
-    tf.raw_ops.AssignAddVariableOp(
-      resource=self._handle,
-      value=_at(direction, ps, self._num_ps) * tf.cast(num_bytes, tf.int64),
-    )
+    _add(self._handle, _at(direction, ps, self._num_ps), num_bytes)
 
   def end(self) -> tf.Tensor:
     """The bytes of both directions, by ps: int64 of shape [2, num_ps]."""
     return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
+
+
+def _from_zero(name: str, shape: list[int]) -> tf.Tensor:
+  handle = shared_variables.handle(name, shape=shape, dtype=tf.int64)
+  zeros = tf.zeros(shape, tf.int64)
+  tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
+  return handle
+
+
+def _add(handle: tf.Tensor, where: Any, number: Any) -> None:
+  value = where * tf.cast(number, tf.int64)
+  tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
 
 
 def _at(direction: int, ps: int, num_ps: int) -> np.ndarray:

@@ -24,14 +24,15 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   """
   reader = compat.reader()
   steps = reader if isinstance(reader, steps_lib.Steps) else None
-  wire = steps.wire if steps else config.Wire()
+  ps = _ledger.ps_index(device)
+  # A variable that is on no ps needs no wire.
+  wire = steps.wire if steps and ps is not None else config.Wire()
   flat = tf.nest.flatten(structure, expand_composites=True)
   items = {
     id(value): _item(value, names.get(id(value)), wire)
     for value in flat
     if tf.is_tensor(value)
   }
-  ps = _ledger.ps_index(device)
   workspace = steps.workspace if steps and ps is not None else None
   route = crossings.Route(crossings.PUSH, device, ps or 0)
   together = [list(items.values())]
