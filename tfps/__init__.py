@@ -23,6 +23,7 @@ if TYPE_CHECKING:
   from tfps import partitioners
   from tfps import placement
   from tfps import testing
+  from tfps import updates
   from tfps.between_graph import BetweenGraphStrategy
   from tfps.coordinator import Coordinator
   from tfps.server import serve
@@ -52,6 +53,7 @@ __all__ = [
   'resolve_cluster',
   'serve',
   'testing',
+  'updates',
 ]
 
 _MODULES = {
@@ -59,6 +61,7 @@ _MODULES = {
   'partitioners': 'partitioners',
   'placement': 'placement',
   'testing': 'testing',
+  'updates': 'updates',
 }
 _HOMES = {
   'BetweenGraphStrategy': 'between_graph',

@@ -38,6 +38,7 @@ from tfps import training_loop
 from tfps import worker_input
 from tfps._compat import keras as keras_compat
 from tfps._compat import strategy as compat
+from tfps.updates import policies
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -63,6 +64,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       `tfps.partitioners`. By default they are not.
     placement: which ps gets which variable; see `tfps.placement`. By default
       `ByteBalanced()`.
+    wire: how values travel between ps and workers; see `tfps.Wire`.
+    updates: when gradients become updates; see `tfps.updates`. By default after
+      each step.
     connect_timeout_secs: how long to wait for the ps to answer, and for the
       chief to make a variable.
 
@@ -88,6 +92,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     *,
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
+    updates: policies.Policy | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._local: _local_servers.LocalCluster | None = None
@@ -107,7 +112,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
-      wire or config.Wire(), num_ps, is_local=True
+      wire or config.Wire(), num_ps, policy=updates, is_local=True
     )
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
@@ -208,6 +213,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       FloatingPointError: a metric is not a number.
       ValueError: the dataset ran out; repeat it.
     """
+    self.transfers.check_execution(steps_per_execution)
     plan = training_loop.Plan(
       steps, steps_per_execution=steps_per_execution, max_unroll=max_unroll
     )

@@ -29,6 +29,7 @@ from tfps import hooks as hooks_lib
 from tfps import training_loop
 from tfps import watch
 from tfps._compat import coordinator as compat
+from tfps.wire import transfers
 
 _CLOSE_SECS = 10.0
 _GLANCE_SECS = 1.0
@@ -286,6 +287,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       FloatingPointError: a metric is not a number.
       ValueError: a dataset ran out, or an argument is wrong.
     """
+    transfers.of(self.strategy).check_execution(steps_per_execution)
     plan = training_loop.Plan(
       steps=steps,
       steps_per_execution=steps_per_execution,

@@ -70,7 +70,8 @@ def trace(
   @tf.function
   def steps(iterator: Any) -> tf.Tensor:
     workspace = own.workspace()
-    total = _repeat(step, own, workspace, iterator, num_steps, max_unroll)
+    unrolled = own.unrolled(max_unroll)
+    total = _repeat(step, own, workspace, iterator, num_steps, unrolled)
     counted = tf.reshape(workspace.counted(), [-1])
     return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 

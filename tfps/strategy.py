@@ -25,6 +25,7 @@ from tfps import presence as presence_lib
 from tfps import probe
 from tfps import server as server_lib
 from tfps._compat import strategy as compat
+from tfps.updates import policies
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -46,6 +47,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       `tfps.partitioners`. By default they are not.
     placement: which ps gets which variable; see `tfps.placement`. By default
       `ByteBalanced()`.
+    wire: how values travel between ps and workers; see `tfps.Wire`.
+    updates: when gradients become updates; see `tfps.updates`. By default after
+      each step.
     connect_timeout_secs: how long to wait for all ps and workers to answer.
 
   Raises:
@@ -73,6 +77,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     *,
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
+    updates: policies.Policy | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._connect_timeout_secs = connect_timeout_secs
@@ -85,7 +90,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     extended.ledger = _ledger.Ledger(policy, self._num_ps)
     compat.replace_extended(self, extended)
-    self.transfers = transfers.Transfers(wire or config.Wire(), self._num_ps)
+    self.transfers = transfers.Transfers(
+      wire or config.Wire(), self._num_ps, policy=updates
+    )
 
   def placement_report(self) -> _ledger.PlacementReport:
     """The bytes and the variables on each ps."""

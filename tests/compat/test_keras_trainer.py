@@ -136,15 +136,6 @@ def test_the_trainer_takes_an_adapter_for_what_it_is():
   assert iterator.data_adapter is adapter
 
 
-def test_a_generator_is_told_by_its_adapter():
-  def batches():
-    yield np.ones([1, 2]), np.ones([1, 1])
-
-  assert keras_data.is_generator(_iterator(batches()).data_adapter)
-  array = _iterator(np.ones([1, 2]), batch_size=1)
-  assert not keras_data.is_generator(array.data_adapter)
-
-
 def test_without_a_strategy_of_ours_an_epoch_is_keras_own():
   iterator = _iterator(np.arange(5.0), batch_size=2)
   batches = [next(taken[-1]) for taken in iterator]

@@ -33,10 +33,14 @@ def take_part() -> None:
 @functools.cache
 def _replace_methods() -> None:
   from keras.src.backend.tensorflow import optimizer
+  from keras.src.optimizers import base_optimizer
+  from keras.src.optimizers import loss_scale_optimizer
   from keras.src.optimizers import nadam
 
   for method, function in _FUNCTIONS.items():
     _replace(optimizer.TFOptimizer, method, function)
+  _replace(base_optimizer.BaseOptimizer, 'apply', 'apply')
+  _replace(loss_scale_optimizer.LossScaleOptimizer, 'apply', 'apply')
   # It has one more variable, which all workers multiply.
   _replace(nadam.Nadam, '_backend_update_step', 'update_by_nadam')
 

@@ -1,9 +1,9 @@
-"""How functions that are being traced read variables.
+"""How functions that are being traced read variables, and write to them.
 
-TensorFlow's code reads each variable where it is used, one at a time. A reader
-may do it otherwise. Only `_read_variable_op` and `sparse_read` of a resource
-variable see all reads, and only with the tape told what it would have been told
-do gradients reach the variable.
+TensorFlow's code reads each variable where it is used, one at a time, and
+writes likewise. A reader may do it otherwise. Only `_read_variable_op` and
+`sparse_read` of a resource variable see all reads, and only with the tape told
+what it would have been told do gradients reach the variable.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,10 @@ _READS = {
 
 
 class Reader(Protocol):
-  """Reads variables within a function; None leaves it to TensorFlow."""
+  """Reads variables within a function; None leaves it to TensorFlow.
+
+  So does False of a write.
+  """
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
     """The variable's value, for use in the graph that is `place`."""
@@ -42,6 +45,12 @@ class Reader(Protocol):
     self, variable: Any, indices: Any, place: Any
   ) -> tf.Tensor | None:
     """Some of its rows, for use in the graph that is `place`."""
+
+  def write(self, variable: Any, value: Any, place: Any, *, sign: int) -> bool:
+    """Gives the variable a value, in the graph that is `place`.
+
+    A sign of 1 means to add it, and -1 to subtract it.
+    """
 
 
 # By graph and not by thread: a replica's step is traced in a thread of its own,
@@ -132,6 +141,13 @@ def _only_reads(operation: Any, handle: Any) -> bool:
   # A call, a branch or a loop knows what it does to its inputs.
   _, written = resources.get_read_write_resource_inputs(operation)
   return handle not in written
+
+
+def write(variable: Any, value: tf.Tensor, *, is_added: bool) -> None:
+  """Gives a variable a value, or adds one, whatever readers there are."""
+  ops = tf.raw_ops
+  assign = ops.AssignAddVariableOp if is_added else ops.AssignVariableOp
+  assign(resource=variable.handle, value=value)
 
 
 def unique_id(variable: Any) -> str:
@@ -231,3 +247,25 @@ def _take_reads() -> None:
 
   _Variable._read_variable_op = read_otherwise
   _Variable.sparse_read = sparse_read_otherwise
+  _take_writes()
+
+
+def _take_writes() -> None:
+  def replace(name: str, *, sign: int) -> None:
+    theirs = getattr(_Variable, name)
+
+    @functools.wraps(theirs)
+    def write_otherwise(
+      self: Any, value: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+      own = reader()
+      place = ops.get_default_graph()
+      if own is not None and own.write(self, value, place, sign=sign):
+        return self
+      return theirs(self, value, *args, **kwargs)
+
+    setattr(_Variable, name, write_otherwise)
+
+  replace('assign', sign=0)
+  replace('assign_add', sign=1)
+  replace('assign_sub', sign=-1)

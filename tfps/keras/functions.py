@@ -1,16 +1,5 @@
-"""The functions that Keras' trainer calls, with a coordinator behind them.
+"""The functions that Keras' trainer calls, with a coordinator behind them."""
 
-`fit` calls its train function with an iterator and expects the steps done when
-it returns. Ours takes the batches from the iterator, schedules the steps and
-returns while workers do them. What they hand back is taken in, in order, as
-time goes on; whoever reads metrics waits for all of it.
-"""
-
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterator
-import contextlib
-import dataclasses
 from typing import Any
 
 import keras
@@ -18,11 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import coordinator as coordinator_lib
-from tfps import execution as tf_execution
-from tfps.keras import execution
 from tfps.keras import inputs
-from tfps.keras import state as state_lib
-from tfps.wire import transfers
+from tfps.keras import step_functions
 
 _IN_FLIGHT_PER_WORKER = 2
 
@@ -54,146 +40,40 @@ def dataset_of(adapter: Any) -> Any:
   return inputs.Batches(adapter.get_tf_dataset())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Scheduled:
-  """An execution that is under way."""
-
-  value: Any
-  num_steps: int
-  handed_on: list[np.ndarray]
-
-
-class _StepFunction:
-  """Schedules the steps of a model on workers; called by Keras' trainer."""
-
-  _step_name: str
-
-  def __init__(self, model: keras.Model) -> None:
-    _check(model)
-    strategy = model.distribute_strategy
-    self._model = model
-    self._coordinator = coordinator_lib.Coordinator(strategy)
-    self._transfers = transfers.of(strategy)
-    self._state = state_lib.State(model)
-    self._executions = execution.Executions(
-      strategy, getattr(model, self._step_name), self._state
-    )
-    self._under_way: deque[_Scheduled] = deque()
-    # Keras keeps what it is given and looks at it at the end of an epoch.
-    self._logs: dict[str, Any] = {}
-
-  def __call__(self, batches: Iterator[Any]) -> dict[str, Any]:
-    """Schedules up to `steps_per_execution` steps.
-
-    Raises:
-      StopIteration: there are no more batches.
-    """
-    number = self._model.steps_per_execution
-    if isinstance(batches, inputs.PerWorkerBatches):
-      iterators = batches.iterators(self._coordinator)
-      for size in _sizes(number):
-        self._schedule(self._executions.on_iterator, iterators, size)
-      return self._logs
-    taken = inputs.take(batches, number)
-    full = min(number, tf_execution.MAX_UNROLL)
-    for group in inputs.group(taken, full):
-      self._schedule(
-        self._executions.on_batches, inputs.stack(group), len(group)
-      )
-    if not isinstance(batches, inputs.Taking):  # a single batch, of the user's
-      self.drain()
-    return self._logs
-
-  def drain(self) -> None:
-    """Waits for all that is under way, and takes it in."""
-    while self._under_way:
-      self._take_in()
-
-  def _schedule(
-    self, function: Callable[[int], Any], batches: Any, num_steps: int
-  ) -> None:
-    limit = _IN_FLIGHT_PER_WORKER * self._coordinator.num_workers
-    while len(self._under_way) >= limit:
-      self._take_in()
-    try:
-      self._schedule_now(function(num_steps), batches, num_steps)
-    except execution.NotAdditiveError:
-      self.drain()
-      self._executions.forget()
-      self._schedule_now(function(num_steps), batches, num_steps)
-    if self._state.must_wait(num_steps):
-      self.drain()
-
-  def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:
-    handed_on = self._state.hand_on(num_steps)
-    with self._forgetting():
-      value = transfers.traced(
-        lambda: self._coordinator.schedule(function, args=(batches, handed_on))
-      )
-    self._under_way.append(_Scheduled(value, num_steps, handed_on))
-
-  def _take_in(self) -> None:
-    """Takes in the result of the oldest execution."""
-    oldest = self._under_way.popleft()
-    with self._forgetting():
-      result = self._executions.result(self._coordinator.fetch(oldest.value))
-    self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
-    self._state.add(result.metrics)
-    self._transfers.count(result.num_bytes, oldest.num_steps)
-    self._logs.clear()
-    self._logs.update(self._merged(result.logs))
-
-  @contextlib.contextmanager
-  def _forgetting(self) -> Iterator[None]:
-    """After an error nothing is under way, so that another `fit` can begin."""
-    try:
-      yield
-    except execution.NotAdditiveError:
-      raise
-    except BaseException:
-      self._under_way.clear()
-      self._coordinator.cancel()
-      raise
-
-  def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A step's logs, with metrics as they are by now."""
-    return {**logs, **self._metrics_among(logs)}
-
-  def _metrics_among(self, logs: dict[str, Any]) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    for metric in self._model.metrics:
-      result = metric.result()
-      results.update(
-        result if isinstance(result, dict) else {metric.name: result}
-      )
-    return {name: results[name] for name in logs if name in results}
-
-
-def _sizes(number: int) -> Iterator[int]:
-  """Cuts a number of steps into what is laid out in one graph."""
-  while number > 0:
-    yield min(number, tf_execution.MAX_UNROLL)
-    number -= tf_execution.MAX_UNROLL
-
-
-class TrainFunction(_StepFunction):
+class TrainFunction(step_functions.StepFunction):
   """Stands for `model.train_function`."""
 
-  _step_name = 'train_step'
+  def __init__(self, model: keras.Model) -> None:
+    coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
+    super().__init__(
+      model,
+      model.train_step,
+      coordinator,
+      in_flight=_IN_FLIGHT_PER_WORKER * coordinator.num_workers,
+      makes_updates=True,
+    )
 
 
-class TestFunction(_StepFunction):
+class TestFunction(step_functions.StepFunction):
   """Stands for `model.test_function`."""
 
-  _step_name = 'test_step'
   __test__ = False  # for pytest
+
+  def __init__(self, model: keras.Model) -> None:
+    coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
+    super().__init__(
+      model,
+      model.test_step,
+      coordinator,
+      in_flight=_IN_FLIGHT_PER_WORKER * coordinator.num_workers,
+    )
 
 
 class PredictFunction:
   """Stands for `model.predict_function`: schedules, and promises outputs."""
 
   def __init__(self, model: keras.Model) -> None:
-    _check(model)
+    step_functions.check(model)
     self._coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
     self._structure: Any = None
     self._function = self._make(model)
@@ -249,13 +129,3 @@ class Promise:
   @property
   def shape(self) -> tf.TensorShape:
     return tf.TensorShape(self.numpy().shape)
-
-
-def _check(model: keras.Model) -> None:
-  for name in ('jit_compile', 'run_eagerly'):
-    if getattr(model, name):
-      raise ValueError(
-        f'{model.name}: compiled with {name}=True, but its steps run in graphs '
-        'on workers whose variables are on other tasks. Compile it with '
-        f'{name}=False.'
-      )

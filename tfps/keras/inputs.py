@@ -146,18 +146,27 @@ def _as_tensor(leaf: Any) -> Any:
   return leaf if leaf is None or is_composite else tf.convert_to_tensor(leaf)
 
 
-def group(batches: list[Any], size: int) -> Iterator[list[Any]]:
-  """Groups of `size` batches of equal shapes, and single ones between.
+def group(
+  batches: list[Any], size: int, *, singly: bool = True
+) -> Iterator[list[Any]]:
+  """Groups of `size` batches of equal shapes, and smaller ones between.
 
-  So that functions need to be traced for these two sizes only, wherever a
-  smaller batch appears.
+  Args:
+    batches: to be divided, in their order.
+    size: of a group.
+    singly: whether batches that make no full group come one by one, so that
+      functions need to be traced for these two sizes only.
   """
   for _, run in itertools.groupby(batches, _kinds):
     equal = list(run)
-    while len(equal) >= size and all(_kinds(equal[0])):
+    can_stack = all(_kinds(equal[0]))
+    while len(equal) >= size and can_stack:
       yield equal[:size]
       equal = equal[size:]
-    yield from ([batch] for batch in equal)
+    if equal and can_stack and not singly:
+      yield equal
+    else:
+      yield from ([batch] for batch in equal)
 
 
 def stack(batches: list[Any]) -> Any:

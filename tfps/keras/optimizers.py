@@ -7,6 +7,7 @@ long as the variable is not in shards.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
@@ -19,6 +20,7 @@ from tfps import sharded
 from tfps.keras import served_optimizers
 from tfps.updates import adam_rules
 from tfps.updates import applying
+from tfps.updates import gathering
 from tfps.updates import locks
 from tfps.updates import rules
 
@@ -52,6 +54,57 @@ def lazy(optimizer: Any) -> Any:
     )
   optimizer.tfps_lazy = True
   return optimizer
+
+
+def apply(
+  own: Own,
+  optimizer: Any,
+  grads: Sequence[Any],
+  trainable_variables: Iterable[Any] | None = None,
+) -> None:
+  """Applies gradients, once all have come of which one update is made."""
+  steps = gathering.steps_to_gather()
+  if steps is None:
+    own(grads, trainable_variables)
+    return
+  if trainable_variables is None:
+    trainable_variables = optimizer._trainable_variables
+  variables = list(trainable_variables)
+  gathered = gathering.Gathering(steps, optimizer)
+  gathered.add(grads, variables)
+  if not gathered.is_complete:
+    for variable, gradient in zip(variables, grads, strict=True):
+      if gradient is not None:
+        _descend(gathered, optimizer, variable, gradient)
+    return
+  with gathering.applying(steps):
+    if steps.policy.outer is None:
+      own(gathered.gradients(variables), variables)
+      return
+    outer = _outer(optimizer, steps.policy.outer, variables)
+    outer.apply(gathered.changes(variables), variables)
+    optimizer.iterations.assign_add(1)
+
+
+def _outer(optimizer: Any, like: Any, variables: Sequence[Any]) -> Any:
+  """The optimizer that takes another one's place, with slots of its own."""
+  if getattr(optimizer, 'outer_optimizer', None) is None:
+    with tf.init_scope():
+      outer = type(like).from_config(like.get_config())
+      outer.build(variables)
+    # It is the other one's from now on, checkpoints included.
+    optimizer.outer_optimizer = outer
+  return optimizer.outer_optimizer
+
+
+def _descend(
+  gathered: gathering.Gathering, optimizer: Any, variable: Any, gradient: Any
+) -> None:
+  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    gradient = gathering.times(1 / optimizer.dynamic_scale, gradient)
+  value = _value(variable)
+  for shard, own in zip(_shards(value), _split(value, gradient), strict=True):
+    gathered.descend(shard, own)
 
 
 def update(

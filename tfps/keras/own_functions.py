@@ -1,11 +1,17 @@
-"""Input for Keras' own functions, which run the steps in this very process."""
+"""The functions that Keras' trainer calls where each worker runs the program.
+
+Steps are done in this very process, which has the metrics as well. Predicting
+is left to Keras.
+"""
 
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
-from tfps._compat import keras_data
 from tfps.keras import inputs
+from tfps.keras import step_functions
 
 
 def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
@@ -19,19 +25,35 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
 
 def dataset_of(adapter: Any) -> Any:
   """What Keras' trainer iterates over, which it calls a dataset."""
-  dataset = adapter.get_tf_dataset()
-  return _once(dataset) if keras_data.is_generator(adapter) else dataset
+  return inputs.Batches(adapter.get_tf_dataset())
 
 
-def _once(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """A dataset that hands out each batch once, however often it is begun."""
-  batches = inputs.Batches(dataset)
-  once = tf.data.Dataset.from_generator(
-    lambda: batches, output_signature=dataset.element_spec
-  )
-  options = tf.data.Options()
-  # Else it takes a batch more than it is asked for, which is not put back.
-  options.experimental_optimization.inject_prefetch = False
-  once = once.with_options(options)
-  once.put_back = batches.put_back
-  return once
+class TrainFunction(step_functions.StepFunction):
+  """Stands for `model.train_function`."""
+
+  def __init__(self, model: keras.Model) -> None:
+    super().__init__(
+      model, model.train_step, _Here(), in_flight=0, makes_updates=True
+    )
+
+
+class TestFunction(step_functions.StepFunction):
+  """Stands for `model.test_function`."""
+
+  __test__ = False  # for pytest
+
+  def __init__(self, model: keras.Model) -> None:
+    super().__init__(model, model.test_step, _Here(), in_flight=0)
+
+
+class _Here:
+  """Executes functions in this process."""
+
+  def schedule(self, fn: Any, args: Any = None) -> Any:
+    return fn(*args)
+
+  def fetch(self, val: Any) -> Any:
+    return tf.nest.map_structure(np.asarray, val)
+
+  def cancel(self) -> None:
+    pass

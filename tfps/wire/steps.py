@@ -5,10 +5,15 @@ and so are rows of embeddings, for which their numbers go to the ps as one
 before. Reads that cannot be moved without changing what they see are left to
 TensorFlow: those after a write within the step, and those in functions that the
 step calls.
+
+Steps may form rounds, of which each pulls once and pushes once. Within a round
+a worker goes on with copies of the variables, to which steps write, too.
 """
 
+import collections
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +21,7 @@ import tensorflow as tf
 from tfps import _ledger
 from tfps._compat import reads as compat
 from tfps.wire import config
+from tfps.wire import copies as copies_lib
 from tfps.wire import crossings
 from tfps.wire import workspace as workspace_lib
 
@@ -33,6 +39,30 @@ class HoistedError(Exception):
   """A loop writes to what was read before it; the trace has to be repeated."""
 
 
+@dataclasses.dataclass
+class Round:
+  """Steps in a row that pull once and push once.
+
+  Attributes:
+    index: its number within the function.
+    is_ending: whether its last step is being traced.
+    is_applying: whether what was gathered is being applied.
+    gathered: gradients that wait for the end, for `updates.gathering`.
+    calls: how often each optimizer has been called in this step.
+    copies: what steps have done to variables, by their keys.
+    writes: how many operations wrote to variables before it, by the identity of
+      their handles.
+  """
+
+  index: int
+  is_ending: bool = False
+  is_applying: bool = False
+  gathered: dict[Any, Any] = dataclasses.field(default_factory=dict)
+  calls: Any = dataclasses.field(default_factory=collections.Counter)
+  copies: dict[Any, copies_lib.Copy] = dataclasses.field(default_factory=dict)
+  writes: dict[int, int] = dataclasses.field(default_factory=dict)
+
+
 class Steps:
   """Unrolled steps, being traced into one function.
 
@@ -40,8 +70,10 @@ class Steps:
     wire: how values travel.
     workspace: of the function.
     num_steps: how many steps come; no more is prefetched.
-    kept: references to variables to leave to TensorFlow; more are added as they
-      are found.
+    policy: when gradients become updates; by default after each step. Else the
+      steps in between form a round, of which the last may be shorter.
+    kept: keys of variables to leave to TensorFlow; more are added as they are
+      found.
     may_repeat: whether the trace can be repeated. If not, reads in loops are
       left to TensorFlow: the loop may turn out to write later on.
   """
@@ -53,10 +85,14 @@ class Steps:
     num_steps: int,
     kept: set[Any],
     *,
+    policy: Any = None,
     may_repeat: bool = True,
   ) -> None:
     self.wire = wire
     self.workspace = workspace
+    self.policy = policy
+    self.round_length = policy.steps_per_update if policy else 1
+    self.round = Round(-1)
     self._home = tf.compat.v1.get_default_graph()
     self._crossings = crossings.Crossings(workspace)
     self._num_steps = num_steps
@@ -64,7 +100,6 @@ class Steps:
     self._may_repeat = may_repeat
     self._step = -1
     self._values: dict[tuple[Any, int], tf.Tensor] = {}
-    self._writes: dict[int, int] = {}
     self._hoisted: list[tuple[Any, Any]] = []
 
   @contextlib.contextmanager
@@ -76,23 +111,30 @@ class Steps:
         again, with the same `kept`.
     """
     self._step += 1
-    if self.wire.fuse:
-      self._writes = compat.writes_by_handle(self._home)
+    if self._step % self.round_length == 0:
+      self._begin_round()
+    self.round.calls.clear()
+    self.round.is_ending = (
+      self._step + 1
+    ) % self.round_length == 0 or self._step + 1 == self._num_steps
     with compat.reading(self):
       yield
     self._check_loops()
-    self._crossings.settle()
+    if self.round.is_ending:
+      self.write_back()
+      self._crossings.settle()
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
     """The variable's value; see `_compat.reads`."""
-    if not self._is_ours(variable, place):
+    copy = self.round.copies.get(_key(variable))
+    if copy is None and not self._is_ours(variable, place):
       return None
-    if compat.is_in_loop(place, self._home):
+    if copy is None and compat.is_in_loop(place, self._home):
       if not self._may_repeat:
         return None
       self._hoisted.append((variable, place))
-    with self._at_home(place):
-      value = self._value(variable)
+    with self._at_home(place), compat.stop_recording():
+      value = self._value(variable) if copy is None else copy.value()
     compat.note_read(variable, value)
     return value
 
@@ -100,15 +142,17 @@ class Steps:
     self, variable: Any, indices: Any, place: Any
   ) -> tf.Tensor | None:
     """Some of the variable's rows; see `_compat.reads`."""
-    is_here = place is self._home
-    if not is_here or not self._is_ours(variable, place):
+    copy = self.round.copies.get(_key(variable))
+    if copy is None and not self._is_ours(variable, place):
       return None
+    if place is not self._home:
+      return None if copy is None else tf.gather(copy.value(), indices)
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
       return None
     distinct, positions = _distinct(indices)
     with compat.stop_recording():
-      rows = self._rows(variable, distinct)
+      rows = self._rows(variable, distinct, copy)
     shape = tf.constant(variable.shape.as_list(), distinct.dtype)
     compat.note_rows(
       variable,
@@ -123,27 +167,92 @@ class Steps:
     rows = tf.reshape(tf.gather(rows, positions), full)
     return tf.ensure_shape(rows, indices.shape + variable.shape[1:])
 
+  def is_home(self) -> bool:
+    """Whether operations go into the steps themselves, and into no branch."""
+    return tf.compat.v1.get_default_graph() is self._home
+
+  def write(self, variable: Any, value: Any, place: Any, *, sign: int) -> bool:
+    """Writes to the worker's copy until the round ends; see `_compat.reads`."""
+    if self.round_length == 1 or place is not self._home:
+      return False
+    if not self._is_ours(variable, place):
+      return False
+    with compat.stop_recording():
+      value = tf.convert_to_tensor(value, variable.dtype)
+      if sign:
+        self._copy_of(variable).add(value if sign > 0 else -value)
+      else:
+        self._copy_of(variable).assign(value)
+    return True
+
+  def change(self, variable: Any, change: Any) -> None:
+    """Adds a tensor or `tf.IndexedSlices` to the worker's copy alone."""
+    if self._is_ours(variable, self._home):
+      self._copy_of(variable).change(change)
+
+  def _copy_of(self, variable: Any) -> copies_lib.Copy:
+    copy = self.round.copies.get(_key(variable))
+    if copy is None:
+      copy = copies_lib.Copy(variable, lambda: self._value(variable))
+      self.round.copies[_key(variable)] = copy
+    return copy
+
+  def write_back(self) -> None:
+    """Writes what steps have written; nobody goes on with copies."""
+    written = collections.defaultdict(list)
+    for copy in self.round.copies.values():
+      variable = copy.variable
+      before = self.round.writes.get(id(variable.handle), 0)
+      if compat.num_writes(variable, self._home, self._home) > before:
+        # A branch or a loop has written, too, and only TensorFlow knows when.
+        self._kept.add(_key(variable))
+        raise HoistedError
+      if copy.is_assigned:
+        written[variable.device].append((variable, copy.value(), False))
+      elif (added := copy.added()) is not None:
+        written[variable.device].append((variable, added, True))
+    self.round.copies.clear()
+    for group in written.values():
+      self._write(group)
+
+  def _write(self, group: list[tuple[Any, tf.Tensor, bool]]) -> None:
+    route = self._route(crossings.PUSH, group[0][0])
+    items = [crossings.Item(value) for _, value, _ in group]
+    arrived = crossings.cross(items, route, self.workspace)
+    with route.destination:
+      for (variable, _, is_added), value in zip(group, arrived, strict=True):
+        compat.write(variable, value, is_added=is_added)
+
+  def _begin_round(self) -> None:
+    self.round = Round(self.round.index + 1)
+    if self.wire.fuse:
+      self.round.writes = compat.writes_by_handle(self._home)
+
   def _is_ours(self, variable: Any, place: Any) -> bool:
     if not self.wire.fuse or variable.dtype not in _NUMBERS:
       return False
-    if variable.ref() in self._kept:
+    if _key(variable) in self._kept:
       return False
     if self._ps(variable) is None or _is_on_ps(compat.current_device()):
       return False
-    before = self._writes.get(id(variable.handle), 0)
+    before = self.round.writes.get(id(variable.handle), 0)
     return compat.num_writes(variable, place, self._home) <= before
 
   def _value(self, variable: Any) -> tf.Tensor:
-    """What the step is to see."""
+    """What the round is to see."""
     ahead = 0 if _is_live(variable) else self.wire.prefetch
-    last = min(self._step + ahead, self._num_steps - 1)
-    # Those of later steps are read here, before this one's update.
-    for step in range(self._step, last + 1):
-      if (variable.ref(), step) not in self._values:
-        self._values[variable.ref(), step] = self._pull(variable, step)
-    return self._values[variable.ref(), self._step]
+    last = min(self.round.index + ahead, self._last_round)
+    # Those of later rounds are read here, before this one's update.
+    for index in range(self.round.index, last + 1):
+      if (_key(variable), index) not in self._values:
+        self._values[_key(variable), index] = self._pull(variable, index)
+    return self._values[_key(variable), self.round.index]
 
-  def _pull(self, variable: Any, step: int) -> tf.Tensor:
+  @property
+  def _last_round(self) -> int:
+    return (self._num_steps - 1) // self.round_length
+
+  def _pull(self, variable: Any, index: int) -> tf.Tensor:
     with tf.device(variable.device), compat.stop_recording():
       value = tf.raw_ops.ReadVariableOp(
         resource=variable.handle, dtype=variable.dtype
@@ -153,15 +262,23 @@ class Steps:
     return self._crossings.promise(
       crossings.Item(value, codec),
       self._route(crossings.PULL, variable),
-      (group, self._step, step),
+      (group, self._step, index),
     )
 
-  def _rows(self, variable: Any, distinct: tf.Tensor) -> tf.Tensor:
+  def _rows(
+    self, variable: Any, distinct: tf.Tensor, copy: copies_lib.Copy | None
+  ) -> tf.Tensor:
+    if copy is not None and copy.is_whole:
+      return tf.gather(copy.value(), distinct)
+    rows = self._pull_rows(variable, distinct)
+    return rows if copy is None else copy.rows(distinct, rows)
+
+  def _pull_rows(self, variable: Any, distinct: tf.Tensor) -> tf.Tensor:
     level = self._crossings.level(distinct)
     there = self._crossings.promise(
       crossings.Item(distinct),
       self._route(crossings.PUSH, variable),
-      ('indices', self._step),
+      ('indices', self.round.index),
       level,
     )
     with tf.device(variable.device):
@@ -171,7 +288,7 @@ class Steps:
     return self._crossings.promise(
       crossings.Item(rows, _for_rows(self.wire.pull)),
       self._route(crossings.PULL, variable),
-      ('rows', self._step),
+      ('rows', self.round.index),
       level if level is None else level + 1,
     )
 
@@ -197,7 +314,7 @@ class Steps:
     ]
     self._hoisted.clear()
     if wrong:
-      self._kept.update(variable.ref() for variable in wrong)
+      self._kept.update(_key(variable) for variable in wrong)
       raise HoistedError
 
 
@@ -206,6 +323,11 @@ def _distinct(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
   if indices.op.type in ('Unique', 'UniqueV2'):
     return indices, None
   return tf.unique(tf.reshape(indices, [-1]))
+
+
+def _key(variable: Any) -> Any:
+  """The same for a variable and for what a strategy wraps it in."""
+  return variable.handle.ref()
 
 
 def _for_rows(codec: Any) -> Any:

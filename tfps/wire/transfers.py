@@ -21,13 +21,29 @@ class Transfers:
   Args:
     wire: how.
     num_ps: how many ps there are.
+    policy: when gradients become updates; see `tfps.updates`. By default after
+      each step.
     is_local: whether functions are executed in this process.
+
+  Attributes:
+    round_length: how many steps make one update.
   """
 
   def __init__(
-    self, wire: config.Wire, num_ps: int, *, is_local: bool = False
+    self,
+    wire: config.Wire,
+    num_ps: int,
+    *,
+    policy: Any = None,
+    is_local: bool = False,
   ) -> None:
     self.wire = wire
+    self._policy = policy
+    self.round_length = policy.steps_per_update if policy else 1
+    if self.round_length > 1 and not wire.fuse:
+      raise ValueError(
+        f'{policy}: needs the wire to fuse transfers, which {wire} does not.'
+      )
     self._is_local = is_local
     self._num_ps = num_ps
     self._totals = accounts_lib.Totals(num_ps)
@@ -42,7 +58,26 @@ class Transfers:
     self, workspace: workspace_lib.Workspace, num_steps: int
   ) -> steps_lib.Steps:
     """For steps that are laid out in the function that is being traced."""
-    return steps_lib.Steps(self.wire, workspace, num_steps, self._kept)
+    return steps_lib.Steps(
+      self.wire, workspace, num_steps, self._kept, policy=self._policy
+    )
+
+  def check_execution(self, num_steps: int) -> None:
+    """Makes sure that executions have room for an update.
+
+    Raises:
+      ValueError: gradients of more steps are to be gathered.
+    """
+    if num_steps < self.round_length:
+      raise ValueError(
+        f'steps_per_execution: {num_steps}, but {self._policy} makes one '
+        'update of more steps, and gathers them within an execution. Raise '
+        f'steps_per_execution to {self.round_length}, or a multiple of it.'
+      )
+
+  def unrolled(self, most: int) -> int:
+    """How many steps to lay out in one graph: whole updates."""
+    return max(most - most % self.round_length, self.round_length)
 
   @contextlib.contextmanager
   def step_alone(self) -> Iterator[None]:

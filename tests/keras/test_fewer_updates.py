@@ -1,0 +1,301 @@
+"""Several steps make one update, under both strategies."""
+
+import keras
+from keras import layers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
+
+_RATE = 0.05
+_SIZE = 8
+_NUM_STEPS = 10
+_RNG = np.random.default_rng(0)
+_X = _RNG.integers(0, 12, (_SIZE * _NUM_STEPS, 3))
+_Y = _RNG.random((_SIZE * _NUM_STEPS, 1), dtype='f')
+_ROUNDS = (range(0, 4), range(4, 8), range(8, 10))
+
+both = pytest.mark.parametrize(
+  'make_strategy',
+  [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+  ids=['coordinator', 'between graphs'],
+)
+
+
+def _model(optimizer, *inner) -> keras.Model:
+  keras.utils.set_random_seed(3)
+  model = keras.Sequential(
+    [
+      layers.Input((3,), dtype='int32'),
+      layers.Embedding(12, 4),
+      layers.Flatten(),
+      layers.Dense(6, 'tanh'),
+      *inner,
+      layers.Dense(1),
+    ]
+  )
+  model.compile(optimizer, 'mse', steps_per_execution=_NUM_STEPS)
+  return model
+
+
+def _descent():
+  return keras.optimizers.SGD(_RATE)
+
+
+def _scaled_descent():
+  return keras.optimizers.LossScaleOptimizer(_descent())
+
+
+def _batch(step):
+  rows = slice(step * _SIZE, (step + 1) * _SIZE)
+  return _X[rows], _Y[rows]
+
+
+def _gradients(model, step):
+  x, y = _batch(step)
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+  gradients = tape.gradient(loss, model.trainable_weights)
+  return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _fit(
+  make_strategy, cluster, partitioner, updates, make_optimizer, *inner, **how
+):
+  """Trains for an epoch; gives strategy and model."""
+  strategy = make_strategy(cluster, partitioner, updates=updates, **how)
+  with strategy.scope():
+    model = _model(make_optimizer(), *inner)
+  model.fit(_X, _Y, batch_size=_SIZE, shuffle=False, verbose=0)
+  return strategy, model
+
+
+def _assert_weights(model, expected, rtol=1e-5):
+  for weight, other in zip(model.weights, expected.weights, strict=True):
+    if weight.dtype.startswith('float'):
+      np.testing.assert_allclose(
+        weight.numpy(), other.numpy(), rtol=rtol, atol=1e-6
+      )
+
+
+@both
+@pytest.mark.parametrize('kind', ['sgd', 'adam', 'momentum'])
+def test_the_mean_of_gradients_makes_one_update(
+  tfps_cluster, make_strategy, partitioner, kind
+):
+  make = {
+    'sgd': _descent,
+    'adam': lambda: keras.optimizers.Adam(_RATE, clipnorm=0.1),
+    'momentum': lambda: keras.optimizers.SGD(_RATE, 0.9),
+  }[kind]
+  accumulate = tfps.updates.Accumulate(4)
+  _, model = _fit(
+    make_strategy, tfps_cluster.cluster, partitioner, accumulate, make
+  )
+  alone = _model(make())
+  for steps in _ROUNDS:
+    found = [_gradients(alone, step) for step in steps]
+    means = [
+      tf.reduce_mean(tf.stack(each), 0) for each in zip(*found, strict=True)
+    ]
+    alone.optimizer.apply(means, alone.trainable_weights)
+  _assert_weights(model, alone)
+  assert int(model.optimizer.iterations) == len(_ROUNDS)
+
+
+def _after_local_steps(model, steps, rate):
+  """What gradient descent makes of a model's weights, from where they are."""
+  start = [w.numpy() for w in model.trainable_weights]
+  for step in steps:
+    gradients = _gradients(model, step)
+    for weight, gradient in zip(
+      model.trainable_weights, gradients, strict=True
+    ):
+      weight.assign(weight - rate * gradient)
+  end = [w.numpy() for w in model.trainable_weights]
+  for weight, value in zip(model.trainable_weights, start, strict=True):
+    weight.assign(value)
+  return start, end
+
+
+@both
+def test_local_steps_are_gradient_descent(
+  tfps_cluster, make_strategy, partitioner
+):
+  policy = tfps.updates.LocalSteps(4, inner_learning_rate=_RATE)
+  strategy, model = _fit(
+    make_strategy, tfps_cluster.cluster, partitioner, policy, _descent
+  )
+  alone = _model(_descent())
+  alone.fit(_X, _Y, batch_size=_SIZE, shuffle=False, verbose=0)
+  _assert_weights(model, alone)
+  assert int(model.optimizer.iterations) == len(_ROUNDS)
+  assert strategy.wire_report().steps == _NUM_STEPS
+
+
+@both
+def test_an_outer_optimizer_gets_what_local_steps_have_changed(
+  tfps_cluster, make_strategy, partitioner
+):
+  outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+  policy = tfps.updates.LocalSteps(4, inner_learning_rate=_RATE, outer=outer)
+  _, model = _fit(
+    make_strategy, tfps_cluster.cluster, partitioner, policy, _descent
+  )
+  alone = _model(_descent())
+  for steps in _ROUNDS:
+    start, end = _after_local_steps(alone, steps, _RATE)
+    changes = [tf.constant(s - e) for s, e in zip(start, end, strict=True)]
+    outer.apply(changes, alone.trainable_weights)
+  _assert_weights(model, alone)
+  own = model.optimizer.outer_optimizer
+  assert int(own.iterations) == len(_ROUNDS)
+  assert int(model.optimizer.iterations) == len(_ROUNDS)
+  devices = {
+    shard.device
+    for v in own.variables
+    for shard in getattr(v.value, 'variables', [v.value])
+  }
+  assert all('/job:ps' in device for device in devices)
+
+
+@both
+def test_moving_averages_see_every_step(
+  tfps_cluster, make_strategy, partitioner
+):
+  policy = tfps.updates.LocalSteps(5, inner_learning_rate=_RATE)
+  normalization = layers.BatchNormalization(momentum=0.9)
+  _, model = _fit(
+    make_strategy,
+    tfps_cluster.cluster,
+    partitioner,
+    policy,
+    _descent,
+    normalization,
+  )
+  other = layers.BatchNormalization(momentum=0.9)
+  alone = _model(_descent(), other)
+  alone.fit(_X, _Y, batch_size=_SIZE, shuffle=False, verbose=0)
+  _assert_weights(model, alone, rtol=1e-4)
+
+
+@both
+def test_losses_are_unscaled_for_local_steps(
+  tfps_cluster, make_strategy, partitioner
+):
+  policy = tfps.updates.LocalSteps(4, inner_learning_rate=_RATE)
+  _, model = _fit(
+    make_strategy, tfps_cluster.cluster, partitioner, policy, _scaled_descent
+  )
+  alone = _model(_descent())
+  alone.fit(_X, _Y, batch_size=_SIZE, shuffle=False, verbose=0)
+  _assert_weights(model, alone)
+
+
+@both
+def test_fewer_updates_send_fewer_bytes(tfps_cluster, make_strategy):
+  sent = []
+  for updates in (None, tfps.updates.LocalSteps(5, _RATE)):
+    strategy = make_strategy(tfps_cluster.cluster, updates=updates)
+    with strategy.scope():
+      model = keras.Sequential([layers.Input((3,)), layers.Dense(500)])
+      model.compile(_descent(), 'mse', steps_per_execution=_NUM_STEPS)
+    model.fit(_X, _X[:, :1], batch_size=_SIZE, verbose=0)
+    report = strategy.wire_report()
+    assert report.steps == _NUM_STEPS
+    sent.append((sum(report.pulled), sum(report.pushed)))
+  (pulled, pushed), (few_pulled, few_pushed) = sent
+  assert pulled == pytest.approx(5 * few_pulled, rel=0.01)
+  assert pushed == pytest.approx(5 * few_pushed, rel=0.01)
+
+
+@both
+def test_updates_come_one_round_late_if_prefetched(tfps_cluster, make_strategy):
+  policy = tfps.updates.Accumulate(2)
+  wire = tfps.Wire(prefetch=1)
+  _, model = _fit(
+    make_strategy,
+    tfps_cluster.cluster,
+    None,
+    policy,
+    _descent,
+    wire=wire,
+  )
+  # Each round's gradients are those at the weights before the last update.
+  alone = _model(_descent())
+  seen = [alone.get_weights()]
+  for first in range(0, _NUM_STEPS, 2):
+    now = alone.get_weights()
+    alone.set_weights(seen[-2] if len(seen) > 1 else seen[-1])
+    found = [_gradients(alone, step) for step in (first, first + 1)]
+    alone.set_weights(now)
+    means = [
+      tf.reduce_mean(tf.stack(each), 0) for each in zip(*found, strict=True)
+    ]
+    alone.optimizer.apply(means, alone.trainable_weights)
+    seen.append(alone.get_weights())
+  dense = [w for w in model.weights if 'embedding' not in w.path]
+  others = [w for w in alone.weights if 'embedding' not in w.path]
+  assert len(dense) == 4
+  for weight, other in zip(dense, others, strict=True):
+    np.testing.assert_allclose(weight.numpy(), other.numpy(), rtol=0.05)
+
+
+class InABranch(keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.dense = layers.Dense(1)
+
+  def call(self, x):
+    return self.dense(keras.ops.cast(x, 'float32'))
+
+  def train_step(self, data):
+    x, y = data
+    with tf.GradientTape() as tape:
+      loss = self.compute_loss(y=y, y_pred=self(x))
+    gradients = tape.gradient(loss, self.trainable_weights)
+
+    def apply():
+      self.optimizer.apply(gradients, self.trainable_weights)
+      return True
+
+    tf.cond(loss > 0, apply, lambda: False)
+    return {'loss': loss}
+
+
+@both
+def test_what_cannot_be_gathered_is_refused(tfps_cluster, make_strategy):
+  policy = tfps.updates.Accumulate(4)
+  strategy = make_strategy(tfps_cluster.cluster, updates=policy)
+  with strategy.scope():
+    model = InABranch()
+    model.compile('sgd', 'mse', steps_per_execution=4)
+  with pytest.raises(ValueError, match=r'Accumulate\(n=4\).*within a tf.cond'):
+    model.fit(_X, _Y, batch_size=_SIZE, verbose=0)
+
+
+@both
+def test_an_execution_too_short_for_an_update_is_refused(
+  tfps_cluster, make_strategy
+):
+  policy = tfps.updates.LocalSteps(8, 0.1)
+  strategy = make_strategy(tfps_cluster.cluster, updates=policy)
+  with strategy.scope():
+    model = _model('sgd')
+    model.steps_per_execution = 2
+  with pytest.raises(
+    ValueError, match=r'steps_per_execution: 2.*Raise .* to 8'
+  ):
+    model.fit(_X, _Y, batch_size=_SIZE, verbose=0)
+
+
+def test_a_wire_without_fusing_is_refused(tfps_cluster):
+  with pytest.raises(ValueError, match='needs the wire to fuse'):
+    tfps.ParameterServerStrategy(
+      tfps_cluster.cluster,
+      wire=tfps.Wire(fuse=False),
+      updates=tfps.updates.Accumulate(2),
+    )

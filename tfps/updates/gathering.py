@@ -1,0 +1,147 @@
+"""Gathers the gradients of several steps, of which one update is made.
+
+Optimizers hand over what they are to apply. Until the round ends it is kept on
+the worker; then the optimizer gets all of it at once.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfps._compat import reads as compat
+from tfps.updates import applying as applying_lib
+from tfps.updates import policies
+from tfps.wire import steps as steps_lib
+
+Gradients = Sequence[Any]
+
+
+@dataclasses.dataclass
+class _Total:
+  """The gradients that an optimizer was given in a round, by variable."""
+
+  gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
+  num_steps: int = 0
+
+  def add(self, gradients: Gradients, variables: Sequence[Any]) -> None:
+    self.num_steps += 1
+    for gradient, variable in zip(gradients, variables, strict=True):
+      if gradient is not None:
+        before = self.gradients.get(id(variable))
+        self.gradients[id(variable)] = _sum(before, gradient)
+
+  def times(self, factor: float, variables: Sequence[Any]) -> list[Any]:
+    """The total for each variable; None where there was no gradient."""
+    found = [self.gradients.get(id(variable)) for variable in variables]
+    return [
+      None if each is None else times(factor, _with_distinct_rows(each))
+      for each in found
+    ]
+
+
+class Gathering:
+  """An optimizer's gradients in the step that is being traced.
+
+  Args:
+    steps: on the wire.
+    optimizer: whose gradients they are. Each time that a step has it apply some
+      counts for itself.
+
+  Raises:
+    ValueError: a branch or a loop applies them, out of which nothing comes.
+  """
+
+  def __init__(self, steps: steps_lib.Steps, optimizer: Any) -> None:
+    self._steps = steps
+    self._policy = steps.policy
+    if not steps.is_home():
+      raise ValueError(
+        f'{self._policy}: {optimizer.name} applies gradients within a tf.cond '
+        'or a loop, so that they cannot be gathered. Apply them outside of it.'
+      )
+    calls = steps.round.calls
+    calls[id(optimizer)] += 1
+    key = id(optimizer), calls[id(optimizer)]
+    self._total = steps.round.gathered.setdefault(key, _Total())
+
+  def add(self, gradients: Gradients, variables: Sequence[Any]) -> None:
+    """Takes this step's; None where a variable has none."""
+    self._total.add(gradients, variables)
+
+  @property
+  def is_complete(self) -> bool:
+    """Whether it is time to apply them."""
+    return self._steps.round.is_ending
+
+  def gradients(self, variables: Sequence[Any]) -> list[Any]:
+    """What the step's optimizer is to apply."""
+    is_mean = isinstance(self._policy, policies.Accumulate)
+    factor = 1.0 / self._total.num_steps if is_mean else 1.0
+    return self._total.times(factor, variables)
+
+  def changes(self, variables: Sequence[Any]) -> list[Any]:
+    """What another optimizer is to apply: old values minus new."""
+    return self._total.times(self._policy.inner_learning_rate, variables)
+
+  def descend(self, variable: Any, gradient: Any) -> None:
+    """Has the worker's copy of a variable or shard follow a gradient."""
+    if isinstance(self._policy, policies.LocalSteps):
+      change = times(-self._policy.inner_learning_rate, gradient)
+      self._steps.change(variable, change)
+
+
+def steps_to_gather() -> steps_lib.Steps | None:
+  """The steps here if what optimizers apply in them is to be gathered."""
+  steps = compat.reader()
+  if not isinstance(steps, steps_lib.Steps) or steps.round.is_applying:
+    return None
+  return steps if steps.round_length > 1 else None
+
+
+@contextlib.contextmanager
+def applying(steps: steps_lib.Steps) -> Iterator[None]:
+  """In which optimizers apply what they are given."""
+  steps.write_back()
+  steps.round.is_applying = True
+  try:
+    yield
+  finally:
+    steps.round.is_applying = False
+
+
+def times(factor: Any, gradient: Any) -> Any:
+  """A gradient multiplied by a number."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient * tf.cast(factor, gradient.dtype)
+  values = gradient.values * tf.cast(factor, gradient.dtype)
+  return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def _with_distinct_rows(gradient: Any) -> Any:
+  """Each row once, so that clipping by a norm sees what all steps make of it.
+
+  Unlike those of steps these may be divided, which takes a shape.
+  """
+  distinct = applying_lib.with_distinct_rows(gradient)
+  if distinct is gradient:
+    return gradient
+  return tf.IndexedSlices(
+    distinct.values, distinct.indices, gradient.dense_shape
+  )
+
+
+def _sum(before: Any, gradient: Any) -> Any:
+  if before is None:
+    return gradient
+  if not all(isinstance(g, tf.IndexedSlices) for g in (before, gradient)):
+    return tf.convert_to_tensor(before) + tf.convert_to_tensor(gradient)
+  indices = tf.cast(gradient.indices, before.indices.dtype)
+  return tf.IndexedSlices(
+    tf.concat([before.values, gradient.values], axis=0),
+    tf.concat([before.indices, indices], axis=0),
+    before.dense_shape,
+  )

@@ -1,0 +1,103 @@
+"""When gradients become updates, as the user says it."""
+
+import dataclasses
+import math
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Async:
+  """Each step's gradients are applied on their own, as they come."""
+
+  steps_per_update = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulate:
+  """One update for n steps, by the mean of their gradients.
+
+  A worker pulls parameters once for n steps, computes the gradients of all of
+  them by these, and pushes their mean. So it is like one step on a batch n
+  times as large: the optimizer's `iterations`, schedules and clipping go by
+  updates.
+
+  Attributes:
+    n: how many steps.
+  """
+
+  n: int
+  outer = None
+
+  def __post_init__(self) -> None:
+    _check_number(self)
+
+  @property
+  def steps_per_update(self) -> int:
+    return self.n
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSteps:
+  """Each worker goes n steps by itself, then pushes where they have led.
+
+  It takes gradient steps on its own copy of the parameters. What the ps get is
+  the sum of the gradients on the way, which is what gradient descent at
+  `inner_learning_rate` has changed, divided by that rate. The step's optimizer
+  is applied to it, on the ps, once for n steps: gradient descent at the same
+  rate makes it local SGD (Stich, 2019,
+  https://arxiv.org/abs/1805.09767), and Adam the federated form of Adam (Reddi
+  et al., 2021, https://arxiv.org/abs/2003.00295).
+
+  `outer` is applied in the place of that optimizer, to the change itself, old
+  values minus new. Gradient descent at rate 1 adds the change, as federated
+  averaging does (McMahan et al., 2017, https://arxiv.org/abs/1602.05629);
+  Nesterov's momentum of 0.9 at rate 0.7 is DiLoCo's (Douillard et al., 2023,
+  https://arxiv.org/abs/2311.08105).
+
+  Workers do not wait for each other, and each adds its own change. With many,
+  take smaller rates.
+
+  Attributes:
+    n: how many steps.
+    inner_learning_rate: of gradient descent on the worker.
+    outer: a Keras optimizer, whose like each of the step's optimizers gets as
+      its `outer_optimizer`; checkpoints include it. None leaves it to the
+      step's own.
+  """
+
+  n: int
+  inner_learning_rate: float
+  outer: Any = None
+
+  def __post_init__(self) -> None:
+    _check_number(self)
+    rate = self.inner_learning_rate
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate < math.inf:
+      raise ValueError(
+        f'LocalSteps: inner_learning_rate is {rate!r}. Give a number above 0.'
+      )
+    if self.outer is not None and not hasattr(self.outer, 'apply'):
+      raise ValueError(
+        f'LocalSteps: outer is {self.outer!r}, which is no optimizer. Give one '
+        'of keras.optimizers, or None.'
+      )
+
+  @property
+  def steps_per_update(self) -> int:
+    return self.n
+
+
+Policy = Async | Accumulate | LocalSteps
+
+
+def _check_number(policy: Any) -> None:
+  if not isinstance(policy.n, int) or isinstance(policy.n, bool):
+    raise ValueError(
+      f'{type(policy).__name__}: n is {policy.n!r}. Give a number of steps.'
+    )
+  if policy.n < 1:
+    raise ValueError(
+      f'{type(policy).__name__}: n is {policy.n}. Give a number of steps from '
+      '1 on.'
+    )
