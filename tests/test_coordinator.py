@@ -293,6 +293,15 @@ def test_the_constructor_sets_the_default_deadline(coordinator, gate):
   coordinator.join(60)
 
 
+@pytest.fixture
+def _heeds_ctrl_c():
+  # A suite that runs in the background ignores it.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures('_heeds_ctrl_c')
 def test_ctrl_c_gets_through_a_wait(coordinator, gate):
   coordinator.schedule(gate.function)
   main = threading.get_ident()

@@ -42,8 +42,7 @@ def _launching(folder, *words):
     stdout=subprocess.PIPE,
     stderr=(folder / 'said').open('wb'),
     text=True,
-    # A suite that runs in the background may ignore SIGINT.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    preexec_fn=_heed_signals,
   )
   try:
     yield process
@@ -51,6 +50,12 @@ def _launching(folder, *words):
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+def _heed_signals():
+  # A suite in the background ignores SIGINT, and one under nohup SIGHUP.
+  for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _pids(process, num_lines):
