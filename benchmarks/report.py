@@ -1,15 +1,18 @@
-"""Comparisons as text for people and as JSON for programs."""
+"""What was found, as text for people and as JSON for programs."""
 
 from collections.abc import Iterable
+import dataclasses
 import datetime
 import json
-import os
 import pathlib
-import platform
 import statistics
 from typing import Any
 
+from benchmarks import machine as machine_lib
 from benchmarks import runner
+from benchmarks import tables
+
+Found = runner.Comparison | tables.Table
 
 HEADER = (
   f'{"benchmark":<56} {"ours":>10} {"stock":>10}  unit         '
@@ -17,30 +20,40 @@ HEADER = (
 )
 
 
-def as_text(comparison: runner.Comparison) -> str:
-  """One line."""
-  low, high = comparison.spread
+def as_text(found: Found) -> str:
+  """A line, or a table."""
+  if isinstance(found, tables.Table):
+    return tables.as_text(found)
+  low, high = found.spread
   return (
-    f'{comparison.name:<56} {statistics.median(comparison.ours):>10.4g} '
-    f'{statistics.median(comparison.stock):>10.4g}  {comparison.unit:<12} '
-    f'{comparison.median_ratio:.2f} ({low:.2f}..{high:.2f})'
+    f'{found.name:<56} {statistics.median(found.ours):>10.4g} '
+    f'{statistics.median(found.stock):>10.4g}  {found.unit:<12} '
+    f'{found.median_ratio:.2f} ({low:.2f}..{high:.2f})'
   )
 
 
 def as_json(
-  comparisons: Iterable[runner.Comparison], *, quick: bool
+  found: Iterable[Found],
+  machine: machine_lib.Machine,
+  *,
+  command: str,
+  secs: float,
+  quick: bool,
 ) -> dict[str, Any]:
-  """Everything that was measured, and where."""
+  """Everything that was measured, where and by what command."""
+  found = list(found)
   return {
     'date': datetime.datetime.now(datetime.timezone.utc).isoformat(),
+    'command': command,
+    'secs': secs,
     'quick': quick,
-    'machine': {
-      'cpus': os.cpu_count(),
-      'load': os.getloadavg()[0],
-      'platform': platform.platform(),
-      'python': platform.python_version(),
-    },
-    'benchmarks': [_entry(comparison) for comparison in comparisons],
+    'machine': dataclasses.asdict(machine),
+    'benchmarks': [
+      _entry(one) for one in found if isinstance(one, runner.Comparison)
+    ],
+    'tables': [
+      dataclasses.asdict(one) for one in found if isinstance(one, tables.Table)
+    ],
   }
 
 

@@ -5,6 +5,7 @@ turns, A B A B, each round gives one ratio, and the median of the ratios counts.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import statistics
@@ -69,10 +70,35 @@ def compare_times(
       pays for tracing and connecting, is not counted.
     clock: seconds.
   """
-  costs: dict[str, list[float]] = {'ours': [], 'stock': []}
+  costs = in_turns(
+    {'ours': ours, 'stock': stock},
+    num_steps=num_steps,
+    num_rounds=num_rounds,
+    clock=clock,
+  )
+  return Comparison(name, 'ms per step', costs['ours'], costs['stock'])
+
+
+def in_turns(
+  sides: Mapping[str, Callable[[], None]],
+  *,
+  num_steps: int,
+  num_rounds: int,
+  clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+  """The milliseconds per step of each side, round by round.
+
+  Args:
+    sides: by name, each doing `num_steps` steps.
+    num_steps: by which each time is divided.
+    num_rounds: how many times each has its turn, after a first that is not
+      counted.
+    clock: seconds.
+  """
+  costs: dict[str, list[float]] = {name: [] for name in sides}
   for _ in range(1 + num_rounds):
-    for side, run in (('ours', ours), ('stock', stock)):
+    for name, run in sides.items():
       start = clock()
       run()
-      costs[side].append((clock() - start) * 1e3 / num_steps)
-  return Comparison(name, 'ms per step', costs['ours'][1:], costs['stock'][1:])
+      costs[name].append((clock() - start) * 1e3 / num_steps)
+  return {name: each[1:] for name, each in costs.items()}

@@ -15,6 +15,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 import tfps
@@ -24,6 +25,7 @@ Command = Callable[[str], Sequence[str]]
 
 _ENV = {'TF_CPP_MIN_LOG_LEVEL': '2'}
 _LOG_TAIL = 2000
+_TIMEOUT_SECS = 600.0
 
 
 def take_orders(folder: str, task: str) -> Iterator[str]:
@@ -65,9 +67,15 @@ class Side:
     share = num_steps // len(self._tasks)
     for orders in self._orders.values():
       os.write(orders, f'{what} {share}\n'.encode())
+    deadline = time.monotonic() + _TIMEOUT_SECS
     for task, answers in self._answers.items():
       while not select.select([answers], [], [], 1.0)[0]:
         self._check_alive(task)
+        if time.monotonic() > deadline:
+          raise tfps.DeadlineError(
+            f"{task} has not done '{what} {share}' after {_TIMEOUT_SECS:g} "
+            f'seconds. Its log ends:\n{self._log(task)[-_LOG_TAIL:]}'
+          )
       os.read(answers, len('done\n'))
 
   def pids(self) -> dict[str, int]:
@@ -98,11 +106,15 @@ class Side:
 class ClusterSide(Side):
   """A cluster of processes.
 
+  Attributes:
+    processes: the cluster that `make_cluster` has made.
+
   Args:
     command: what those run that take orders; gets the folder of the pipes.
     num_workers: how many workers.
     num_ps: how many ps.
     by_workers: whether workers take orders; else a chief does.
+    make_cluster: makes the cluster of processes.
   """
 
   def __init__(
@@ -112,12 +124,13 @@ class ClusterSide(Side):
     num_ps: int,
     *,
     by_workers: bool = False,
+    make_cluster: Callable[..., Any] = testing.ProcessCluster,
   ) -> None:
     job = 'worker' if by_workers else 'chief'
     super().__init__(
       [f'{job}:{i}' for i in range(num_workers if by_workers else 1)]
     )
-    self._cluster = testing.ProcessCluster(
+    self.processes = make_cluster(
       num_workers,
       num_ps,
       commands={job: [sys.executable, *command(self.folder)]},
@@ -126,27 +139,27 @@ class ClusterSide(Side):
 
   @property
   def cluster(self) -> tfps.Cluster:
-    return self._cluster.cluster
+    return self.processes.cluster
 
   def __enter__(self) -> 'ClusterSide':
-    self._stack.enter_context(self._cluster)
+    self._stack.enter_context(self.processes)
     return self
 
   def pids(self) -> dict[str, int]:
     return {
-      str(task): self._cluster.pid(task.job, task.index)
+      str(task): self.processes.pid(task.job, task.index)
       for task in self.cluster.tasks()
     }
 
   def _status(self, task: str) -> int | None:
     job, index = task.split(':')
     with contextlib.suppress(tfps.DeadlineError):
-      return self._cluster.wait(job, int(index), timeout_secs=0)
+      return self.processes.wait(job, int(index), timeout_secs=0)
     return None
 
   def _log(self, task: str) -> str:
     job, index = task.split(':')
-    return self._cluster.log(job, int(index))
+    return self.processes.log(job, int(index))
 
 
 class ProcessSide(Side):

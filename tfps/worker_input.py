@@ -28,7 +28,7 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
   Raises:
     ValueError: the workers' datasets have elements of different types.
   """
-  num_workers = coordinator.num_workers
+  num_workers = compat.num_workers(coordinator)
   traced = [
     _trace(functools.partial(dataset_fn, _context(index, num_workers)))
     for index in range(num_workers)

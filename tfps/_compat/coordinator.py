@@ -321,6 +321,11 @@ def is_local(remote_value: Any) -> bool:
   return remote_value._has_fetched_to_local or remote_value._error is not None
 
 
+def num_workers(coordinator: Any) -> int:
+  """How many workers a `ClusterCoordinator` schedules on."""
+  return len(coordinator._cluster.workers)
+
+
 def per_worker_iterators(
   coordinator: Any, dataset_fns: Sequence[Any]
 ) -> tuple[Any, Any]:

@@ -1,0 +1,200 @@
+"""Ways to train a perceptron, ours and others, in executions of many steps.
+
+Each gives a function that does a number of steps and waits for them. Where
+there is a coordinator, all executions of a call are scheduled at once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from benchmarks import perceptron
+import tfps
+from tfps import execution
+from tfps import worker_input
+
+STEPS_PER_EXECUTION = 20
+
+Run = Callable[[int], None]
+Step = Callable[[tf.Tensor], Any]
+
+_TIMEOUT_SECS = 300.0
+
+
+def stock(
+  cluster: tfps.Cluster,
+  model: perceptron.Perceptron,
+  *,
+  unrolled: bool,
+  steps_per_execution: int = STEPS_PER_EXECUTION,
+) -> Run:
+  """TensorFlow's own strategy and coordinator.
+
+  Args:
+    cluster: of which this process is the chief.
+    model: what to train.
+    unrolled: whether the steps of an execution are laid out one after another
+      in its graph; else it has a loop.
+    steps_per_execution: how many steps a worker does at a time.
+  """
+  strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
+  coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+  with strategy.scope():
+    step = _descent(model, model.variables())
+
+  @tf.function
+  def execute(iterator: tf.data.Iterator) -> None:
+    number = steps_per_execution
+    for _ in range(number) if unrolled else tf.range(number):
+      strategy.run(step, args=(next(iterator),))
+
+  dataset = coordinator.create_per_worker_dataset(
+    lambda: strategy.distribute_datasets_from_function(model.dataset)
+  )
+  return _scheduling(coordinator, execute, iter(dataset), steps_per_execution)
+
+
+class Ours:
+  """The strategy and coordinator of tfps.
+
+  Args:
+    cluster: of which this process is the chief.
+    model: what to train.
+    wire: as for the strategy.
+    updates: likewise.
+    steps_per_execution: how many steps a worker does at a time.
+  """
+
+  def __init__(
+    self,
+    cluster: tfps.Cluster,
+    model: perceptron.Perceptron,
+    *,
+    wire: tfps.Wire | None = None,
+    updates: Any = None,
+    steps_per_execution: int = STEPS_PER_EXECUTION,
+  ) -> None:
+    self._strategy = tfps.ParameterServerStrategy(
+      cluster, wire=wire, updates=updates
+    )
+    self._coordinator = tfps.Coordinator(
+      self._strategy, timeout_secs=_TIMEOUT_SECS
+    )
+    self._model = model
+    self._steps_per_execution = steps_per_execution
+    with self._strategy.scope():
+      self.variables = model.variables()
+
+  def training(self) -> Run:
+    """Trains."""
+    with self._strategy.scope():
+      step = _with_optimizer(self._model, self.variables)
+    return self.repeating(step)
+
+  def repeating(self, step: Step) -> Run:
+    """Does any steps on the model's data."""
+    iterators, spec = worker_input.iterators(
+      self._coordinator, self._model.dataset
+    )
+    function = _traced(
+      self._strategy,
+      step,
+      spec,
+      self._coordinator.global_step,
+      self._steps_per_execution,
+    )
+    return _scheduling(
+      self._coordinator, function, iterators, self._steps_per_execution
+    )
+
+
+def between_graphs(
+  cluster: tfps.Cluster, model: perceptron.Perceptron, wire: tfps.Wire
+) -> Run:
+  """The strategy of tfps of which each worker is a client."""
+  strategy = tfps.BetweenGraphStrategy(cluster, wire=wire)
+  with strategy.scope():
+    step = _with_optimizer(model, model.variables())
+  dataset = model.dataset(strategy.input_context())
+  spec = tf.data.IteratorSpec(dataset.element_spec)
+  function = _traced(
+    strategy, step, spec, strategy.global_step, STEPS_PER_EXECUTION
+  )
+  return _calling(function, iter(dataset))
+
+
+def alone(model: perceptron.Perceptron) -> Run:
+  """This process, without any strategy or server."""
+  step = _descent(model, model.variables())
+
+  @tf.function
+  def execute(iterator: tf.data.Iterator) -> None:
+    for _ in range(STEPS_PER_EXECUTION):
+      step(next(iterator))
+
+  return _calling(execute, iter(model.dataset(tf.distribute.InputContext())))
+
+
+def _descent(
+  model: perceptron.Perceptron, variables: list[tf.Variable]
+) -> Step:
+  """Gradient descent by one operation for each variable."""
+
+  def step(x: tf.Tensor) -> None:
+    gradients = model.gradients(variables, x)
+    for variable, gradient in zip(variables, gradients, strict=True):
+      variable.assign_sub(perceptron.RATE * gradient)
+
+  return step
+
+
+def _with_optimizer(
+  model: perceptron.Perceptron, variables: list[tf.Variable]
+) -> Step:
+  """Gradient descent by Keras' optimizer, which our strategies take over."""
+  optimizer = keras.optimizers.SGD(perceptron.RATE)
+  optimizer.build(variables)
+
+  def step(x: tf.Tensor) -> None:
+    gradients = model.gradients(variables, x)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+  return step
+
+
+def _traced(
+  strategy: tf.distribute.Strategy,
+  step: Step,
+  spec: Any,
+  global_step: tf.Variable,
+  num_steps: int,
+) -> Any:
+  """What the training loops call, without the time to trace it."""
+  with strategy.scope():
+    return execution.trace(
+      strategy, step, spec, global_step=global_step, num_steps=num_steps
+    ).function
+
+
+def _scheduling(
+  coordinator: tf.distribute.coordinator.ClusterCoordinator,
+  function: Any,
+  iterators: Any,
+  steps_per_execution: int,
+) -> Run:
+  def run(num_steps: int) -> None:
+    for _ in range(num_steps // steps_per_execution):
+      coordinator.schedule(function, args=(iterators,))
+    coordinator.join()
+
+  return run
+
+
+def _calling(function: Any, iterator: tf.data.Iterator) -> Run:
+  def run(num_steps: int) -> None:
+    for _ in range(num_steps // STEPS_PER_EXECUTION):
+      function(iterator)
+
+  return run
