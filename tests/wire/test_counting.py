@@ -1,0 +1,123 @@
+"""Every step counts, however its gradients travel and become updates."""
+
+import keras
+from keras import layers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import codecs
+from tfps import updates
+
+pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
+
+_STEPS = 800
+_ROWS = 3
+
+_FLOAT16, _BFLOAT16 = codecs.Float16(), codecs.BFloat16()
+
+# Each with the number of steps that make an update. Ones survive the casts, so
+# that nothing may be missing from their sum. Without any of these, other tests
+# count: of coordinator and between graphs, with processes.
+_WAYS = {
+  'prefetch 2, Float16': (
+    {'wire': tfps.Wire(pull=_FLOAT16, push=_FLOAT16, prefetch=2)},
+    1,
+  ),
+  'BFloat16, the rest later': (
+    {'wire': tfps.Wire(push=codecs.ErrorFeedback(_BFLOAT16))},
+    1,
+  ),
+  'Accumulate, prefetch 1': (
+    {'updates': updates.Accumulate(4), 'wire': tfps.Wire(prefetch=1)},
+    4,
+  ),
+}
+ways = pytest.mark.parametrize('way', _WAYS)
+
+
+class _Counted:
+  """Variables from which each step's gradients take ones."""
+
+  def __init__(self, strategy):
+    with strategy.scope():
+      self.dense = tf.Variable(tf.zeros([5]), name='dense')
+      self.table = tf.Variable(tf.zeros([_ROWS, 2]), name='table')
+      self.count = tf.Variable(0, dtype=tf.int64, name='count')
+      self.optimizer = keras.optimizers.SGD(1.0)
+      self.optimizer.build([self.dense, self.table])
+    # Between graphs they may have been there already.
+    for variable in (self.dense, self.table, self.count):
+      variable.assign(tf.zeros_like(variable))
+    self.optimizer.iterations.assign(0)
+
+  def step(self, batch):
+    with tf.GradientTape() as tape:
+      rows = tf.nn.embedding_lookup(self.table, [0, 2, 0])
+      loss = tf.reduce_sum(self.dense) + tf.reduce_sum(rows)
+    variables = [self.dense, self.table]
+    gradients = tape.gradient(loss, variables)
+    self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    self.count.assign_add(1)
+    return {'loss': tf.cast(batch, tf.float32)}
+
+  def check(self, steps_per_update):
+    number = _STEPS // steps_per_update
+    assert int(self.count) == _STEPS
+    assert int(self.optimizer.iterations) == number
+    np.testing.assert_array_equal(self.dense.numpy(), np.full(5, -number))
+    rows = np.array([-2 * number, 0, -number])
+    np.testing.assert_array_equal(self.table.numpy(), rows[:, None] + [0, 0])
+
+
+def _batches(context):
+  del context
+  return tf.data.Dataset.from_tensors(0).repeat()
+
+
+_HOW = {'steps': _STEPS, 'steps_per_execution': 100, 'max_unroll': 4}
+
+
+@ways
+def test_with_a_coordinator(tfps_cluster, way):
+  how, steps_per_update = _WAYS[way]
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
+  counted = _Counted(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    coordinator.train(counted.step, _batches, **_HOW)
+  counted.check(steps_per_update)
+  assert strategy.wire_report().steps == _STEPS
+
+
+@ways
+def test_between_graphs(tfps_cluster, way):
+  how, steps_per_update = _WAYS[way]
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, **how)
+  counted = _Counted(strategy)
+  strategy.global_step.assign(0)
+  strategy.train(counted.step, _batches, **_HOW)
+  counted.check(steps_per_update)
+  assert strategy.wire_report().steps == _STEPS
+
+
+@ways
+def test_in_fit(tfps_cluster, way):
+  how, steps_per_update = _WAYS[way]
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
+  with strategy.scope():
+    model = keras.Sequential(
+      [layers.Input((1,)), layers.Dense(1, kernel_initializer='zeros')]
+    )
+    model.compile(
+      keras.optimizers.SGD(1.0),
+      loss=lambda y_true, y_pred: y_pred,
+      steps_per_execution=8,
+    )
+  ones = np.ones([_STEPS, 1], 'f')
+  model.fit(ones, ones, batch_size=1, verbose=0)
+  number = _STEPS // steps_per_update
+  assert int(model.optimizer.iterations) == number
+  kernel, bias = model.get_weights()
+  assert kernel.tolist() == [[-number]]
+  assert bias.tolist() == [-number]
