@@ -5,10 +5,8 @@ import re
 import sys
 
 import pytest
-import tensorflow as tf
 
 from tests import waiting
-import tfps
 from tfps import testing
 
 pytestmark = pytest.mark.slow
@@ -45,25 +43,6 @@ def test_four_workers_count_exactly():
       assert f'worker:{index} total 1000 1000' in cluster.log('worker', index)
 
 
-def test_four_workers_count_exactly_for_a_coordinator():
-  with testing.ProcessCluster(4, 1) as cluster:
-    strategy = tfps.ParameterServerStrategy(cluster.cluster)
-    with strategy.scope():
-      count = tf.Variable(0, dtype=tf.int64, trainable=False)
-
-    @tf.function
-    def add():
-      for _ in range(50):
-        count.assign_add(1)
-
-    with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-      for _ in range(200):
-        coordinator.schedule(add)
-      coordinator.join()
-      assert int(count) == 10_000
-    _finish(cluster)
-
-
 def test_a_worker_that_joins_late_attaches_and_all_steps_count():
   with _cluster(2, 2, 'fit.py', '400', held_back=['worker:1']) as cluster:
     waiting.until(lambda: _numbers(cluster, 0, 'at'))
@@ -80,7 +59,7 @@ def test_a_worker_that_joins_late_attaches_and_all_steps_count():
 
 def test_workers_die_and_come_back_to_the_live_values():
   # Enough of them for the chief to come back before the other has done all.
-  with _cluster(2, 2, 'fit.py', '5000') as cluster:
+  with _cluster(2, 2, 'fit.py', '3000') as cluster:
     waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5, timeout_secs=150)
     cluster.kill('worker', 0)  # the chief
     before = _numbers(cluster, 0, 'at')
@@ -92,5 +71,5 @@ def test_workers_die_and_come_back_to_the_live_values():
     assert re.findall(r'attached (\w+)', log) == ['False', 'True']
     after = _numbers(cluster, 0, 'at')[len(before) :]
     assert after[0] > before[-1]
-    assert _numbers(cluster, 0, 'iterations')[-1] >= 5000
+    assert _numbers(cluster, 0, 'iterations')[-1] >= 3000
     assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')

@@ -76,6 +76,8 @@ def test_threads_are_more_than_workers():
 _SERVE = """
 import socket
 import tfps
+from tfps._compat import lazy_keras
+lazy_keras.import_tensorflow()
 cluster = tfps.resolve_cluster()
 index = cluster.task.index
 taken = None
@@ -128,6 +130,8 @@ def test_a_server_at_a_taken_port_exits_1(serving):
 _TRAIN = """
 import sys
 import tfps
+from tfps._compat import lazy_keras
+lazy_keras.import_tensorflow()
 strategy = tfps.ParameterServerStrategy(tfps.resolve_cluster())
 print('connected', flush=True)
 if sys.argv[1] == 'fail':

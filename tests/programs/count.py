@@ -7,6 +7,11 @@ Usage: count.py NUM_PER_WORKER
 
 import sys
 
+from tfps._compat import lazy_keras
+
+if __name__ == '__main__':
+  lazy_keras.import_tensorflow()
+
 import tensorflow as tf
 
 import tfps
@@ -21,7 +26,7 @@ def main(number: int) -> None:
   strategy = tfps.BetweenGraphStrategy(tfps.resolve_cluster())
   with strategy.scope():
     count = tf.Variable(0, dtype=tf.int64, trainable=False, name='count')
-    total = tf.Variable(tf.zeros([500_000]), trainable=False, name='total')
+    total = tf.Variable(tf.zeros([100_000]), trainable=False, name='total')
 
   def read_and_write() -> list[tf.Operation]:
     return [applying.write(total, applying.read(total) + 1.0)]
@@ -42,4 +47,5 @@ def main(number: int) -> None:
   print(strategy.task, 'total', int(least), int(most), flush=True)
 
 
-main(int(sys.argv[1]))
+if __name__ == '__main__':
+  main(int(sys.argv[1]))

@@ -1,6 +1,12 @@
 """The chief counts on the ps through a worker; both serve."""
 
 from absl import app
+
+from tfps._compat import lazy_keras
+
+if __name__ == '__main__':
+  lazy_keras.import_tensorflow()
+
 import tensorflow as tf
 
 import tfps
