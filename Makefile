@@ -24,7 +24,8 @@ demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
+	  --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

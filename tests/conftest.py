@@ -1,5 +1,35 @@
-"""Set before TensorFlow is imported, and inherited by the tests' processes."""
+"""What all tests have in common."""
 
 import os
+import pathlib
 
+# Set before TensorFlow is imported, and inherited by the tests' processes.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+_HERE = pathlib.Path(__file__).parent
+
+# Several minutes together: were one of them begun last, all but one of the
+# processes that share the suite would wait for it.
+_LONGEST = (
+  'keras/test_fit.py',
+  'test_between_graph_processes.py',
+  'wire/test_steps.py',
+  'keras/test_saving.py',
+  'test_benchmarks.py',
+  'keras/test_models.py',
+  'test_readme.py',
+  'test_coordinator_faults.py',
+  'examples/test_flights.py',
+  'examples/test_fashion_mnist.py',
+  'testing/test_in_process_cluster.py',
+  'test_server.py',
+  'keras/test_metrics.py',
+  'testing/test_pytest_plugin.py',
+  'examples/test_classic.py',
+)
+
+
+def pytest_collection_modifyitems(items):
+  """Puts the files that take longest first."""
+  places = {_HERE / name: place for place, name in enumerate(_LONGEST)}
+  items.sort(key=lambda item: places.get(item.path, len(places)))

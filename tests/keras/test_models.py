@@ -21,12 +21,27 @@ _Y = _X.sum((1, 2))[:, None]
 _ARGUMENTS = {'batch_size': 16, 'shuffle': False, 'verbose': 0}
 
 
-@pytest.fixture(
-  params=[tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
-  ids=['coordinator', 'between graphs'],
+_SHARDS = partitioners.FixedShards(2)
+_WAYS = {
+  'coordinator, whole': (tfps.ParameterServerStrategy, None),
+  'coordinator, in shards': (tfps.ParameterServerStrategy, _SHARDS),
+  # Whole it is Keras' own way, but for where variables are.
+  'between graphs, in shards': (tfps.BetweenGraphStrategy, _SHARDS),
+}
+
+
+@pytest.fixture(params=_WAYS.values(), ids=_WAYS)
+def strategy(request, tfps_cluster):
+  make, partitioner = request.param
+  return make(tfps_cluster.cluster, partitioner)
+
+
+in_shards = pytest.mark.parametrize(
+  'strategy',
+  [way for way in _WAYS.values() if way[1]],
+  indirect=True,
+  ids=[name for name, way in _WAYS.items() if way[1]],
 )
-def strategy(request, tfps_cluster, partitioner):
-  return request.param(tfps_cluster.cluster, partitioner)
 
 
 class Subclassed(keras.Model):
@@ -165,7 +180,7 @@ def _compile(build, kind: str) -> keras.Model:
   return model
 
 
-@pytest.mark.parametrize('partitioner', [partitioners.FixedShards(2)])
+@in_shards
 def test_weights_are_in_shards_and_what_counts_is_not(strategy):
   with strategy.scope():
     model = _compile(MODELS['float16 with loss scaling'][0], 'scaling')
@@ -188,6 +203,7 @@ def test_weights_are_in_shards_and_what_counts_is_not(strategy):
   assert shards == {path: 1 + (path in floats) for path in values}
 
 
+@in_shards
 def test_models_outside_the_scope_are_keras_own(strategy):
   with strategy.scope():
     _compile(MODELS['convolution'][0], '').fit(_X, _Y, verbose=0)
