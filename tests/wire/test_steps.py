@@ -17,6 +17,7 @@ _START = {
   'table': _RNG.normal(size=(10, 4)).astype('f'),
   'other': _RNG.normal(size=(7, 4)).astype('f'),
   'double': _RNG.normal(size=(4, 4)),
+  'single': _RNG.normal(size=(1, 4)).astype('f'),
 }
 _NUM_STEPS = 4
 _X = _RNG.normal(size=(_NUM_STEPS, 3, 6)).astype('f')
@@ -113,6 +114,17 @@ def _lookups_of_lookups(program, x, ids):
   return tf.cast(loss, tf.float64)
 
 
+def _few_rows(program, x, ids):
+  v = program.variables
+  with tf.GradientTape() as tape:
+    rows = tf.nn.embedding_lookup(v['single'], tf.zeros_like(ids))
+    none = tf.nn.embedding_lookup(v['table'], ids[:0])
+    loss = tf.reduce_sum(tf.square(rows)) + tf.reduce_sum(none)
+  names = ['single', 'table']
+  _subtract(program, tape.gradient(loss, [v[n] for n in names]), names)
+  return tf.cast(loss, tf.float64)
+
+
 def _branches(program, x, ids):
   v = program.variables
   with tf.GradientTape() as tape:
@@ -188,6 +200,7 @@ _STEPS = {
     _dense,
     _sparse,
     _lookups_of_lookups,
+    _few_rows,
     _branches,
     _reads_in_a_loop,
     _writes_in_a_loop,
@@ -273,8 +286,12 @@ def _by_optimizer(program, x, ids):
   with tf.GradientTape() as tape:
     y = tf.tanh(x @ v['a'] + v['b'])
     rows = tf.nn.embedding_lookup(v['table'], ids)
+    # A table of one row, and one from which there is nothing to look up.
+    row = tf.nn.embedding_lookup(v['single'], tf.zeros_like(ids))
+    none = tf.nn.embedding_lookup(v['other'], ids[:0])
     loss = tf.reduce_mean(tf.square(y)) + tf.reduce_mean(tf.square(rows))
-  names = ['a', 'b', 'table']
+    loss += tf.reduce_mean(tf.square(row)) + tf.reduce_sum(none)
+  names = ['a', 'b', 'table', 'single', 'other']
   variables = [v[name] for name in names]
   gradients = tape.gradient(loss, variables)
   program.optimizer.apply_gradients(zip(gradients, variables, strict=True))
