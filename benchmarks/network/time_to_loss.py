@@ -13,7 +13,7 @@ import sys
 
 from benchmarks import tables
 from benchmarks.network import cluster as cluster_lib
-from benchmarks.network import problems
+from benchmarks.network import goals
 from benchmarks.network import time_to_loss_task as task
 
 _MBIT_PER_SEC = 100.0
@@ -58,18 +58,17 @@ def compare_images(*, quick: bool) -> Iterator[tables.Table]:
 
 
 def _table(name: str, *, quick: bool) -> tables.Table:
-  problem = problems.PROBLEMS[name](quick=quick)
+  goal = goals.of(name, quick=quick)
   all_learnt = _learn(name, quick=quick)
   (reference,) = (x.metric for x in all_learnt if x.variant == _REFERENCE)
-  secs = [x.secs_to(problem.target_loss) for x in all_learnt]
-  steps = problem.steps_per_look * (1 + problem.num_looks)
-  metric = problem.metric
+  secs = [x.secs_to(goal.target_loss) for x in all_learnt]
+  steps, metric = goal.num_steps, goal.metric
   return tables.Table(
     name,
-    f'{problem.title}, links of {_MBIT_PER_SEC:g} Mbit/s',
+    f'{goal.title}, links of {_MBIT_PER_SEC:g} Mbit/s',
     (
       'variant',
-      f's to a loss of {problem.target_loss:g}',
+      f's to a loss of {goal.target_loss:g}',
       'steps/s',
       f'loss after {steps} steps',
       f'{metric} after {steps} steps',
@@ -86,7 +85,7 @@ def _table(name: str, *, quick: bool) -> tables.Table:
       ]
       for x, to in zip(all_learnt, secs, strict=True)
     ],
-    tables.Bars(f's to a held-out loss of {problem.target_loss:g}', secs),
+    tables.Bars(f's to a held-out loss of {goal.target_loss:g}', secs),
     measured={x.variant: dataclasses.asdict(x) for x in all_learnt},
   )
 

@@ -1,4 +1,4 @@
-"""The chief of the benchmark of time to a loss: learns by one variant or all.
+"""The chief of the benchmark of time to a loss: learns by each variant.
 
 Prints a line of JSON for each variant. Time begins when a first stretch of
 steps is done, in which functions are traced and data travels, and stands still
@@ -7,7 +7,6 @@ while this process looks how good the model is.
 Usage: time_to_loss_task.py PROBLEM SIZE
 """
 
-from collections.abc import Callable
 import json
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from benchmarks.network import goals
 from benchmarks.network import problems
 from benchmarks.network import variants
 import tfps
@@ -25,21 +25,25 @@ STOCK = 'stock, custom loop'
 STEPS_PER_EXECUTION = 8
 _TIMEOUT_SECS = 300.0
 _BATCH = 1000
-
-Learn = Callable[[problems.Problem, 'Judge', tfps.Cluster], None]
+_QUICK_VARIANTS = (STOCK, 'no codec')
 
 
 class Judge:
   """Looks how good a model is, by a copy of it in this process alone.
 
+  To be made once this process has connected to a cluster: TensorFlow forgets
+  what was there before.
+
   Args:
+    goal: what it is to reach.
     problem: what it learns.
 
   Attributes:
     scores: seconds, steps and loss at each look.
   """
 
-  def __init__(self, problem: problems.Problem) -> None:
+  def __init__(self, goal: goals.Goal, problem: problems.Problem) -> None:
+    self._goal = goal
     self._problem = problem
     self._copy = problem.build()
     self._secs = 0.0
@@ -57,12 +61,12 @@ class Judge:
     self._take(model)
     curve = self._problem.curve
     loss = self._evaluate(curve)['loss']
-    steps = self._problem.steps_per_look * (1 + len(self.scores))
+    steps = self._goal.steps_per_look * (1 + len(self.scores))
     self.scores.append((self._secs, steps, loss))
 
   def last(self) -> float:
     """The metric of the model that was looked at last."""
-    return self._evaluate(self._problem.held_out)[self._problem.metric]
+    return self._evaluate(self._problem.held_out)[self._goal.metric]
 
   def _take(self, model: Any) -> None:
     """Takes the model's values."""
@@ -78,51 +82,55 @@ class Judge:
 
 def main(name: str, size: str) -> None:
   cluster = tfps.resolve_cluster()
-  problem = problems.PROBLEMS[name](quick=size == 'quick')
-  ways: dict[str, Learn] = {STOCK: _by_stock}
-  for variant, ours in variants.learning(problem.local_steps).items():
-    ways[variant] = _by_fit(ours)
-  for variant, learn in ways.items():
-    keras.utils.set_random_seed(1)
-    judge = Judge(problem)
-    learn(problem, judge, cluster)
+  quick = size == 'quick'
+  goal = goals.of(name, quick=quick)
+  problem = problems.PROBLEMS[name](quick=quick)
+  ours = variants.learning(goal.local_steps)
+  for variant in _QUICK_VARIANTS if quick else (STOCK, *ours):
+    if variant == STOCK:
+      judge = _by_stock(goal, problem, cluster)
+    else:
+      judge = _by_fit(goal, problem, cluster, ours[variant])
     found = {'variant': variant, 'scores': judge.scores, 'metric': judge.last()}
     print(json.dumps(found), flush=True)
 
 
-def _by_fit(variant: variants.Variant) -> Learn:
-  def learn(
-    problem: problems.Problem, judge: Judge, cluster: tfps.Cluster
-  ) -> None:
-    strategy = tfps.ParameterServerStrategy(
-      cluster, wire=variant.wire, updates=variant.updates
+def _by_fit(
+  goal: goals.Goal,
+  problem: problems.Problem,
+  cluster: tfps.Cluster,
+  variant: variants.Variant,
+) -> Judge:
+  """Keras' `fit` under our strategy."""
+  strategy = tfps.ParameterServerStrategy(
+    cluster, wire=variant.wire, updates=variant.updates
+  )
+  judge = Judge(goal, problem)
+  with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
+    model = _model(problem, strategy)
+    model.fit(
+      problem.dataset,
+      epochs=1 + goal.num_looks,
+      steps_per_epoch=goal.steps_per_look,
+      shuffle=False,  # the dataset does
+      callbacks=[
+        keras.callbacks.LambdaCallback(
+          on_epoch_begin=lambda epoch, logs: judge.go(),
+          on_epoch_end=lambda epoch, logs: judge.look(model),
+        )
+      ],
+      verbose=0,
     )
-    with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
-      model = _model(problem, strategy)
-      model.fit(
-        problem.dataset,
-        epochs=1 + problem.num_looks,
-        steps_per_epoch=problem.steps_per_look,
-        shuffle=False,  # the dataset does
-        callbacks=[
-          keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: judge.go(),
-            on_epoch_end=lambda epoch, logs: judge.look(model),
-          )
-        ],
-        verbose=0,
-      )
-
-  return learn
+  return judge
 
 
 def _by_stock(
-  problem: problems.Problem, judge: Judge, cluster: tfps.Cluster
-) -> None:
+  goal: goals.Goal, problem: problems.Problem, cluster: tfps.Cluster
+) -> Judge:
   """The same model in a loop of one's own, as it has no `fit` of Keras 3."""
   strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
   coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-  model = _model(problem, strategy)
+  judge, model = Judge(goal, problem), _model(problem, strategy)
   with strategy.scope():
     model.optimizer.build(model.trainable_variables)
 
@@ -141,12 +149,13 @@ def _by_stock(
 
   # TensorFlow's own way tells no worker which one it is.
   iterators, _ = worker_input.iterators(coordinator, problem.dataset)
-  for _ in range(1 + problem.num_looks):
+  for _ in range(1 + goal.num_looks):
     judge.go()
-    for _ in range(problem.steps_per_look // STEPS_PER_EXECUTION):
+    for _ in range(goal.steps_per_look // STEPS_PER_EXECUTION):
       coordinator.schedule(execute, args=(iterators,))
     coordinator.join()
     judge.look(model)
+  return judge
 
 
 def _model(problem: problems.Problem, strategy: Any) -> Any:
