@@ -164,7 +164,7 @@ def test_evaluate_gives_the_metrics_of_a_single_process(strategy, kind):
 
 
 def _evaluate_twice(model, kind):
-  arguments = {'batch_size': 7, 'verbose': 0, 'return_dict': True}
+  arguments = {'batch_size': 10, 'verbose': 0, 'return_dict': True}
   return [model.evaluate(_X, _LABELS[kind], **arguments) for _ in range(2)]
 
 
