@@ -14,6 +14,7 @@ _LONGEST = (
   'keras/test_fit.py',
   'test_between_graph_processes.py',
   'wire/test_steps.py',
+  'wire/test_counting.py',
   'keras/test_saving.py',
   'test_benchmarks.py',
   'keras/test_models.py',
@@ -25,6 +26,8 @@ _LONGEST = (
   'test_server.py',
   'keras/test_metrics.py',
   'testing/test_pytest_plugin.py',
+  'wire/test_bytes.py',
+  'keras/test_fewer_updates.py',
   'examples/test_classic.py',
 )
 

@@ -19,7 +19,7 @@ _START = {
   'double': _RNG.normal(size=(4, 4)),
   'single': _RNG.normal(size=(1, 4)).astype('f'),
 }
-_NUM_STEPS = 4
+_NUM_STEPS = 3
 _X = _RNG.normal(size=(_NUM_STEPS, 3, 6)).astype('f')
 _IDS = _RNG.integers(0, 7, size=(_NUM_STEPS, 3, 2)).astype('i4')
 _UNFUSED = tfps.Wire(fuse=False)
@@ -215,8 +215,15 @@ both = pytest.mark.parametrize(
 )
 
 
-@both
-@pytest.mark.parametrize('shards', [1, 2])
+@pytest.mark.parametrize(
+  ('make_strategy', 'shards'),
+  [
+    (tfps.ParameterServerStrategy, 1),
+    (tfps.ParameterServerStrategy, 2),
+    (tfps.BetweenGraphStrategy, 2),
+  ],
+  ids=['coordinator', 'coordinator, in shards', 'between graphs, in shards'],
+)
 @pytest.mark.parametrize('name', _STEPS)
 def test_values_are_those_without_fusing(
   tfps_cluster, make_strategy, name, shards
@@ -298,8 +305,13 @@ def _by_optimizer(program, x, ids):
   return tf.cast(loss, tf.float64)
 
 
-@both
-@pytest.mark.parametrize('name', _CODECS)
+@pytest.mark.parametrize(
+  ('make_strategy', 'name'),
+  [
+    *((tfps.ParameterServerStrategy, name) for name in _CODECS),
+    (tfps.BetweenGraphStrategy, 'int8'),
+  ],
+)
 def test_gradients_and_parameters_travel_encoded(
   tfps_cluster, make_strategy, name
 ):
