@@ -62,26 +62,24 @@ def _command(model: str, where: str, folder: str) -> list[str]:
 
 def _table(model: str, costs: Costs) -> tables.Table:
   size = overhead_task.MODELS[model]
-  rows, values = [], []
-  for name, each in rows(costs).items():
-    rows.append(
-      [
-        name,
-        tables.with_spread(each),
-        tables.with_spread(tables.ratios(each, costs[_SINGLE])),
-      ]
-    )
-    values.append(statistics.median(each))
+  shown = rows(costs)
   return tables.Table(
     f'overhead-{model}',
     f'One worker and one ps on one machine: {size.num_variables} variables of '
     f'{size.num_bytes / 1e6:.2g} MB',
     ('what', 'ms per step', 'of a single process'),
-    rows,
+    [
+      [
+        name,
+        tables.with_spread(each),
+        tables.with_spread(tables.ratios(each, costs[_SINGLE])),
+      ]
+      for name, each in shown.items()
+    ],
     tables.Bars(
       'ms per step',
-      values,
-      [statistics.median(costs[_SINGLE])] * len(rows),
+      [statistics.median(each) for each in shown.values()],
+      [statistics.median(costs[_SINGLE])] * len(shown),
       'a single process',
     ),
     measured=costs,
