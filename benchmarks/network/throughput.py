@@ -1,7 +1,9 @@
 """Steps per second of variants of the wire on slow links, against the limit.
 
-Two workers, two ps and a chief have a host each. One variant trains at a time;
-they take turns, round by round.
+Two workers, two ps and a chief have a host each. Each variant has such a
+cluster and network of its own: on the same servers, what one has left in their
+memory slows down the next. One trains at a time; they take turns, round by
+round.
 
 No variant can do more steps per second than the rate of the busiest link
 allows: the bytes that its host's interface has sent, or received, over the
@@ -11,6 +13,7 @@ steps that were done meanwhile say how much a step takes.
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import functools
 import statistics
@@ -83,33 +86,39 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
   turns: dict[str, list[Turn]] = {
     name: [] for name in (task.STOCK, *variants.FAST)
   }
-  with sides.ClusterSide(
-    lambda folder: ['-m', task.__name__, model, folder],
+  with contextlib.ExitStack() as stack:
+    by_name, steps = {}, {}
+    for name in turns:  # one after the other, as many processes start slowly
+      by_name[name] = stack.enter_context(_side(model, name))
+      steps[name] = _steps(by_name[name], 0.0 if quick else _SECS)
+    for _ in range(1 if quick else _NUM_ROUNDS):
+      for name, side in by_name.items():
+        turns[name].append(_take_turn(side, steps[name]))
+  yield _table(turns, task.MODELS[model].num_bytes)
+
+
+def _side(model: str, name: str) -> sides.ClusterSide:
+  return sides.ClusterSide(
+    lambda folder: ['-m', task.__name__, model, name, folder],
     _NUM_WORKERS,
     _NUM_PS,
     make_cluster=functools.partial(
       cluster_lib.NetworkCluster, mbit_per_sec=_MBIT_PER_SEC
     ),
-  ) as side:
-    secs = 0.0 if quick else _SECS
-    steps = {name: _steps(side, name, secs) for name in turns}
-    for _ in range(1 if quick else _NUM_ROUNDS):
-      for name, each in turns.items():
-        each.append(_take_turn(side, name, steps[name]))
-  yield _table(turns, task.MODELS[model].num_bytes)
+  )
 
 
-def _steps(side: sides.ClusterSide, name: str, secs: float) -> int:
+def _steps(side: sides.ClusterSide, secs: float) -> int:
   """How many steps make a turn; the first ones trace and connect."""
-  side.run(name, _CHUNK)
-  turn = _take_turn(side, name, _CHUNK)
+  side.run('train', _CHUNK)
+  turn = _take_turn(side, _CHUNK)
   return max(1, round(secs * turn.steps_per_sec / _CHUNK)) * _CHUNK
 
 
-def _take_turn(side: sides.ClusterSide, name: str, steps: int) -> Turn:
+def _take_turn(side: sides.ClusterSide, steps: int) -> Turn:
   before, cpu_secs = _bytes(side), machine.cpu_secs()
   start = time.perf_counter()
-  side.run(name, steps)
+  side.run('train', steps)
   secs = time.perf_counter() - start
   cpu_secs = machine.cpu_secs() - cpu_secs
   counted = {host: b - before[host] for host, b in _bytes(side).items()}

@@ -1,12 +1,8 @@
 """The chief of the throughput benchmark: trains by a variant when told to.
 
-All variants are strategies of this one process, on the same servers. Each is
-made by its first order, such as 'Int8 64'.
-
-Usage: throughput_task.py MODEL FOLDER
+Usage: throughput_task.py MODEL VARIANT FOLDER
 """
 
-import functools
 import sys
 
 from benchmarks import perceptron
@@ -17,15 +13,14 @@ import tfps
 
 MODELS = {'large': perceptron.LARGE, 'tiny': perceptron.TINY}
 STOCK = 'stock, unrolled'
-STEPS_PER_EXECUTION = 16
+STEPS_PER_EXECUTION = 32
 
 
-def main(name: str, folder: str) -> None:
-  cluster, model = tfps.resolve_cluster(), MODELS[name]
-  trainer = functools.cache(lambda variant: _trainer(variant, cluster, model))
+def main(name: str, variant: str, folder: str) -> None:
+  cluster = tfps.resolve_cluster()
+  run = _trainer(variant, cluster, MODELS[name])
   for order in sides.take_orders(folder, str(cluster.task)):
-    variant, _, num_steps = order.rpartition(' ')
-    trainer(variant)(int(num_steps))
+    run(int(order.split()[-1]))
 
 
 def _trainer(
