@@ -154,6 +154,8 @@ def test_training_goes_on_without_a_killed_worker(
 
   def kill(progress):
     if progress.step == 100:
+      # By then the worker has done its executions, and nobody has asked.
+      time.sleep(0.5)
       processes.kill('worker', 1)
 
   others = set(threading.enumerate())

@@ -93,8 +93,8 @@ class Mean:
     self._num_steps = 0
 
   def add(self, metrics: Mapping[str, float], num_steps: int) -> None:
-    """Adds the means over some steps."""
-    self._num_steps += num_steps
+    """Adds the means over some steps, unless those are not known."""
+    self._num_steps += num_steps if metrics else 0
     for name, value in metrics.items():
       self._totals[name] = self._totals.get(name, 0.0) + value * num_steps
 

@@ -186,13 +186,27 @@ class TrainingLoop:
     timeout_secs = self._plan.timeout_secs
     for value in self._coordinator.wait_any(self._pending, timeout_secs):
       done = self._pending.pop(value)
-      vector = self._coordinator.fetch(value, timeout_secs)
-      metrics = done.metrics(vector)
-      self._transfers.count(done.num_bytes(vector), done.num_steps)
+      metrics = self._take_in(value, done)
       self._step += done.num_steps
       self._rate.add(self._secs(), self._step)
       self._plan.check(metrics, self._step)
       self._tell('step', metrics)
+
+  def _take_in(self, value: Any, done: execution.Execution) -> dict[str, float]:
+    """An execution's metrics; none if its worker has died with them."""
+    try:
+      vector = self._coordinator.fetch(value, self._plan.timeout_secs)
+    except tf.errors.UnavailableError as error:
+      if not _is_about_workers_alone(error):
+        raise
+      logging.warning(
+        'What %d steps have found out is lost with the worker that did them. '
+        'The steps count.',
+        done.num_steps,
+      )
+      return {}
+    self._transfers.count(done.num_bytes(vector), done.num_steps)
+    return done.metrics(vector)
 
   def _save(self) -> None:
     self._call(
@@ -261,3 +275,11 @@ class TrainingLoop:
 
   def _secs(self) -> float:
     return self._clock() - self._started_at
+
+
+def _is_about_workers_alone(error: tf.errors.UnavailableError) -> bool:
+  """Whether an execution was done, and only its worker cannot be asked now.
+
+  An execution that a worker's death has cut short is done again by another.
+  """
+  return '/job:worker' in error.message and '/job:ps' not in error.message

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfps.updates import locks
 from tfps.updates import rules
+from tfps.wire import chunking
 from tfps.wire import sending
 
 
@@ -53,14 +54,19 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
   by_device = collections.defaultdict(list)
   for update in updates:
     by_device[update.variable.device].append(update)
-  waiting = []
   for device, own in by_device.items():
-    inputs = _inputs(own, step)
-    inputs = sending.send(inputs, device, _names(own, inputs))
-    for update, (own_step, gradient) in zip(own, inputs, strict=True):
-      if not _runs_alone(update, own_step, gradient):
-        job = functools.partial(_apply, update)
-        waiting.append(locks.Job(update.variable, job, (own_step, gradient)))
+    for chunk in chunking.divide(own, lambda update: update.gradient):
+      _apply_on(device, chunk, step)
+
+
+def _apply_on(device: str, updates: Sequence[Update], step: rules.Step) -> None:
+  inputs = _inputs(updates, step)
+  inputs = sending.send(inputs, device, _names(updates, inputs))
+  waiting = []
+  for update, (own_step, gradient) in zip(updates, inputs, strict=True):
+    if not _runs_alone(update, own_step, gradient):
+      job = functools.partial(_apply, update)
+      waiting.append(locks.Job(update.variable, job, (own_step, gradient)))
   locks.run(waiting)
 
 

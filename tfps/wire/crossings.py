@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfps._compat import reads as compat
 from tfps.wire import accounts as accounts_lib
+from tfps.wire import chunking
 from tfps.wire import coding
 from tfps.wire import frames
 from tfps.wire import workspace as workspace_lib
@@ -172,8 +173,13 @@ class Crossings:
     """Makes all promises good."""
     groups = list(self._groups.items())
     self._groups.clear()
+    chunks = [
+      (route, chunk)
+      for (route, _), promised in groups
+      for chunk in chunking.divide(promised, lambda each: each[1])
+    ]
     with tf.control_dependencies(None):
-      for (route, _), promised in groups:
+      for route, promised in chunks:
         items = [item for item, _ in promised]
         arrived = cross(items, route, self._workspace)
         for (_, tensor), source in zip(promised, arrived, strict=True):

@@ -68,7 +68,7 @@ class Transfers:
     Raises:
       ValueError: gradients of more steps are to be gathered.
     """
-    if num_steps < self.round_length:
+    if self.round_length > 1 and num_steps < self.round_length:
       raise ValueError(
         f'steps_per_execution: {num_steps}, but {self._policy} makes one '
         'update of more steps, and gathers them within an execution. Raise '

@@ -1,0 +1,51 @@
+"""Divides what could cross as one, so that parts of it can be on their way.
+
+While the gradients of a model's last layers travel, those of its first ones are
+still being computed; and a layer can begin once its own parameters are there.
+What takes the network longer than a call does is therefore not sent as one.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
+
+import tensorflow as tf
+
+_Item = TypeVar('_Item')
+
+# A call takes some tenths of a millisecond, and so does this at 10 Gbit/s.
+MAX_BYTES = 1 << 20
+
+
+def divide(
+  items: Sequence[_Item],
+  tensor_of: Callable[[_Item], Any],
+  max_bytes: int = MAX_BYTES,
+) -> Iterator[list[_Item]]:
+  """Chunks of items, in their order.
+
+  Args:
+    items: to be divided; none is cut itself.
+    tensor_of: gives the tensor of an item, by whose size it counts. What is not
+      of a known size counts as nothing.
+    max_bytes: of a chunk, unless a single item has more.
+  """
+  chunk: list[_Item] = []
+  num_bytes = 0
+  for item in items:
+    more = _num_bytes(tensor_of(item))
+    if chunk and num_bytes + more > max_bytes:
+      yield chunk
+      chunk, num_bytes = [], 0
+    chunk.append(item)
+    num_bytes += more
+  if chunk:
+    yield chunk
+
+
+def _num_bytes(tensor: Any) -> int:
+  if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices):
+    return 0
+  return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
