@@ -30,8 +30,8 @@ from benchmarks.network import variants
 _MBIT_PER_SEC = 400.0
 _BYTES_PER_SEC = _MBIT_PER_SEC * 1e6 / 8
 _NUM_WORKERS = _NUM_PS = 2
-_NUM_ROUNDS = 5
-_SECS = 6.0  # of a turn
+_NUM_ROUNDS = 3
+_SECS = 5.0  # of a turn
 _CHUNK = _NUM_WORKERS * task.STEPS_PER_EXECUTION
 _HOSTS = [
   (job, index)

@@ -33,6 +33,7 @@ _LOCAL = updates.LocalSteps(8, inner_learning_rate=0.01)
 FAST = {
   'no codec': Variant(),
   'prefetch 1': Variant(tfps.Wire(prefetch=1)),
+  'prefetch 2': Variant(tfps.Wire(prefetch=2)),
   'BFloat16': Variant(both_ways(codecs.BFloat16())),
   'Int8': Variant(both_ways(codecs.Int8())),
   'Int8, prefetch 1': Variant(both_ways(codecs.Int8(), prefetch=1)),
