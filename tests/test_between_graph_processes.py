@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import processes
 from tests import waiting
 from tfps import testing
 
@@ -19,7 +20,11 @@ def _cluster(
 ) -> testing.ProcessCluster:
   command = [sys.executable, str(_PROGRAMS / program), *args]
   return testing.ProcessCluster(
-    num_workers, num_ps, commands={'worker': command}, **kwargs
+    num_workers,
+    num_ps,
+    commands={'worker': command},
+    preload=processes.PRELOAD,
+    **kwargs,
   )
 
 

@@ -135,6 +135,34 @@ def test_the_first_failing_task_gives_its_status(tmp_path):
 
 
 @pytest.mark.slow
+def test_forked_tasks_have_modules_in_place_at_every_start(tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text(
+    'import sys, os, signal\n'
+    'print("has", "tensorflow" in sys.modules, sys.argv[1:], flush=True)\n'
+    'if "worker" in os.environ["TF_CONFIG"].split("task")[1]:\n'
+    '  os.kill(os.getpid(), signal.SIGKILL)\n'
+  )
+  options = ['--preload=tensorflow', '--max_restarts=2', '--grace_secs=60']
+  done = _launch(tmp_path, *options, str(program), '--own')
+  assert done.returncode == 137
+  for task, number in (('worker:0', 3), ('ps:0', 1), ('chief:0', 1)):
+    line = f"[{task}] has True ['--own']\n"
+    assert done.stdout.count(line) == number, done.stdout
+  assert 'worker:0 failed with status 137 (SIGKILL)' in done.stderr
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_preloaded_modules_is_shown(tmp_path):
+  (tmp_path / 'broken.py').write_text('raise RuntimeError("it is broken")\n')
+  env = {'PYTHONPATH': str(tmp_path)}
+  done = _launch(tmp_path, '--preload=broken', _PROGRAM, **env)
+  assert done.returncode == 1
+  assert '--preload: The process that imports broken has ended' in done.stderr
+  assert 'it is broken' in done.stderr
+
+
+@pytest.mark.slow
 def test_workers_are_stopped_after_the_chief_if_asked(tmp_path):
   options = ['--chief_ends_job', '--grace_secs=0.2']
   done = _launch(tmp_path, *options, _PROGRAM, 'ps=sleep', 'worker=sleep')
@@ -186,9 +214,12 @@ def test_a_second_signal_kills_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_launcher_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(
+  'options', [[], ['--preload=tensorflow']], ids=['spawned', 'forked']
+)
+def test_a_killed_launcher_leaves_nothing(tmp_path, options):
   words = ['ps=deaf', 'worker=sleep_with_child', 'chief=sleep_with_child']
-  with _launching(tmp_path, _PROGRAM, *words) as process:
+  with _launching(tmp_path, *options, _PROGRAM, *words) as process:
     pids = _pids(process, 5)
     family = _descendants(process)
     assert set(pids) <= {child.pid for child in family}
@@ -226,9 +257,13 @@ def test_dry_run_prints_what_a_shell_can_run(tmp_path):
 
 @pytest.mark.slow
 def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path):
-  command = [*_LAUNCH, '--grace_secs=60', str(_PROGRAMS / 'served.py')]
+  command = [*_LAUNCH, '--grace_secs=60', '--preload=tensorflow']
   done = subprocess.run(
-    command, cwd=tmp_path, capture_output=True, text=True, timeout=240
+    [*command, str(_PROGRAMS / 'served.py')],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    timeout=240,
   )
   assert done.returncode == 0, done.stdout
   assert '[chief:0] count 10\n' in done.stdout
@@ -254,6 +289,9 @@ def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path):
       ['--chief_ends_job', '--num_chiefs=0', _PROGRAM],
       'needs --num_chiefs=1',
       id='no chief to end',
+    ),
+    pytest.param(
+      ['--preload=os,nowhere', _PROGRAM], "no module 'nowhere'", id='preload'
     ),
     pytest.param(['--num_pss=1', _PROGRAM], '--num_pss', id='unknown'),
   ],

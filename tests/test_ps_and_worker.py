@@ -28,6 +28,7 @@ def logs():
     2,
     commands={'worker': [sys.executable, str(_CLAIMS)]},
     env=_LOG_TENSORS,
+    preload=['tensorflow'],
   ) as cluster:
     for index in range(2):
       assert cluster.wait('worker', index, timeout_secs=180) == 0

@@ -76,8 +76,6 @@ def test_threads_are_more_than_workers():
 _SERVE = """
 import socket
 import tfps
-from tfps._compat import lazy_keras
-lazy_keras.import_tensorflow()
 cluster = tfps.resolve_cluster()
 index = cluster.task.index
 taken = None
@@ -89,12 +87,16 @@ print('serve has returned')
 
 
 @pytest.fixture(scope='module')
-def serving():
+def serving(tmp_path_factory):
+  program = tmp_path_factory.mktemp('serving') / 'serve.py'
+  program.write_text(_SERVE)
   commands = {
-    'ps': [sys.executable, '-c', _SERVE],
+    'ps': [sys.executable, str(program)],
     'worker': [sys.executable, '-m', 'tfps.server'],
   }
-  with testing.ProcessCluster(1, 4, commands=commands) as cluster:
+  with testing.ProcessCluster(
+    1, 4, commands=commands, preload=['tensorflow']
+  ) as cluster:
     probe.wait_until_alive(
       cluster.cluster, cluster.cluster.tasks('ps')[:2], timeout_secs=60
     )

@@ -14,10 +14,15 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>; it survives execve
 
 def main(parent_pid: int, command: list[str]) -> None:
   """Ties this process to its parent and becomes the command."""
+  tie(parent_pid)
+  os.execvp(command[0], command)
+
+
+def tie(parent_pid: int) -> None:
+  """Has the kernel end this process with its parent."""
   ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != parent_pid:  # the parent died before the call above
-    sys.exit(128 + signal.SIGKILL)
-  os.execvp(command[0], command)
+    os._exit(128 + signal.SIGKILL)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """Child processes that end with this process, however it ends."""
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import concurrent.futures
@@ -20,6 +21,7 @@ def spawn(
   stdout: int | IO[bytes],
   stderr: int | IO[bytes] = subprocess.STDOUT,
   cwd: str | os.PathLike[str] | None = None,
+  pass_fds: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
   """Starts a command in a session of its own, tied to this process' life.
 
@@ -32,6 +34,7 @@ def spawn(
     stdout: where its output goes, as for `subprocess.Popen`.
     stderr: likewise; by default the same place.
     cwd: the child's working directory.
+    pass_fds: file descriptors that it inherits.
   """
   guarded = [sys.executable, '-I', '-S', str(_GUARD), str(os.getpid())]
   return (
@@ -45,6 +48,7 @@ def spawn(
       stdout=stdout,
       stderr=stderr,
       start_new_session=True,
+      pass_fds=pass_fds,
     )
     .result()
   )

@@ -15,14 +15,17 @@ import signal
 import subprocess
 import threading
 import time
+from typing import IO
 from typing import TypeAlias
 
+from tfps import _forks
 from tfps import _groups
 from tfps import _processes
 from tfps import _task_output
 from tfps import cluster as cluster_lib
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORK_SECS = 120.0  # imports that many tasks wait for at once
 _DRAIN_SECS = 5.0  # for output that a stray grandchild keeps open
 
 
@@ -35,12 +38,14 @@ class Command:
     args: program and arguments.
     env: the whole environment.
     serves: whether it may be stopped once all tasks that do not serve are done.
+    preload: modules with which it is forked, if there are any.
   """
 
   task: cluster_lib.Task
   args: tuple[str, ...]
   env: Mapping[str, str]
   serves: bool = False
+  preload: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,7 @@ class _End:
   status: int
 
 
+_Process: TypeAlias = subprocess.Popen[bytes] | _forks.Forked
 _Event: TypeAlias = Command | signal.Signals  # a task has ended, or a signal
 
 
@@ -79,7 +85,7 @@ class Supervisor:
     self._grace_secs = grace_secs
     self._restarts_left = max_restarts
     self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    self._running: dict[Command, subprocess.Popen[bytes]] = {}
+    self._running: dict[Command, _Process] = {}
     self._status: int | None = None  # of the whole, once the end is decided
     self._cause: _End | None = None
     self._deadline: float | None = None
@@ -88,6 +94,9 @@ class Supervisor:
     """The status: 0, or the first failing task's, or 128 + our own signal.
 
     Call it from the main thread, as it handles signals.
+
+    Raises:
+      ImportError: of the modules that were to be preloaded.
     """
     with _into(self._events), _groups.Groups() as groups:
       self._groups = groups
@@ -99,28 +108,36 @@ class Supervisor:
     return self._status or 0
 
   def _start(self, command: Command) -> None:
-    process = _processes.spawn(
-      command.args, env=command.env, stdout=subprocess.PIPE
-    )
+    reader, writer = os.pipe()
+    with open(writer, 'wb', buffering=0) as output:
+      process = _spawn(command, output)
     self._groups.add(process.pid)
     self._running[command] = process
     name = f'tfps-wait-{command.task}'
     waiter = threading.Thread(
-      target=self._wait, args=(command, process), name=name, daemon=True
+      target=self._wait,
+      args=(command, process, os.fdopen(reader, 'rb')),
+      name=name,
+      daemon=True,
     )
     waiter.start()
 
-  def _wait(self, command: Command, process: subprocess.Popen[bytes]) -> None:
+  def _wait(
+    self, command: Command, process: _Process, output: IO[bytes]
+  ) -> None:
     reader = threading.Thread(
       target=self._output.copy,
-      args=(command.task, process.stdout),
+      args=(command.task, output),
       name=f'tfps-read-{command.task}',
       daemon=True,
     )
     reader.start()
-    # Until it is reaped, in `_react`, its number can be no other group's.
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    _groups.kill_group(process.pid, signal.SIGKILL)  # what it left behind
+    if isinstance(process, _forks.Forked):
+      process.wait()
+    else:
+      # Until it is reaped, in `_react`, its number can be no other group's.
+      os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+      _groups.kill_group(process.pid, signal.SIGKILL)  # what it left behind
     reader.join(_DRAIN_SECS)
     self._events.put(command)
 
@@ -215,6 +232,18 @@ class Supervisor:
         f'{_describe(self._cause)}. It wrote last '
         f'({self._output.path(task)}):\n{self._output.last_lines(task)}'
       )
+
+
+def _spawn(command: Command, output: IO[bytes]) -> _Process:
+  if not command.preload:
+    return _processes.spawn(command.args, env=command.env, stdout=output)
+  return _forks.spawn(
+    command.args,
+    env=command.env,
+    stdout=output,
+    preload=command.preload,
+    timeout_secs=_FORK_SECS,
+  )
 
 
 def _describe(end: _End) -> str:

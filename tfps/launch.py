@@ -10,6 +10,7 @@ does not import TensorFlow.
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
+import importlib.util
 import os
 import pathlib
 import shlex
@@ -82,17 +83,23 @@ def _supervise(
       tuple(program),
       {**os.environ, **env, 'TF_CONFIG': cluster.with_task(task).tf_config()},
       serves=task.job in servers,
+      preload=options.preload,
     )
     for task in cluster.tasks()
   ]
   names = ', '.join(map(str, cluster.tasks()))
   output.say(f'Starting {names}. Their output is kept in {output.folder}.')
-  return _supervisor.Supervisor(
+  supervisor = _supervisor.Supervisor(
     commands,
     output,
     grace_secs=options.grace_secs,
     max_restarts=options.max_restarts,
-  ).run()
+  )
+  try:
+    return supervisor.run()
+  except ImportError as error:
+    output.say(f'--preload: {error}')
+    return 1
 
 
 def _fresh_folder() -> str:
@@ -168,6 +175,15 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     'folder in runs/launch',
   )
   parser.add_argument(
+    '--preload',
+    type=_modules,
+    default=(),
+    metavar='MODULES',
+    help='such as tensorflow,keras: imported once, and each task is forked '
+    'with them in place, so that it starts, and starts again, at once; they '
+    'must be imported before the program sets what they heed',
+  )
+  parser.add_argument(
     '--dry_run',
     action='store_true',
     help='print the commands for a shell and start nothing',
@@ -206,6 +222,14 @@ def _positive(text: str) -> int:
   if not text.isdecimal() or not int(text):
     raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
   return int(text)
+
+
+def _modules(text: str) -> tuple[str, ...]:
+  names = tuple(filter(None, text.split(',')))
+  for name in names:
+    if importlib.util.find_spec(name.partition('.')[0]) is None:
+      raise argparse.ArgumentTypeError(f'there is no module {name!r}')
+  return names
 
 
 def _seconds(text: str) -> float:

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tests import processes
 from tfps import testing
 
 _EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples/classic/train.py'
@@ -13,7 +14,9 @@ _EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples/classic/train.py'
 def test_classic_session_code_learns_and_every_task_ends():
   command = [sys.executable, str(_EXAMPLE), '--steps=600']
   commands = {'ps': command, 'worker': command}
-  with testing.ProcessCluster(2, 2, commands=commands) as cluster:
+  with testing.ProcessCluster(
+    2, 2, commands=commands, preload=processes.PRELOAD
+  ) as cluster:
     for job in ('worker', 'ps'):
       for task in cluster.cluster.tasks(job):
         status = cluster.wait(task.job, task.index, timeout_secs=120)

@@ -86,6 +86,59 @@ def test_each_task_has_its_own_tf_config_and_log(tmp_path):
   ]
 
 
+_PROGRAM = """
+import os, sys
+preloaded = 'tensorflow' in sys.modules
+import numpy as np
+import tensorflow as tf
+drawn = [tf.random.uniform([]).numpy(), np.random.rand()]
+print(preloaded, *drawn, *sys.argv[1:], __name__, sys.path[0], flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize('as_module', [False, True], ids=['file', 'module'])
+def test_programs_are_forked_with_modules_in_place(
+  tmp_path, monkeypatch, as_module
+):
+  (tmp_path / 'program.py').write_text(_PROGRAM)
+  monkeypatch.chdir(tmp_path)
+  program = ['-m', 'program'] if as_module else [str(tmp_path / 'program.py')]
+  commands = {
+    job: [sys.executable, *program, status]
+    for job, status in (('ps', '0'), ('worker', '3'))
+  }
+  with testing.ProcessCluster(
+    1, 1, commands=commands, preload=['tensorflow']
+  ) as cluster:
+    assert cluster.wait('ps', 0, timeout_secs=60) == 0
+    assert cluster.wait('worker', 0, timeout_secs=60) == 3
+    ps, worker = (
+      cluster.log(job, 0).splitlines()[-1].split() for job in ('ps', 'worker')
+    )
+  assert ps[3:] == ['0', '__main__', str(tmp_path)]
+  assert worker[3:] == ['3', '__main__', str(tmp_path)]
+  assert ps[0] == worker[0] == 'True'
+  assert not {*ps[1:3]} & {*worker[1:3]}  # each has seeds of its own
+
+
+def test_a_forked_program_that_cannot_run_says_so_in_its_log(tmp_path):
+  commands = {
+    'ps': _SLEEP,
+    'worker': [sys.executable, str(tmp_path / 'missing.py')],
+  }
+  with testing.ProcessCluster(
+    1, 1, commands=commands, preload=['tensorflow']
+  ) as cluster:
+    assert cluster.wait('worker', 0, timeout_secs=60) == 1
+    assert 'missing.py' in cluster.log('worker', 0)
+
+
+def test_a_module_to_preload_that_is_not_there_is_named():
+  with pytest.raises(ValueError, match="preload: there is no module 'nowhere'"):
+    testing.ProcessCluster(1, 1, preload=['nowhere'])
+
+
 def test_programs_for_workers_leave_the_cluster_without_a_chief():
   cluster = testing.ProcessCluster(1, 1, commands={'worker': _SLEEP})
   assert 'chief' not in cluster.cluster.jobs
@@ -131,8 +184,7 @@ def test_leaving_ends_all_tasks():
 _PARENT = """
 import sys, time
 from tfps import testing
-commands = {job: [sys.executable, '-c', 'import time; time.sleep(600)']
-            for job in ('ps', 'worker')}
+commands = {'worker': [sys.executable, '-c', 'import time; time.sleep(600)']}
 with testing.ProcessCluster(2, 2, commands=commands) as cluster:
   pids = [cluster.pid(t.job, t.index) for t in cluster.cluster.tasks()]
   print(*pids, flush=True)

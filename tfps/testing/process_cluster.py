@@ -4,6 +4,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import importlib.util
 import os
 import pathlib
 import signal
@@ -11,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import IO
 
+from tfps import _forks
 from tfps import _ports
 from tfps import _processes
 from tfps import cluster as cluster_lib
@@ -21,6 +24,8 @@ from tfps import probe
 _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = cluster_lib.Task('chief', 0)
 _LOG_TAIL = 2000
+
+_Process = subprocess.Popen[bytes] | _forks.Forked
 
 
 class ProcessCluster:
@@ -44,6 +49,11 @@ class ProcessCluster:
       between-graph mode, the cluster has a chief only if there is a command
       for that, too.
     env: what to add to this process' environment.
+    preload: modules that the commands' programs import, such as
+      ('tensorflow', 'keras'). They are imported once, and each program that
+      is a file or module of this Python is forked with them in place, and
+      starts at once. By default programs start on their own; tasks that serve
+      are always forked.
     log_dir: where each task's output goes, as ps-0.log; by default a temporary
       folder that leaving removes.
     held_back: tasks that wait for `start`, such as ('worker:1',).
@@ -57,17 +67,19 @@ class ProcessCluster:
     *,
     commands: Mapping[str, Sequence[str]] | None = None,
     env: Mapping[str, str] | None = None,
+    preload: Collection[str] = (),
     log_dir: str | os.PathLike[str] | None = None,
     held_back: Collection[str] = (),
     start_timeout_secs: float = 120.0,
   ) -> None:
     self._commands = {'ps': _SERVE, 'worker': _SERVE, **(commands or {})}
     self._env = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
+    self._preload = _found(preload)
     self._held_back = frozenset(held_back)
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._log_dir = pathlib.Path(log_dir or self._temporary.name)
-    self._processes: dict[cluster_lib.Task, subprocess.Popen[bytes]] = {}
+    self._processes: dict[cluster_lib.Task, _Process] = {}
     self._frozen: set[cluster_lib.Task] = set()
     self.cluster = self._choose_ports(num_workers, num_ps)
 
@@ -185,7 +197,7 @@ class ProcessCluster:
       raise ValueError(f'{task} is no process here. There are {known}.')
     return task
 
-  def _process(self, task: cluster_lib.Task) -> subprocess.Popen[bytes]:
+  def _process(self, task: cluster_lib.Task) -> _Process:
     if task not in self._processes:
       raise ValueError(f'{task} was not started. Call start first.')
     return self._processes[task]
@@ -196,15 +208,33 @@ class ProcessCluster:
   def _start(self, task: cluster_lib.Task) -> None:
     env = {**self._env, 'TF_CONFIG': self.cluster.with_task(task).tf_config()}
     with self._log_path(task).open('ab') as log:
-      self._processes[task] = _processes.spawn(
-        self._commands[task.job], env=env, stdout=log
-      )
+      self._processes[task] = self._spawn(task, env, log)
+
+  def _spawn(
+    self, task: cluster_lib.Task, env: Mapping[str, str], log: IO[bytes]
+  ) -> _Process:
+    command = self._commands[task.job]
+    if self._serves(task) or (self._preload and _forks.can_start(command)):
+      preload = () if self._serves(task) else self._preload
+      timeout_secs = self._start_timeout_secs
+      with contextlib.suppress(ImportError):  # it shows that on its own, too
+        return _forks.spawn(
+          command,
+          env=env,
+          stdout=log,
+          preload=preload,
+          timeout_secs=timeout_secs,
+        )
+    return _processes.spawn(command, env=env, stdout=log)
+
+  def _serves(self, task: cluster_lib.Task) -> bool:
+    return tuple(self._commands[task.job]) == _SERVE
 
   def _wait_for_servers(self) -> None:
     """Waits for tasks that serve, unless they end first."""
     deadline = time.monotonic() + self._start_timeout_secs
     for task in self._own_tasks():
-      if tuple(self._commands[task.job]) == _SERVE and self._runs(task):
+      if self._serves(task) and self._runs(task):
         self._wait_for_server(task, deadline)
 
   def _wait_for_server(self, task: cluster_lib.Task, deadline: float) -> None:
@@ -224,7 +254,14 @@ class ProcessCluster:
     return f' Its log ends:\n{log}'
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _found(modules: Collection[str]) -> tuple[str, ...]:
+  for module in modules:
+    if importlib.util.find_spec(module) is None:
+      raise ValueError(f'preload: there is no module {module!r}.')
+  return tuple(modules)
+
+
+def _kill(process: _Process) -> None:
   """Ends the process group; a leader that has ended may leave others."""
   with contextlib.suppress(ProcessLookupError):  # the whole group has ended
     os.killpg(process.pid, signal.SIGKILL)

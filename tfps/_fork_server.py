@@ -1,0 +1,132 @@
+"""A process that has imported TensorFlow, and forks Python programs.
+
+A program that it forks has TensorFlow at once, instead of after the seconds
+that the import takes, and shares the memory of it with the others.
+
+`python -m tfps._fork_server SOCKET MODULE ...` imports the modules, too. Each
+message on the socket, which is inherited, asks for one program. It carries
+JSON with `argv` (a program and its arguments, or -m, a module and its
+arguments), `env` and `cwd`, and two file descriptors: the program's output,
+and where to write its process id and, once it has ended, its exit status.
+"""
+
+from collections.abc import Sequence
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from tfps import _die_with_parent
+from tfps._compat import lazy_keras
+
+NUMBER = struct.Struct('<i')  # a process id, or an exit status
+MAX_REQUEST = 1 << 18  # bytes
+
+
+def main(connection: socket.socket, modules: Sequence[str]) -> None:
+  """Serves until nobody is left to ask; in a child, runs what it is for."""
+  lazy_keras.import_tensorflow()
+  for module in modules:
+    importlib.import_module(module)
+  gc.freeze()  # what is here already is not copied to be looked at
+  request = _Server(connection).serve()
+  if request is not None:
+    _run(request['argv'])
+
+
+class _Server:
+  """Forks children, and reports their ends."""
+
+  def __init__(self, connection: socket.socket) -> None:
+    self._connection = connection
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(connection, selectors.EVENT_READ)
+
+  def serve(self) -> dict[str, Any] | None:
+    """Returns in a child what it is to be, and None in the server's end."""
+    while True:
+      for key, _ in self._selector.select():
+        if key.fileobj is not self._connection:
+          self._reap(key.fd, *key.data)
+          continue
+        message, fds, _, _ = socket.recv_fds(self._connection, MAX_REQUEST, 2)
+        if not message:
+          return None
+        request = json.loads(message)
+        if self._fork(request, *fds):
+          return request
+
+  def _fork(self, request: dict[str, Any], output: int, status: int) -> bool:
+    """Whether this is the child."""
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+      os.close(status)
+      self._leave_to_server()
+      _become(server, output, request)
+      return True
+    os.setpgid(pid, pid)  # before anyone is told of it who may kill the group
+    os.close(output)
+    _tell(status, pid)
+    ended = os.pidfd_open(pid)
+    self._selector.register(ended, selectors.EVENT_READ, (pid, status))
+    return False
+
+  def _reap(self, ended: int, pid: int, status: int) -> None:
+    self._selector.unregister(ended)
+    # Until it is reaped, its number can be no other group's.
+    os.killpg(pid, signal.SIGKILL)  # what it left behind
+    _, code = os.waitpid(pid, 0)
+    _tell(status, os.waitstatus_to_exitcode(code))
+    os.close(status)
+    os.close(ended)
+
+  def _leave_to_server(self) -> None:
+    """Closes in a child what is the server's."""
+    for key in list(self._selector.get_map().values()):
+      os.close(key.fd)
+      if key.data:
+        os.close(key.data[1])
+    self._connection.detach()
+    self._selector.close()
+
+
+def _become(server: int, output: int, request: dict[str, Any]) -> None:
+  """Makes a child what a process of its own would be from the start."""
+  _die_with_parent.tie(server)
+  os.dup2(output, 1)
+  os.dup2(output, 2)
+  os.close(output)
+  os.environ.clear()
+  os.environ.update(request['env'])
+  os.chdir(request['cwd'])
+  if 'numpy' in sys.modules:
+    sys.modules['numpy'].random.seed()
+
+
+def _tell(status: int, number: int) -> None:
+  with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+    os.write(status, NUMBER.pack(number))
+
+
+def _run(argv: list[str]) -> None:
+  if argv[0] == '-m':
+    sys.argv = argv[1:]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(argv[1], run_name='__main__', alter_sys=True)
+  else:
+    sys.argv = argv
+    sys.path[0] = os.path.dirname(os.path.abspath(argv[0]))
+    runpy.run_path(argv[0], run_name='__main__')
+
+
+if __name__ == '__main__':
+  main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
