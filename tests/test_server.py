@@ -8,6 +8,7 @@ import portpicker
 import pytest
 import tensorflow as tf
 
+from tests import waiting
 import tfps
 from tfps import probe
 from tfps import server as server_lib
