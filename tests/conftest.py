@@ -32,6 +32,14 @@ _LONGEST = (
 )
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+    '--exhaustive',
+    action='store_true',
+    help='count further, and in more ways, where tests count steps',
+  )
+
+
 def pytest_collection_modifyitems(items):
   """Puts the files that take longest first."""
   places = {_HERE / name: place for place, name in enumerate(_LONGEST)}

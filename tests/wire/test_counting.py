@@ -12,7 +12,6 @@ from tfps import updates
 
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 
-_STEPS = 800
 _ROWS = 3
 
 _FLOAT16, _BFLOAT16 = codecs.Float16(), codecs.BFloat16()
@@ -34,7 +33,28 @@ _WAYS = {
     4,
   ),
 }
-ways = pytest.mark.parametrize('way', _WAYS)
+_MORE_WAYS = {
+  'fused': ({}, 1),
+  'not fused': ({'wire': tfps.Wire(fuse=False)}, 1),
+  'prefetch 1': ({'wire': tfps.Wire(prefetch=1)}, 1),
+  'prefetch 2': ({'wire': tfps.Wire(prefetch=2)}, 1),
+  'Float16': ({'wire': tfps.Wire(pull=_FLOAT16, push=_FLOAT16)}, 1),
+  'BFloat16': ({'wire': tfps.Wire(pull=_BFLOAT16, push=_BFLOAT16)}, 1),
+  'TopK of all': ({'wire': tfps.Wire(push=codecs.TopK(1.0))}, 1),
+  'Accumulate': ({'updates': updates.Accumulate(4)}, 4),
+}
+
+
+def pytest_generate_tests(metafunc):
+  if 'way' in metafunc.fixturenames:
+    exhaustive = metafunc.config.getoption('--exhaustive')
+    ways = {**_WAYS, **_MORE_WAYS} if exhaustive else _WAYS
+    metafunc.parametrize('way', ways.values(), ids=ways)
+
+
+@pytest.fixture
+def steps(request):
+  return 10_000 if request.config.getoption('--exhaustive') else 800
 
 
 class _Counted:
@@ -62,9 +82,9 @@ class _Counted:
     self.count.assign_add(1)
     return {'loss': tf.cast(batch, tf.float32)}
 
-  def check(self, steps_per_update):
-    number = _STEPS // steps_per_update
-    assert int(self.count) == _STEPS
+  def check(self, steps, steps_per_update):
+    number = steps // steps_per_update
+    assert int(self.count) == steps
     assert int(self.optimizer.iterations) == number
     np.testing.assert_array_equal(self.dense.numpy(), np.full(5, -number))
     rows = np.array([-2 * number, 0, -number])
@@ -76,34 +96,31 @@ def _batches(context):
   return tf.data.Dataset.from_tensors(0).repeat()
 
 
-_HOW = {'steps': _STEPS, 'steps_per_execution': 100, 'max_unroll': 4}
+_HOW = {'steps_per_execution': 100, 'max_unroll': 4}
 
 
-@ways
-def test_with_a_coordinator(tfps_cluster, way):
-  how, steps_per_update = _WAYS[way]
+def test_with_a_coordinator(tfps_cluster, way, steps):
+  how, steps_per_update = way
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
   counted = _Counted(strategy)
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    coordinator.train(counted.step, _batches, **_HOW)
-  counted.check(steps_per_update)
-  assert strategy.wire_report().steps == _STEPS
+    coordinator.train(counted.step, _batches, steps=steps, **_HOW)
+  counted.check(steps, steps_per_update)
+  assert strategy.wire_report().steps == steps
 
 
-@ways
-def test_between_graphs(tfps_cluster, way):
-  how, steps_per_update = _WAYS[way]
+def test_between_graphs(tfps_cluster, way, steps):
+  how, steps_per_update = way
   strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, **how)
   counted = _Counted(strategy)
   strategy.global_step.assign(0)
-  strategy.train(counted.step, _batches, **_HOW)
-  counted.check(steps_per_update)
-  assert strategy.wire_report().steps == _STEPS
+  strategy.train(counted.step, _batches, steps=steps, **_HOW)
+  counted.check(steps, steps_per_update)
+  assert strategy.wire_report().steps == steps
 
 
-@ways
-def test_in_fit(tfps_cluster, way):
-  how, steps_per_update = _WAYS[way]
+def test_in_fit(tfps_cluster, way, steps):
+  how, steps_per_update = way
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
   with strategy.scope():
     model = keras.Sequential(
@@ -114,9 +131,9 @@ def test_in_fit(tfps_cluster, way):
       loss=lambda y_true, y_pred: y_pred,
       steps_per_execution=8,
     )
-  ones = np.ones([_STEPS, 1], 'f')
+  ones = np.ones([steps, 1], 'f')
   model.fit(ones, ones, batch_size=1, verbose=0)
-  number = _STEPS // steps_per_update
+  number = steps // steps_per_update
   assert int(model.optimizer.iterations) == number
   kernel, bias = model.get_weights()
   assert kernel.tolist() == [[-number]]
