@@ -18,7 +18,11 @@ from tfps import cluster as cluster_lib
 from tfps import server as server_lib
 from tfps._compat import strategy as strategy_compat
 
+# By which TensorFlow is told of threads before it is used.
+_THREADS_VARIABLE = 'TF_NUM_INTEROP_THREADS'
+
 _SOURCE = 'a cluster in this process'
+_NUM_THREADS = 128  # for clusters that come later; they cost nothing idle
 
 
 class LocalCluster:
@@ -31,12 +35,12 @@ class LocalCluster:
 
   def __init__(self, num_workers: int, num_ps: int) -> None:
     config = server_lib.default_config(num_workers)
+    _pool().ask_for_threads(config.inter_op_parallelism_threads)
     self._servers = _pool().lend(
       [
         *(cluster_lib.Task('ps', i) for i in range(num_ps)),
         *(cluster_lib.Task('worker', i) for i in range(num_workers)),
-      ],
-      num_threads=config.inter_op_parallelism_threads,
+      ]
     )
 
   @property
@@ -71,33 +75,54 @@ def is_here(address: str) -> bool:
 
 
 class _Pool:
-  """Idle servers by task and number of threads."""
+  """Idle servers by task.
+
+  All servers of a process compute with the same threads, whose number the first
+  of them fixes, be it one of these or the one that connecting starts.
+  """
 
   def __init__(self) -> None:
     self._lock = threading.Lock()
-    self._idle: dict[tuple[cluster_lib.Task, int], list[server_lib.Server]]
+    self._servers: list[server_lib.Server] = []
+    self._idle: dict[cluster_lib.Task, list[server_lib.Server]]
     self._idle = collections.defaultdict(list)
-    self._num_threads: dict[server_lib.Server, int] = {}
+    self._num_threads = 0  # not known before the first server
     self._jobs: dict[str, dict[int, str]] = {}
     self._chief_address = ''
 
   def has(self, address: str) -> bool:
     """Whether one of its servers, lent or idle, has the address."""
-    return address in {server.address for server in self._num_threads}
+    return address in {server.address for server in self._servers}
 
-  def lend(
-    self, tasks: Sequence[cluster_lib.Task], *, num_threads: int
-  ) -> list[server_lib.Server]:
+  def ask_for_threads(self, number: int) -> None:
+    """Makes sure that the servers have so many threads.
+
+    Raises:
+      RuntimeError: they have fewer, with which they would wait for each other.
+    """
+    with self._lock:
+      if not self._num_threads:
+        fixed = strategy_compat.num_server_threads()
+        self._num_threads = fixed or max(number, _NUM_THREADS)
+      if self._num_threads < number:
+        raise RuntimeError(
+          f'{_SOURCE} needs {number} threads, and the first server of this '
+          f'process has fixed their number to {self._num_threads}. Set '
+          f'{_THREADS_VARIABLE}={number} in the environment, or make the '
+          'largest cluster in this process first.'
+        )
+
+  def lend(self, tasks: Sequence[cluster_lib.Task]) -> list[server_lib.Server]:
     """Idle servers of these tasks, new ones where there is none."""
     with self._lock:
-      return [self._find_or_start(task, num_threads) for task in tasks]
+      return [self._find_or_start(task) for task in tasks]
 
   def take_back(self, servers: Iterable[server_lib.Server]) -> None:
     """Empties servers and keeps them for the next cluster."""
     for server in servers:
       _empty(server)
       with self._lock:
-        self._idle[server.task, self._num_threads[server]].append(server)
+        self._idle[server.task].append(server)
 
   def cluster_of(
     self, servers: Iterable[server_lib.Server]
@@ -124,17 +149,14 @@ class _Pool:
       return False
     return not _ports.is_free(int(self._chief_address.rpartition(':')[2]))
 
-  def _find_or_start(
-    self, task: cluster_lib.Task, num_threads: int
-  ) -> server_lib.Server:
-    idle = self._idle[task, num_threads]
-    if idle:
-      return idle.pop()
-    server = server_lib.Server(
-      _alone(task),
-      config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads),
+  def _find_or_start(self, task: cluster_lib.Task) -> server_lib.Server:
+    if self._idle[task]:
+      return self._idle[task].pop()
+    config = tf.compat.v1.ConfigProto(
+      inter_op_parallelism_threads=self._num_threads
     )
-    self._num_threads[server] = num_threads
+    server = server_lib.Server(_alone(task), config=config)
+    self._servers.append(server)
     return server
 
 

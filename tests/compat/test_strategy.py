@@ -1,6 +1,7 @@
 """Canaries for what `tfps._compat.strategy` relies upon."""
 
 import inspect
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -164,3 +165,11 @@ def test_an_address_is_kept_only_beside_the_same_others(cluster, strategy):
   assert compat.own_address_beside('chief', others) == address
   fewer = tf.train.ClusterSpec({'worker': jobs['worker']})
   assert compat.own_address_beside('chief', fewer) is None
+
+
+def test_all_servers_of_a_process_share_as_many_threads_as_is_said(strategy):
+  names = [
+    path.read_text().strip()
+    for path in pathlib.Path('/proc/self/task').glob('*/comm')
+  ]
+  assert names.count('tf_Compute') >= compat.num_server_threads() >= 30

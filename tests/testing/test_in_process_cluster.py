@@ -66,6 +66,14 @@ def _num_threads() -> int:
   return int(facts['Threads'])
 
 
+def test_more_workers_than_threads_for_them_are_refused():
+  with (
+    testing.InProcessCluster(num_workers=1, num_ps=1),
+    pytest.raises(RuntimeError, match='Set TF_NUM_INTEROP_THREADS=10028'),
+  ):
+    testing.InProcessCluster(num_workers=10_000, num_ps=1)
+
+
 def test_stopping_twice_is_harmless():
   cluster = testing.InProcessCluster(num_workers=1, num_ps=1)
   cluster.stop()

@@ -1,5 +1,6 @@
 """What `tfps.strategy` needs of TensorFlow's insides."""
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -45,3 +46,18 @@ def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
   jobs = tf.train.ClusterSpec(context.get_server_def().cluster).as_dict()
   is_listed = jobs.pop(job, None) is not None
   return own_address(job) if is_listed and jobs == others.as_dict() else None
+
+
+def num_server_threads() -> int | None:
+  """How many threads the servers of this process share; None without any.
+
+  The server that connecting starts takes what the context says, what the
+  environment says if that says nothing, or else one for each core.
+  """
+  if context.get_server_def() is None:
+    return None
+  return (
+    context.context().inter_op_parallelism_threads
+    or int(os.environ.get('TF_NUM_INTEROP_THREADS', 0))
+    or os.cpu_count()
+  )

@@ -13,11 +13,14 @@ are restarted, frozen ones thawed, and servers in this process emptied.
 
 from collections.abc import Iterator
 import dataclasses
+import os
 from typing import Any
 
 import pytest
 
 from tfps import testing
+
+_NUM_THREADS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,9 @@ class _Shape:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  """Makes the marker known."""
+  """Makes the marker known, and room for clusters in this process."""
+  # TensorFlow fixes it when it is first used, be it for another cluster.
+  os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(_NUM_THREADS))
   config.addinivalue_line(
     'markers',
     'tfps_cluster(workers=1, ps=1, processes=False): the cluster that the '
