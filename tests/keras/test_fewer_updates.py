@@ -13,11 +13,11 @@ pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
 _RATE = 0.05
 _SIZE = 8
-_NUM_STEPS = 7
+_NUM_STEPS = 5
 _RNG = np.random.default_rng(0)
 _X = _RNG.integers(0, 12, (_SIZE * _NUM_STEPS, 3))
 _Y = _RNG.random((_SIZE * _NUM_STEPS, 1), dtype='f')
-_ROUNDS = (range(0, 3), range(3, 6), range(6, 7))
+_ROUNDS = (range(0, 2), range(2, 4), range(4, 5))
 
 both = pytest.mark.parametrize(
   'make_strategy',
@@ -112,7 +112,7 @@ def test_the_mean_of_gradients_makes_one_update(
   tfps_cluster, make_strategy, partitioner
 ):
   make = _momentum if partitioner is None else _clipped_adam
-  accumulate = tfps.updates.Accumulate(3)
+  accumulate = tfps.updates.Accumulate(2)
   _, model = _fit(
     make_strategy, tfps_cluster.cluster, partitioner, accumulate, make
   )
@@ -146,7 +146,7 @@ def _after_local_steps(model, steps, rate):
 def test_local_steps_are_gradient_descent(
   tfps_cluster, make_strategy, partitioner
 ):
-  policy = tfps.updates.LocalSteps(3, inner_learning_rate=_RATE)
+  policy = tfps.updates.LocalSteps(2, inner_learning_rate=_RATE)
   strategy, model = _fit(
     make_strategy, tfps_cluster.cluster, partitioner, policy, _descent
   )
@@ -162,7 +162,7 @@ def test_an_outer_optimizer_gets_what_local_steps_have_changed(
   tfps_cluster, make_strategy, partitioner
 ):
   outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
-  policy = tfps.updates.LocalSteps(3, inner_learning_rate=_RATE, outer=outer)
+  policy = tfps.updates.LocalSteps(2, inner_learning_rate=_RATE, outer=outer)
   _, model = _fit(
     make_strategy, tfps_cluster.cluster, partitioner, policy, _descent
   )
@@ -187,7 +187,7 @@ def test_an_outer_optimizer_gets_what_local_steps_have_changed(
 def test_moving_averages_see_every_step(
   tfps_cluster, make_strategy, partitioner
 ):
-  policy = tfps.updates.LocalSteps(3, inner_learning_rate=_RATE)
+  policy = tfps.updates.LocalSteps(2, inner_learning_rate=_RATE)
   normalization = layers.BatchNormalization(momentum=0.9)
   _, model = _fit(
     make_strategy,
@@ -207,7 +207,7 @@ def test_moving_averages_see_every_step(
 def test_losses_are_unscaled_for_local_steps(
   tfps_cluster, make_strategy, partitioner
 ):
-  policy = tfps.updates.LocalSteps(3, inner_learning_rate=_RATE)
+  policy = tfps.updates.LocalSteps(2, inner_learning_rate=_RATE)
   _, model = _fit(
     make_strategy, tfps_cluster.cluster, partitioner, policy, _scaled_descent
   )

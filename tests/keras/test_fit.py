@@ -115,16 +115,23 @@ INPUTS = {
 
 
 # Where input comes from does not matter to how variables are cut.
+_SHARDS = partitioners.FixedShards(2)
+
+
 @one_worker
-@under_both
 @pytest.mark.parametrize(
-  ('kind', 'partitioner'),
+  ('strategy', 'partitioner', 'kind'),
   [
-    *((kind, None) for kind in INPUTS),
-    ('sample weights', partitioners.FixedShards(2)),
-    ('dataset of unknown size', partitioners.FixedShards(2)),
+    *((STRATEGIES[0], None, kind) for kind in INPUTS),
+    (STRATEGIES[0], _SHARDS, 'sample weights'),
+    (STRATEGIES[1], None, 'arrays'),
+    (STRATEGIES[1], None, 'endless dataset'),
+    (STRATEGIES[1], None, 'generator'),
+    (STRATEGIES[1], _SHARDS, 'sample weights'),
+    (STRATEGIES[1], _SHARDS, 'dataset of unknown size'),
   ],
-  ids=str,
+  indirect=['strategy'],
+  ids=lambda value: getattr(value, '__name__', None) or str(value),
 )
 def test_fit_is_as_in_a_single_process(strategy, kind):
   with strategy.scope():

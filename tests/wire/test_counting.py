@@ -96,7 +96,7 @@ def _batches(context):
   return tf.data.Dataset.from_tensors(0).repeat()
 
 
-_HOW = {'steps_per_execution': 100, 'max_unroll': 4}
+_HOW = {'steps_per_execution': 100, 'max_unroll': 2}
 
 
 def test_with_a_coordinator(tfps_cluster, way, steps):
