@@ -49,18 +49,18 @@ def _train(folder: pathlib.Path, program: str, *command: str) -> str:
   return output
 
 
-_LAUNCH = ('-m', 'tfps.launch', '--num_workers=1', '--num_ps=2')
+_LAUNCH = (
+  *('-m', 'tfps.launch', '--preload=tensorflow,keras'),
+  *('--num_workers=1', '--num_ps=2'),
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('variant', 'options'),
-  [(str, []), (_between_graphs, ['--preload=tensorflow,keras'])],
-  ids=['coordinator', 'between graphs'],
+  'variant', [str, _between_graphs], ids=['coordinator', 'between graphs']
 )
-def test_the_program_trains_on_a_local_cluster(tmp_path, variant, options):
-  program = variant(_programs()['train.py'])
-  output = _train(tmp_path, program, *_LAUNCH, *options)
+def test_the_program_trains_on_a_local_cluster(tmp_path, variant):
+  output = _train(tmp_path, variant(_programs()['train.py']), *_LAUNCH)
   assert re.search(r'\[chief:0\] ps:0\s+\d+', output)
   assert re.search(r'\[chief:0\] ps:1\s+\d+', output)
 

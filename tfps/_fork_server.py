@@ -25,6 +25,7 @@ import sys
 from typing import Any
 
 from tfps import _die_with_parent
+from tfps import _groups
 from tfps._compat import lazy_keras
 
 NUMBER = struct.Struct('<i')  # a process id, or an exit status
@@ -73,7 +74,7 @@ class _Server:
       self._leave_to_server()
       _become(server, output, request)
       return True
-    os.setpgid(pid, pid)  # before anyone is told of it who may kill the group
+    _lead_group(pid)  # before anyone is told of it who may kill the group
     os.close(output)
     _tell(status, pid)
     ended = os.pidfd_open(pid)
@@ -83,7 +84,7 @@ class _Server:
   def _reap(self, ended: int, pid: int, status: int) -> None:
     self._selector.unregister(ended)
     # Until it is reaped, its number can be no other group's.
-    os.killpg(pid, signal.SIGKILL)  # what it left behind
+    _groups.kill_group(pid, signal.SIGKILL)  # what it left behind
     _, code = os.waitpid(pid, 0)
     _tell(status, os.waitstatus_to_exitcode(code))
     os.close(status)
@@ -101,6 +102,7 @@ class _Server:
 
 def _become(server: int, output: int, request: dict[str, Any]) -> None:
   """Makes a child what a process of its own would be from the start."""
+  _lead_group(os.getpid())  # before it starts others
   _die_with_parent.tie(server)
   os.dup2(output, 1)
   os.dup2(output, 2)
@@ -110,6 +112,12 @@ def _become(server: int, output: int, request: dict[str, Any]) -> None:
   os.chdir(request['cwd'])
   if 'numpy' in sys.modules:
     sys.modules['numpy'].random.seed()
+
+
+def _lead_group(pid: int) -> None:
+  """Both sides do it, and the later one may find a program that runs."""
+  with contextlib.suppress(OSError):
+    os.setpgid(pid, pid)
 
 
 def _tell(status: int, number: int) -> None:

@@ -131,6 +131,7 @@ def spawn(
 class _Server:
   """A process that forks others, and ends when its connection is closed."""
 
+  process: subprocess.Popen[bytes]
   connection: socket.socket
   log: IO[bytes]
 
@@ -170,11 +171,11 @@ def _server(
   others = {n: v for n, v in os.environ.items() if n not in _heeded(os.environ)}
   log = tempfile.TemporaryFile()  # noqa: SIM115
   with theirs:
-    _processes.spawn(
+    process = _processes.spawn(
       [sys.executable, '-m', _fork_server.__name__]
       + [str(theirs.fileno()), *preload],
       env={**others, **dict(env)},
       stdout=log,
       pass_fds=[theirs.fileno()],
     )
-  return _Server(ours, log)
+  return _Server(process, ours, log)
