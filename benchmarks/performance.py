@@ -42,7 +42,7 @@ _SECTIONS = {
 Two workers, two ps and a chief are hosts on links of their own. *Stock,
 unrolled* is `tf.distribute.ParameterServerStrategy` with `ClusterCoordinator`,
 the steps of an execution laid out one after another, which is the fastest
-ordinary form; all have executions of 16 steps. All codecs encode both ways.
+ordinary form; all have executions of 32 steps. All codecs encode both ways.
 
 A step cannot be faster than the busiest link allows: its bytes, headers
 included, as counted at the interfaces of ps and workers, over the rate of the
