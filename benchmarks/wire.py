@@ -11,57 +11,63 @@ from benchmarks import sides
 from benchmarks import tables
 from benchmarks import wire_task
 
-_NUM_STEPS = 40 * wire_task.STEPS_PER_EXECUTION
-_NUM_ROUNDS = 7
+_NUM_STEPS = 20 * wire_task.STEPS_PER_EXECUTION
+_NUM_ROUNDS = 5
 _MODES = ('coordinator', 'between graphs')
 _STOCK, _UNROLLED, _SINGLE = 'stock', 'stock, unrolled', 'single process'
 _OTHERS = (_STOCK, _UNROLLED, _SINGLE)
 
-# For each variant, the milliseconds per step of all in its rounds.
+# By mode and variant, the milliseconds per step of each round.
 Turns = Mapping[str, Mapping[str, list[float]]]
 
 
 def compare(*, quick: bool) -> Iterator[report.Found]:
   """One comparison with the stock strategy for each mode and wire."""
   turns = {}
-  with contextlib.ExitStack() as stack:
-    others = {name: stack.enter_context(_side(name)) for name in _OTHERS}
-    for mode in _MODES[:1] if quick else _MODES:
-      for wire in ['fused'] if quick else wire_task.WIRES:
-        name = f'{mode}, {wire}'
-        with _side(mode, wire) as ours:
-          turns[name] = _in_turns({**others, name: ours}, quick=quick)
-        yield runner.Comparison(
-          f'wire: {name}',
-          'ms per step',
-          ours=turns[name][name],
-          stock=turns[name][_STOCK],
-        )
+  for mode in _MODES[:1] if quick else _MODES:
+    turns[mode] = _in_turns(mode, quick=quick)
+    for wire in _wires(quick=quick):
+      yield runner.Comparison(
+        f'wire: {mode}, {wire}',
+        'ms per step',
+        ours=turns[mode][wire],
+        stock=turns[mode][_STOCK],
+      )
   yield table(turns)
 
 
-def _in_turns(
-  by_name: Mapping[str, sides.Side], *, quick: bool
-) -> dict[str, list[float]]:
+def _wires(*, quick: bool) -> list[str]:
+  return ['fused'] if quick else list(wire_task.WIRES)
+
+
+def _in_turns(mode: str, *, quick: bool) -> dict[str, list[float]]:
   num_steps = 4 * wire_task.STEPS_PER_EXECUTION if quick else _NUM_STEPS
-  return runner.in_turns(
-    {
-      name: lambda side=side: side.run('train', num_steps)
-      for name, side in by_name.items()
-    },
-    num_steps=num_steps,
-    num_rounds=2 if quick else _NUM_ROUNDS,
-  )
+  with contextlib.ExitStack() as stack:
+    by_name = {name: stack.enter_context(_side(name)) for name in _OTHERS}
+    for wire in _wires(quick=quick):
+      by_name[wire] = stack.enter_context(_side(mode, wire))
+    return runner.in_turns(
+      {
+        name: lambda side=side: side.run('train', num_steps)
+        for name, side in by_name.items()
+      },
+      num_steps=num_steps,
+      num_rounds=2 if quick else _NUM_ROUNDS,
+    )
 
 
 def table(turns: Turns) -> tables.Table:
+  """Each mode's variants beside those that it had turns with."""
   everywhere = {
-    name: [cost for each in turns.values() for cost in each[name]]
+    name: [cost for costs in turns.values() for cost in costs[name]]
     for name in _OTHERS
   }
-  by_row = {**dict.fromkeys(_OTHERS, everywhere), **turns}
+  by_row = {name: (costs, everywhere) for name, costs in everywhere.items()}
+  for mode, costs in turns.items():
+    for name in (n for n in costs if n not in everywhere):
+      by_row[f'{mode}, {name}'] = costs[name], costs
   rates = {
-    name: [1e3 / cost for cost in costs[name]] for name, costs in by_row.items()
+    name: [1e3 / cost for cost in costs] for name, (costs, _) in by_row.items()
   }
   return tables.Table(
     'wire',
@@ -71,10 +77,10 @@ def table(turns: Turns) -> tables.Table:
       [
         name,
         tables.with_spread(rates[name]),
-        tables.with_spread(tables.ratios(costs[_STOCK], costs[name])),
-        tables.with_spread(tables.ratios(costs[_SINGLE], costs[name])),
+        tables.with_spread(tables.ratios(others[_STOCK], costs)),
+        tables.with_spread(tables.ratios(others[_SINGLE], costs)),
       ]
-      for name, costs in by_row.items()
+      for name, (costs, others) in by_row.items()
     ],
     tables.Bars(
       'steps/s of all workers together',

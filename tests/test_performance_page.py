@@ -169,9 +169,14 @@ def test_the_parts_of_a_step_add_up_to_it():
 
 def test_what_the_wire_gives_is_told_by_the_rounds():
   costs = {'stock': [4.0, 8.0], 'stock, unrolled': [2.0, 2.0]}
-  turns = {'ours': {**costs, 'single process': [1.0, 1.0], 'ours': [2.0, 2.0]}}
+  costs |= {'single process': [1.0, 1.0], 'fused': [2.0, 2.0]}
+  turns = {'between graphs': costs}
   rows = {row[0]: row[1:] for row in wire.table(turns).rows}
-  assert rows['ours'] == ['500 (500..500)', '3 (2..4)', '0.5 (0.5..0.5)']
+  assert rows['between graphs, fused'] == [
+    '500 (500..500)',
+    '3 (2..4)',
+    '0.5 (0.5..0.5)',
+  ]
   assert rows['single process'][1:] == ['6 (4..8)', '1 (1..1)']
 
 
