@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from tests import processes
 from tests import waiting
 from tfps import testing
 
@@ -23,7 +22,6 @@ def _cluster(
     num_workers,
     num_ps,
     commands={'worker': command},
-    preload=processes.PRELOAD,
     **kwargs,
   )
 

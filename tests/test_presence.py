@@ -88,9 +88,9 @@ def test_another_idea_of_the_cluster_is_told(server, mailbox):
 def test_servers_that_do_not_answer_are_named(tfps_cluster):
   address = tfps_cluster.cluster.address(_PS)
   tfps_cluster.freeze('ps', 0)
-  with pytest.raises(
-    tfps.UnreachableError, match=f'ps:0 at {address} does not'
-  ):
+  # On a busy machine time may run out before the probe's does.
+  silent = f'ps:0 at {address} does not|ps:0: no answer in'
+  with pytest.raises(tfps.UnreachableError, match=silent):
     _presence(address).start()
   tfps_cluster.kill('ps', 0)
   with pytest.raises(tfps.UnreachableError, match=f'ps:0 at {address} is unre'):

@@ -49,10 +49,7 @@ def _train(folder: pathlib.Path, program: str, *command: str) -> str:
   return output
 
 
-_LAUNCH = (
-  *('-m', 'tfps.launch', '--preload=tensorflow,keras'),
-  *('--num_workers=1', '--num_ps=2'),
-)
+_LAUNCH = ('-m', 'tfps.launch', '--num_workers=1', '--num_ps=2')
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def _run(mode: str, args: list[str]) -> dict[str, Any]:
   folder = pathlib.Path(_OUTPUT_DIR.value) / mode
   # A checkpoint from before would be taken up again, and training be over.
   shutil.rmtree(folder, ignore_errors=True)
-  launch = [sys.executable, '-m', 'tfps.launch', '--preload=tensorflow,keras']
+  launch = [sys.executable, '-m', 'tfps.launch', '--num_chiefs=1']
   launch += [f'--num_workers={_NUM_WORKERS.value}', f'--num_ps={_NUM_PS.value}']
   train = [str(_TRAIN), f'--mode={mode}', f'--output_dir={folder}', *args]
   print(f'\n== {mode} ==', flush=True)

@@ -77,8 +77,7 @@ _DIGITS = ('--images=digits', '--epochs=5')
   ids=['coordinator', 'between graphs'],
 )
 def test_the_network_learns(tmp_path, options, num_ps):
-  preload = '--preload=tensorflow,keras'
-  launch = [*options, '--num_workers=2', preload, f'--log_dir={tmp_path}']
+  launch = [*options, '--num_workers=2', f'--log_dir={tmp_path}']
   program = [str(_FOLDER / 'train.py'), *_DIGITS]
   done = subprocess.run(
     [sys.executable, '-m', 'tfps.launch', *launch, *program],
