@@ -122,13 +122,11 @@ _SHARDS = partitioners.FixedShards(2)
 @pytest.mark.parametrize(
   ('strategy', 'partitioner', 'kind'),
   [
-    *((STRATEGIES[0], None, kind) for kind in INPUTS),
-    (STRATEGIES[0], _SHARDS, 'sample weights'),
-    (STRATEGIES[1], None, 'arrays'),
-    (STRATEGIES[1], None, 'endless dataset'),
-    (STRATEGIES[1], None, 'generator'),
-    (STRATEGIES[1], _SHARDS, 'sample weights'),
-    (STRATEGIES[1], _SHARDS, 'dataset of unknown size'),
+    *((strategy, None, kind) for strategy in STRATEGIES for kind in INPUTS),
+    *((strategy, _SHARDS, 'sample weights') for strategy in STRATEGIES),
+    *(
+      (strategy, _SHARDS, 'dataset of unknown size') for strategy in STRATEGIES
+    ),
   ],
   indirect=['strategy'],
   ids=lambda value: getattr(value, '__name__', None) or str(value),

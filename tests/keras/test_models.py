@@ -149,25 +149,7 @@ MODELS = {
 }
 
 
-# Of these a strategy does not see anything that it does not see of others.
-_LIKE_OTHERS = {
-  'recurrent with dropout',
-  'convolution',
-  'attention',
-  'integers',
-}
-
-
-@pytest.mark.parametrize(
-  ('strategy', 'kind'),
-  [
-    pytest.param(_WAYS[way], kind, id=f'{way}-{kind}')
-    for way in _WAYS
-    for kind in MODELS
-    if way != 'between graphs, in shards' or kind not in _LIKE_OTHERS
-  ],
-  indirect=['strategy'],
-)
+@pytest.mark.parametrize('kind', MODELS)
 def test_a_model_trains_as_in_a_single_process(strategy, kind):
   build, x = MODELS[kind]
   with strategy.scope():
