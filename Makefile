@@ -2,6 +2,8 @@
 # check: formatting, lint, types, layering.     bench: ours against stock.
 # Everything is installed into .venv; nothing outside this folder changes.
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start many programs
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -7,6 +7,7 @@ from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import overhead
 from benchmarks import placement
+from benchmarks import recovery
 from benchmarks import wire
 
 BENCHMARKS = {
@@ -15,6 +16,7 @@ BENCHMARKS = {
   'keras_fit': keras_fit.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,
+  'recovery': recovery.compare,
 }
 
 

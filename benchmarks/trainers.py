@@ -64,6 +64,7 @@ class Ours:
     model: what to train.
     wire: as for the strategy.
     updates: likewise.
+    recovery: likewise.
     steps_per_execution: how many steps a worker does at a time.
   """
 
@@ -74,10 +75,11 @@ class Ours:
     *,
     wire: tfps.Wire | None = None,
     updates: Any = None,
+    recovery: tfps.Recovery | None = None,
     steps_per_execution: int = STEPS_PER_EXECUTION,
   ) -> None:
     self._strategy = tfps.ParameterServerStrategy(
-      cluster, wire=wire, updates=updates
+      cluster, wire=wire, updates=updates, recovery=recovery
     )
     self._coordinator = tfps.Coordinator(
       self._strategy, timeout_secs=_TIMEOUT_SECS

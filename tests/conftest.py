@@ -4,6 +4,8 @@ import gc
 import os
 import pathlib
 
+import pytest
+
 # Set before TensorFlow is imported, and inherited by the tests' processes.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -16,36 +18,70 @@ _HERE = pathlib.Path(__file__).parent
 # Several minutes together: were one of them begun last, all but one of the
 # processes that share the suite would wait for it.
 _LONGEST = (
+  'recovery/test_between_graph.py',
+  'recovery/test_lost_ps.py',
   'keras/test_fit.py',
-  'test_between_graph_processes.py',
-  'wire/test_steps.py',
-  'wire/test_counting.py',
-  'keras/test_saving.py',
-  'test_benchmarks.py',
-  'keras/test_models.py',
-  'test_readme.py',
-  'test_coordinator_faults.py',
+  'keras/test_concurrent_updates.py',
   'examples/test_flights.py',
+  'recovery/test_leaving.py',
   'examples/test_fashion_mnist.py',
-  'testing/test_in_process_cluster.py',
-  'test_server.py',
-  'keras/test_metrics.py',
-  'testing/test_pytest_plugin.py',
-  'wire/test_bytes.py',
   'keras/test_fewer_updates.py',
+  'test_training_loop.py',
+  'keras/test_optimizers.py',
+  'test_readme.py',
+  'test_between_graph_processes.py',
+  'keras/test_models.py',
+  'keras/test_callbacks.py',
+  'test_launch.py',
+  'testing/test_process_cluster.py',
+  'wire/test_steps.py',
+  'testing/test_pytest_plugin.py',
+  'testing/test_campaign.py',
+  'testing/test_in_process_cluster.py',
+  'keras/test_saving.py',
+  'test_coordinator_faults.py',
+  'test_benchmarks.py',
+  'wire/test_counting.py',
+  'testing/test_network.py',
   'examples/test_classic.py',
 )
+
+
+@pytest.fixture(scope='module')
+def ps_server():
+  """A server of ps:0 in this process, whose only task it knows."""
+  import tfps
+
+  return tfps.Server(
+    tfps.Cluster({'ps': {0: 'localhost:0'}, 'worker': {}}, tfps.Task('ps', 0))
+  )
+
+
+@pytest.fixture
+def mailbox(ps_server):
+  """The server's mailbox, empty."""
+  from tfps import _mailbox
+
+  with _mailbox.Mailbox(
+    ps_server.task, ps_server.address, timeout_secs=30
+  ) as mailbox:
+    mailbox.take()
+    yield mailbox
 
 
 def pytest_addoption(parser):
   parser.addoption(
     '--exhaustive',
     action='store_true',
-    help='count further, and in more ways, where tests count steps',
+    help='run each case in every way, and count further',
   )
 
 
-def pytest_collection_modifyitems(items):
-  """Puts the files that take longest first."""
+def pytest_collection_modifyitems(config, items):
+  """Puts the files that take longest first, without what need not be run."""
+  if not config.getoption('--exhaustive'):
+    left_out = {item for item in items if item.get_closest_marker('exhaustive')}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
   places = {_HERE / name: place for place, name in enumerate(_LONGEST)}
   items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -4,9 +4,6 @@ import psutil
 
 from tests import waiting
 
-# What the tests' programs need, the same for all: it is imported once.
-PRELOAD = ('tensorflow', 'keras', 'tfps.keras')
-
 
 def wait_for_end(processes):
   """Returns once all `psutil` processes have ended."""

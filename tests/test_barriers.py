@@ -20,7 +20,7 @@ def of(tfps_cluster):
     shared = shared_variables.SharedVariables(
       is_chief=task.job == 'chief', timeout_secs=0.2, chief='chief:0'
     )
-    return barriers.Barriers(shared, _TASKS, task)
+    return barriers.Barriers(shared, _TASKS, task, lambda variable: None)
 
   return make
 

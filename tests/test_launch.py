@@ -329,3 +329,25 @@ def test_the_launcher_does_not_import_tensorflow():
   output = subprocess.check_output([sys.executable, '-c', program], text=True)
   assert 'tfps.launch' in output.split()
   assert not {'tensorflow', 'keras', 'grpc'} & set(output.split())
+
+
+@pytest.mark.slow
+def test_a_frozen_task_is_killed_and_started_again(tmp_path):
+  done = _launch(
+    tmp_path,
+    '--num_workers=1',
+    '--num_chiefs=0',
+    '--silent_secs=2',
+    '--max_restarts=2',
+    str(_PROGRAMS / 'freezes.py'),
+    str(tmp_path),
+  )
+  assert done.returncode == 0, done.stderr
+  said = 'worker:0 has not answered for 2 seconds. Killing it.'
+  assert said in done.stderr
+  assert 'Starting it again' in done.stderr
+
+
+def test_tasks_may_be_left_alone():
+  with pytest.raises(SystemExit):
+    launch.main(['--silent_secs=-1', 'x.py'])

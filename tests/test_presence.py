@@ -8,34 +8,25 @@ from tfps.cluster import Task
 _PS = Task('ps', 0)
 
 
-@pytest.fixture(scope='module')
-def server():
-  return tfps.Server(
-    tfps.Cluster({'ps': {0: 'localhost:0'}, 'worker': {}}, _PS)
-  )
-
-
 @pytest.fixture
-def mailbox(server):
-  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as mailbox:
-    mailbox.take()
-    known = tfps.Cluster({'ps': [server.address], 'worker': {}}, _PS)
-    mailbox.post(known.tf_config())
-    yield mailbox
+def mailbox(ps_server, mailbox):
+  known = tfps.Cluster({'ps': [ps_server.address], 'worker': {}}, _PS)
+  mailbox.post(known.tf_config())
+  return mailbox
 
 
-def test_messages_are_taken_once_and_in_order(server, mailbox):
-  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as other:
+def test_messages_are_taken_once_and_in_order(ps_server, mailbox):
+  with _mailbox.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
     other.put('one')
     mailbox.put('two')
   assert mailbox.take() == ['one', 'two']
   assert mailbox.take() == []
 
 
-def test_a_notice_is_kept_and_replaced(server, mailbox):
+def test_a_notice_is_kept_and_replaced(ps_server, mailbox):
   mailbox.post('first')
   mailbox.post('second')
-  with _mailbox.Mailbox(_PS, server.address, timeout_secs=30) as other:
+  with _mailbox.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
     assert other.read() == 'second'
 
 
@@ -58,29 +49,35 @@ def _said(mailbox: _mailbox.Mailbox) -> list[bool]:
   return [presence.Message.from_json(text).done for text in mailbox.take()]
 
 
-def test_hello_is_said_and_done_once(server, mailbox):
-  client = _presence(server.address)
+def test_hello_is_said_and_done_once(ps_server, mailbox):
+  client = _presence(ps_server.address)
   client.start()
   client.stop()
   client.stop()
   assert _said(mailbox) == [False, True]
 
 
-def test_a_program_that_fails_does_not_say_done(server, mailbox):
-  with pytest.raises(KeyError), _presence(server.address):
+def test_a_program_that_fails_does_not_say_done(ps_server, mailbox):
+  with pytest.raises(KeyError), _presence(ps_server.address):
     raise KeyError
   assert _said(mailbox) == [False]
 
 
-def test_another_idea_of_the_cluster_is_told(server, mailbox):
+def test_another_idea_of_the_cluster_is_told(ps_server, mailbox):
   workers = {0: 'localhost:2', 1: 'localhost:3'}
-  known = tfps.Cluster({'ps': [server.address], 'worker': workers}, _PS)
+  known = tfps.Cluster({'ps': [ps_server.address], 'worker': workers}, _PS)
   mailbox.post(known.tf_config())
   with pytest.raises(
     tfps.ClusterMismatchError, match='worker:0 and ps:0 disagree on worker:1'
   ):
-    _presence(server.address, workers=('localhost:2', 'localhost:4')).start()
+    _presence(ps_server.address, workers=('localhost:2', 'localhost:4')).start()
   assert _said(mailbox) == []
+
+
+def test_a_server_that_is_about_to_end_is_no_server(ps_server, mailbox):
+  mailbox.post(presence.ENDING)
+  with pytest.raises(tfps.UnreachableError, match='ps:0 ends: its training is'):
+    _presence(ps_server.address).start()
 
 
 @pytest.mark.slow

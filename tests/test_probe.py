@@ -9,21 +9,14 @@ from tfps.cluster import Task
 _PS = Task('ps', 0)
 
 
-@pytest.fixture(scope='module')
-def server():
-  return tfps.Server(
-    tfps.Cluster({'ps': {0: 'localhost:0'}, 'worker': {}}, _PS)
-  )
-
-
-def test_a_probe_tells_the_incarnation(server):
-  first, second = (probe.probe(_PS, server.address) for _ in range(2))
+def test_a_probe_tells_the_incarnation(ps_server):
+  first, second = (probe.probe(_PS, ps_server.address) for _ in range(2))
   assert first.state is probe.State.ALIVE
   assert first.incarnation == second.incarnation != 0
 
 
-def test_a_probe_tells_another_task(server):
-  status = probe.probe(Task('worker', 2), server.address)
+def test_a_probe_tells_another_task(ps_server):
+  status = probe.probe(Task('worker', 2), ps_server.address)
   assert status.state is probe.State.WRONG_TASK
   assert 'is ps:0, not worker:2' in str(status)
 
@@ -34,8 +27,8 @@ def test_a_probe_tells_an_unreachable_task():
   assert str(status) == 'ps:0 at localhost:1 is unreachable'
 
 
-def test_waiting_names_each_silent_task(server):
-  jobs = {'ps': [server.address, 'localhost:1'], 'worker': ['localhost:2']}
+def test_waiting_names_each_silent_task(ps_server):
+  jobs = {'ps': [ps_server.address, 'localhost:1'], 'worker': ['localhost:2']}
   cluster = tfps.Cluster(jobs)
   with pytest.raises(
     tfps.UnreachableError,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
   from tfps import updates
   from tfps.between_graph import BetweenGraphStrategy
   from tfps.coordinator import Coordinator
+  from tfps.recovery.config import Recovery
+  from tfps.recovery.events import RecoveryEvent
   from tfps.server import serve
   from tfps.server import Server
   from tfps.strategy import ParameterServerStrategy
@@ -41,6 +43,8 @@ __all__ = [
   'DeadlineError',
   'Error',
   'ParameterServerStrategy',
+  'Recovery',
+  'RecoveryEvent',
   'Server',
   'ServerStartError',
   'Task',
@@ -67,6 +71,8 @@ _HOMES = {
   'BetweenGraphStrategy': 'between_graph',
   'Coordinator': 'coordinator',
   'ParameterServerStrategy': 'strategy',
+  'Recovery': 'recovery.config',
+  'RecoveryEvent': 'recovery.events',
   'Server': 'server',
   'Wire': 'wire.config',
   'serve': 'server',

@@ -23,6 +23,7 @@ class Verdict(enum.Enum):
 
   DONE = 'training is done'
   ABANDONED = 'no client is alive'
+  DISMISSED = 'it was told to end'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,7 @@ class _Client:
   task: cluster_lib.Task
   address: str
   done_at: float | None = None
+  listens: bool = False
 
   def may_need_us(self, now: float) -> bool:
     return self.done_at is None or now < self.done_at + _LINGER_SECS
@@ -72,12 +74,20 @@ class Attendance:
     now = self._clock()
     self._last_alive = self._next_look = now
     done_at = now if message.done else None
-    client = _Client(message.task, message.address, done_at)
+    client = _Client(message.task, message.address, done_at, message.listens)
     self._clients[client.task] = client
     logging.info('%s says %s.', client.task, 'done' if done_at else 'hello')
     if message.chief:
       self._chief_done = message.done
     self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
+
+  def listening(self) -> dict[cluster_lib.Task, str]:
+    """The clients that hear whether this task is to end, with addresses."""
+    return {
+      client.task: client.address
+      for client in self._clients.values()
+      if client.listens and client.done_at is None
+    }
 
   def verdict(self) -> Verdict | None:
     """Why the server ends now, or None when it goes on.

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
+import importlib.machinery
+import importlib.util
 import json
 import os
 import select
@@ -93,6 +95,18 @@ def can_start(command: Sequence[str]) -> bool:
   )
 
 
+def check_preload(modules: Sequence[str]) -> tuple[str, ...]:
+  """The modules, if there are such; none is imported for that.
+
+  Raises:
+    ValueError: names the one that there is not.
+  """
+  for module in modules:
+    if not _exists(module):
+      raise ValueError(f'preload: there is no module {module!r}.')
+  return tuple(modules)
+
+
 def spawn(
   command: Sequence[str],
   *,
@@ -139,6 +153,19 @@ class _Server:
     """The end of what it has written."""
     self.log.seek(0)
     return self.log.read()[-_LAST_BYTES:].decode(errors='replace')
+
+
+def _exists(module: str) -> bool:
+  name, *inner = module.split('.')
+  spec = importlib.util.find_spec(name)
+  for part in inner:
+    if spec is None or spec.submodule_search_locations is None:
+      return False
+    name = f'{name}.{part}'
+    spec = importlib.machinery.PathFinder.find_spec(
+      name, spec.submodule_search_locations
+    )
+  return spec is not None
 
 
 def _ask(server: _Server, request: Any, stdout: IO[bytes]) -> int:

@@ -14,15 +14,12 @@ import threading
 import tensorflow as tf
 
 from tfps import _ports
+from tfps import _server_threads
 from tfps import cluster as cluster_lib
 from tfps import server as server_lib
 from tfps._compat import strategy as strategy_compat
 
-# By which TensorFlow is told of threads before it is used.
-_THREADS_VARIABLE = 'TF_NUM_INTEROP_THREADS'
-
 _SOURCE = 'a cluster in this process'
-_NUM_THREADS = 128  # for clusters that come later; they cost nothing idle
 
 
 class LocalCluster:
@@ -103,13 +100,13 @@ class _Pool:
     with self._lock:
       if not self._num_threads:
         fixed = strategy_compat.num_server_threads()
-        self._num_threads = fixed or max(number, _NUM_THREADS)
+        self._num_threads = fixed or max(number, _server_threads.ENOUGH)
       if self._num_threads < number:
         raise RuntimeError(
           f'{_SOURCE} needs {number} threads, and the first server of this '
           f'process has fixed their number to {self._num_threads}. Set '
-          f'{_THREADS_VARIABLE}={number} in the environment, or make the '
-          'largest cluster in this process first.'
+          f'{_server_threads.VARIABLE}={number} in the environment, or make '
+          'the largest cluster in this process first.'
         )
 
   def lend(self, tasks: Sequence[cluster_lib.Task]) -> list[server_lib.Server]:

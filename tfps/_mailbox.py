@@ -1,6 +1,6 @@
-"""Messages for a task, and its notice to others, kept on the task's own server.
+"""Messages for a task, and its notices to others, kept on its own server.
 
-A server's resources are common to all its clients, so a queue and a string
+A server's resources are common to all its clients, so a queue and some strings
 under agreed names need no further port or process. They are reached through
 sessions that involve no other task and leave every eager context alone.
 """
@@ -10,7 +10,10 @@ import tensorflow as tf
 from tfps import cluster as cluster_lib
 
 _QUEUE_NAME = 'tfps_mailbox'
-_NOTICE_NAME = 'tfps_notice'
+
+# What a task may post: which cluster it is in, and whom else it serves.
+CLUSTER = 'tfps_notice'
+GUESTS = 'tfps_guests'
 
 
 class Mailbox:
@@ -50,12 +53,9 @@ class Mailbox:
     )
     self._put = queue.enqueue(self._text)
     self._take = queue.dequeue_many(queue.size())
-    notice = tf.raw_ops.VarHandleOp(
-      dtype=tf.string, shape=[], shared_name=_NOTICE_NAME
-    )
-    self._post = tf.raw_ops.AssignVariableOp(resource=notice, value=self._text)
-    self._posted = tf.raw_ops.VarIsInitializedOp(resource=notice)
-    self._read = tf.raw_ops.ReadVariableOp(resource=notice, dtype=tf.string)
+    self._boards = {
+      name: _Board(name, self._text) for name in (CLUSTER, GUESTS)
+    }
 
   def put(self, message: str) -> None:
     """Adds a message."""
@@ -65,15 +65,16 @@ class Mailbox:
     """Removes and returns the messages that are there, oldest first."""
     return [message.decode() for message in self._session.run(self._take)]
 
-  def post(self, notice: str) -> None:
+  def post(self, notice: str, about: str = CLUSTER) -> None:
     """Replaces the task's notice."""
-    self._session.run(self._post, {self._text: notice})
+    self._session.run(self._boards[about].post, {self._text: notice})
 
-  def read(self) -> str | None:
+  def read(self, about: str = CLUSTER) -> str | None:
     """The task's notice, if it has posted one."""
-    if not self._session.run(self._posted):
+    board = self._boards[about]
+    if not self._session.run(board.is_used):
       return None
-    notice: bytes = self._session.run(self._read)
+    notice: bytes = self._session.run(board.read)
     return notice.decode()
 
   def close(self) -> None:
@@ -85,3 +86,33 @@ class Mailbox:
 
   def __exit__(self, *exc_info: object) -> None:
     self.close()
+
+
+def take_own(device: str) -> list[str]:
+  """As `Mailbox.take`, within the process that has the server.
+
+  A session with one's own server can crash it when it is closed.
+
+  Args:
+    device: a CPU of this process, in the cluster.
+  """
+  with tf.device(device):
+    queue = tf.raw_ops.FIFOQueueV2(
+      component_types=[tf.string], shapes=[()], shared_name=_QUEUE_NAME
+    )
+    (messages,) = tf.raw_ops.QueueDequeueManyV2(
+      handle=queue,
+      n=tf.raw_ops.QueueSizeV2(handle=queue),
+      component_types=[tf.string],
+    )
+  return [message.decode() for message in messages.numpy()]
+
+
+class _Board:
+  """The operations on a string of the server's."""
+
+  def __init__(self, name: str, text: tf.Tensor) -> None:
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
+    self.post = tf.raw_ops.AssignVariableOp(resource=handle, value=text)
+    self.is_used = tf.raw_ops.VarIsInitializedOp(resource=handle)
+    self.read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)

@@ -1,5 +1,6 @@
 """How a strategy's variables come to be on the ps, and are updated there."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,9 +24,11 @@ class Extended(compat.Extended):
 
   Attributes:
     ledger: chooses the ps of each variable; to be set before the first.
+    notice: gets each variable that has been made on the ps.
   """
 
   ledger: _ledger.Ledger
+  notice: Callable[[Any], object] = staticmethod(lambda variable: None)
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
     _take_part_in_keras()
@@ -37,6 +40,11 @@ class Extended(compat.Extended):
       return self._create_local(next_creator, **kwargs)
     if kwargs.get('per_worker_variable'):
       return super()._create_variable(next_creator, **kwargs)
+    variable = self._create_on_ps(next_creator, **kwargs)
+    self.notice(variable)
+    return variable
+
+  def _create_on_ps(self, next_creator: Any, **kwargs: Any) -> Any:
     owner = kwargs.get('colocate_with')
     if owner is None:
       return self._create_placed(next_creator, **kwargs)

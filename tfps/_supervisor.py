@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from tfps import _forks
 from tfps import _groups
+from tfps import _lookout
 from tfps import _processes
 from tfps import _task_output
 from tfps import cluster as cluster_lib
@@ -39,6 +40,8 @@ class Command:
     env: the whole environment.
     serves: whether it may be stopped once all tasks that do not serve are done.
     preload: modules with which it is forked, if there are any.
+    address: where it answers, to be killed when it no longer does; '' if it
+      is not to be asked.
   """
 
   task: cluster_lib.Task
@@ -46,6 +49,7 @@ class Command:
   env: Mapping[str, str]
   serves: bool = False
   preload: tuple[str, ...] = ()
+  address: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,8 @@ class _End:
 
 
 _Process: TypeAlias = subprocess.Popen[bytes] | _forks.Forked
-_Event: TypeAlias = Command | signal.Signals  # a task has ended, or a signal
+# A task has ended, a task has fallen silent, or a signal.
+_Event: TypeAlias = Command | cluster_lib.Task | signal.Signals
 
 
 class Supervisor:
@@ -70,6 +75,8 @@ class Supervisor:
       others are done, and all after SIGTERM.
     max_restarts: how many tasks, in all, are started again after they ended
       with a status of 128 or more, which says that a retry may help.
+    silent_secs: after how long to kill a task that has answered and no longer
+      does.
   """
 
   def __init__(
@@ -79,11 +86,13 @@ class Supervisor:
     *,
     grace_secs: float = 10.0,
     max_restarts: int = 0,
+    silent_secs: float = 10.0,
   ) -> None:
     self._commands = tuple(commands)
     self._output = output
     self._grace_secs = grace_secs
     self._restarts_left = max_restarts
+    self._silent_secs = silent_secs
     self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     self._running: dict[Command, _Process] = {}
     self._status: int | None = None  # of the whole, once the end is decided
@@ -97,8 +106,9 @@ class Supervisor:
 
     Raises:
       ImportError: of the modules that were to be preloaded.
+      errors.DeadlineError: their import took too long.
     """
-    with _into(self._events), _groups.Groups() as groups:
+    with _into(self._events), _groups.Groups() as groups, self._lookout():
       self._groups = groups
       for command in self._commands:
         self._start(command)
@@ -106,6 +116,12 @@ class Supervisor:
         self._react(self._next_event())
     self._explain()
     return self._status or 0
+
+  def _lookout(self) -> _lookout.Lookout:
+    addresses = {c.task: c.address for c in self._commands if c.address}
+    return _lookout.Lookout(
+      addresses, silent_secs=self._silent_secs, report=self._events.put
+    )
 
   def _start(self, command: Command) -> None:
     reader, writer = os.pipe()
@@ -157,6 +173,8 @@ class Supervisor:
       self._on_deadline()
     elif isinstance(event, signal.Signals):
       self._on_signal(event)
+    elif isinstance(event, cluster_lib.Task):
+      self._on_silence(event)
     else:
       end = self._reap(event)
       if self._status is None:  # else it was told to end
@@ -192,6 +210,15 @@ class Supervisor:
       self._stop(128 + number, f'Stopping all tasks on {number.name}.')
     elif number != signal.SIGPIPE:  # which comes once for each line lost
       self._kill(f'Killing {self._names()} on another {number.name}.')
+
+  def _on_silence(self, task: cluster_lib.Task) -> None:
+    for command, process in self._running.items():
+      if command.task == task and self._status is None:
+        self._output.say(
+          f'{task} has not answered for {self._silent_secs:g} seconds. '
+          'Killing it.'
+        )
+        _groups.kill_group(process.pid, signal.SIGKILL)
 
   def _on_deadline(self) -> None:
     if self._status is None:

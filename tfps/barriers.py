@@ -1,7 +1,9 @@
 """Places in a program where every worker waits for all the others."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import time
+from typing import Any
 
 import tensorflow as tf
 
@@ -24,6 +26,7 @@ class Barriers:
     shared: makes the counts.
     tasks: all who come.
     own: this process' task, one of them.
+    notice: gets each variable that was made.
   """
 
   def __init__(
@@ -31,8 +34,10 @@ class Barriers:
     shared: shared_variables.SharedVariables,
     tasks: Sequence[cluster_lib.Task],
     own: cluster_lib.Task,
+    notice: Callable[[Any], object],
   ) -> None:
     self._shared = shared
+    self._notice = notice
     self._tasks = tuple(tasks)
     self._own = self._tasks.index(own)
     self._counts: dict[str, shared_variables.SharedVariable] = {}
@@ -56,7 +61,10 @@ class Barriers:
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """See `BetweenGraphStrategy.wait_for_chief`."""
     with tf.device(_DEVICE), tf.name_scope('tfps/chief/'):
-      self._shared.make_within(timeout_secs, name=name, initial_value=True)
+      made = self._shared.make_within(
+        timeout_secs, name=name, initial_value=True
+      )
+    self._notice(made)
 
   def _find_or_make(
     self, name: str, timeout_secs: float | None
@@ -69,6 +77,7 @@ class Barriers:
           initial_value=tf.zeros([len(self._tasks)], tf.int64),
           trainable=False,
         )
+      self._notice(self._counts[name])
     return self._counts[name]
 
   def _missing(self, counts: shared_variables.SharedVariable, turn: int) -> str:

@@ -16,9 +16,13 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps import _client
+from tfps import _farewells
+from tfps import _housing
 from tfps import _ledger
 from tfps import _local_servers
 from tfps import _placing
@@ -29,19 +33,22 @@ from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
-from tfps import probe
 from tfps import replica_loop
-from tfps import server as server_lib
 from tfps import sharded
 from tfps import shared_variables
 from tfps import training_loop
 from tfps import worker_input
 from tfps._compat import keras as keras_compat
 from tfps._compat import strategy as compat
+from tfps.recovery import config as recovery_config
+from tfps.recovery import preemption
+from tfps.recovery import shared_guard
 from tfps.updates import policies
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
+
+_Result = TypeVar('_Result')
 
 
 class BetweenGraphStrategy(tf.distribute.Strategy):
@@ -67,6 +74,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     wire: how values travel between ps and workers; see `tfps.Wire`.
     updates: when gradients become updates; see `tfps.updates`. By default after
       each step.
+    recovery: has training survive the loss of a ps; see `tfps.Recovery`. The
+      same in all workers, of whom the chief alone uses the directory.
     connect_timeout_secs: how long to wait for the ps to answer, and for the
       chief to make a variable.
 
@@ -75,6 +84,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     errors.ClusterMismatchError: a ps holds another idea of the cluster.
     errors.ServerStartError: this task's port is taken.
     errors.DeadlineError: the chief has not begun in time.
+    errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the task is no chief or worker.
   """
 
@@ -93,13 +103,21 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
     updates: policies.Policy | None = None,
+    recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._local: _local_servers.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
-    self.task = _trainer(self._cluster)
+    self.task = _client.trainer(self._cluster)
     self.is_chief = self.task == presence_lib.chief_of(self._cluster)
-    self._presence = _connect(self._cluster, self.task, connect_timeout_secs)
+    housing = _housing.Housing(self._cluster)
+    self._presence = _client.connect(
+      self._cluster,
+      self.task,
+      housing,
+      connect_timeout_secs,
+      listens=recovery is not None and self.is_chief,
+    )
     policy = placement or placement_lib.ByteBalanced()
     extended = _Extended(self, self._cluster.resolver(), variable_partitioner)
     extended.is_chief = self.is_chief
@@ -109,6 +127,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       timeout_secs=connect_timeout_secs,
       chief=str(presence_lib.chief_of(self._cluster)),
     )
+    self.guard: shared_guard.SharedGuard | None = None
+    if recovery is not None:
+      self._survive(recovery, housing, extended)
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
@@ -119,7 +140,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         0, dtype=tf.int64, trainable=False, name='global_step'
       )
     self._barriers = barriers.Barriers(
-      extended.shared, self._trainers(), self.task
+      extended.shared, self._trainers(), self.task, extended.notice
     )
 
   @property
@@ -238,15 +259,57 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """The bytes that this worker has pulled from each ps, and pushed to it."""
     return self.transfers.report()
 
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    """The function's result, whatever ps is lost meanwhile.
+
+    With a `Recovery`, the function is called again once a lost ps is back. A
+    loop of one's own does a step, or several, in it:
+    `loss = strategy.surviving(lambda: step(batch))`. `train` and Keras' `fit`
+    do so by themselves.
+
+    Raises:
+      errors.DeadlineError: names who has not come back in time.
+    """
+    return self.guard.surviving(function) if self.guard else function()
+
   def close(self) -> None:
     """Tells the ps that this worker is done; twice is harmless.
 
     So does the end of a program that has not failed. The ps that `tfps.serve`
     runs exit once the chief is done and no other worker lives.
     """
+    if self.guard is not None:
+      self._farewells.stop()
+      self._preemption.stop()
+      self.guard.stop()
     self._presence.stop()
     if self._local is not None:
       self._local.stop()
+
+  def _survive(
+    self,
+    recovery: recovery_config.Recovery,
+    housing: _housing.Housing,
+    extended: Any,
+  ) -> None:
+    guard = shared_guard.SharedGuard(
+      recovery,
+      housing=housing,
+      is_chief=self.is_chief,
+      shared=extended.shared,
+      device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
+      greet=self._presence.start,
+    )
+    extended.notice = guard.add
+    self.guard = guard
+
+    def leave() -> None:
+      guard.save_for_good()
+      if not self.is_chief:  # whose end would be that of training
+        self._presence.stop()
+
+    self._preemption = preemption.Preemption(leave)
+    self._farewells = _farewells.Listener(self.task, guard.do_without)
 
   def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
     if cluster.jobs:
@@ -338,52 +401,3 @@ class _Extended(_placing.Extended):
   @property
   def should_save_summary(self) -> bool:
     return self.is_chief
-
-
-def _trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
-  task = cluster.task
-  if task is None or task not in cluster.tasks() or task.job == 'ps':
-    raise ValueError(
-      f'{cluster.source}: BetweenGraphStrategy is for chief and workers that '
-      f'are in the cluster, and this process is {task or "no task"}. Call '
-      'tfps.serve in ps tasks.'
-    )
-  return task
-
-
-def _connect(
-  cluster: cluster_lib.Cluster, task: cluster_lib.Task, timeout_secs: float
-) -> presence_lib.Presence:
-  """Makes this process a client of the ps, and starts its own server."""
-  servers = cluster.tasks('ps')
-  probe.wait_until_alive(cluster, servers, timeout_secs=timeout_secs)
-  elsewhere = [
-    ps for ps in servers if not _local_servers.is_here(cluster.address(ps))
-  ]
-  spec = cluster.spec()
-  if elsewhere:
-    server_lib.wait_for_port(task, cluster.address(task))
-    spec = _ps_and_self(cluster, task)
-  tf.config.experimental_connect_to_cluster(
-    spec, job_name=task.job, task_index=task.index, protocol='grpc'
-  )
-  presence = presence_lib.Presence(
-    cluster,
-    task,
-    compat.own_address(task.job),
-    chief=task == presence_lib.chief_of(cluster),
-    servers=elsewhere,
-  )
-  presence.start()
-  return presence
-
-
-def _ps_and_self(
-  cluster: cluster_lib.Cluster, task: cluster_lib.Task
-) -> tf.train.ClusterSpec:
-  # Without the other workers, which this one neither needs nor waits for.
-  jobs = {
-    'ps': dict(cluster.jobs['ps']),
-    task.job: {task.index: cluster.address(task)},
-  }
-  return tf.train.ClusterSpec(jobs)

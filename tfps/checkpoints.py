@@ -152,7 +152,7 @@ def _restore(checkpoint: Any, path: str, options: Any) -> None:
     ValueError,
   ) as error:
     raise errors.CheckpointError(
-      f'{path} cannot be restored: {_first_line(error)} '
+      f'{path} cannot be restored: {errors.first_line(error)} '
       f'{_remedy(pathlib.Path(path).parent)}'
     ) from error
 
@@ -171,7 +171,3 @@ def _remedy(directory: pathlib.Path) -> str:
     f'Name a sound one as model_checkpoint_path in {_state_file(directory)}, '
     'or train in another directory to begin afresh.'
   )
-
-
-def _first_line(error: Exception) -> str:
-  return str(error).strip().splitlines()[0]

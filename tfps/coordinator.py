@@ -17,19 +17,22 @@ import os
 import time
 import types
 from typing import Any
+from typing import TypeVar
 
 from absl import logging
 import tensorflow as tf
 
 from tfps import _deadline
 from tfps import checkpoints
-from tfps import cluster as cluster_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import training_loop
 from tfps import watch
 from tfps._compat import coordinator as compat
+from tfps.recovery import guard as guard_lib
 from tfps.wire import transfers
+
+_Result = TypeVar('_Result')
 
 _CLOSE_SECS = 10.0
 _GLANCE_SECS = 1.0
@@ -66,8 +69,9 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
   ) -> None:
     if not hasattr(self, 'watch'):
       super().__init__(strategy)
-      self.watch = _watch(strategy, self._cluster)
-      compat.take_over(self._cluster, self.watch.all_answer)
+      self.watch = watch.of_workers(strategy, self._cluster)
+      compat.take_over(self._cluster, self.watch.incarnations)
+      self._guard = self._start_guard()
       self.timeout_secs: float | None = None
       self._closed = False
       self._global_step: tf.Variable | None = None
@@ -204,6 +208,20 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       finally:
         compat.being_scheduled(self.strategy, value=False)
 
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    """The function's result, whatever ps is lost meanwhile.
+
+    Where the strategy was given a `Recovery`, the function is called again
+    once a lost ps is back. It is for what this process itself does on a ps;
+    executions that are scheduled, and variables that are read or assigned,
+    survive by themselves.
+
+    Raises:
+      errors.CheckpointError: not all variables had been saved.
+      errors.DeadlineError: names the ps that has not come back.
+    """
+    return self._guard.surviving(function) if self._guard else function()
+
   def cancel(self) -> None:
     """Cancels what is queued; what workers execute already runs to its end."""
     self._queue.cancel_queued()
@@ -311,6 +329,13 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     start, step, secs = loop.run(step_fn, dataset_fn)
     return training_loop.TrainResult(step, step - start, log.metrics, secs)
 
+  def _start_guard(self) -> guard_lib.Guard | None:
+    """Has a lost ps repaired, if the strategy keeps what that takes."""
+    guard: guard_lib.Guard | None = getattr(self.strategy, 'guard', None)
+    if guard is not None:
+      guard.start(self._cluster.failure_handler, self.watch)
+    return guard
+
   @property
   def _queue(self) -> compat.Queue:
     queue: compat.Queue = self._cluster.closure_queue
@@ -375,25 +400,11 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       return
     self._closed = True
     compat.forget(self.strategy)
+    if self._guard is not None:
+      self._guard.stop()
     left = compat.stop(self._cluster, _deadline.after(_CLOSE_SECS))
     if left:
       logging.warning('Threads still wait for their tasks: %s.', left)
-
-
-def _watch(strategy: Any, cluster: Any) -> watch.Watch:
-  addresses = {
-    cluster_lib.Task(job, index): address
-    for job, tasks in compat.jobs(strategy).items()
-    for index, address in tasks.items()
-  }
-
-  def in_flight() -> dict[cluster_lib.Task, float]:
-    return {
-      cluster_lib.Task('worker', index): since
-      for index, since in compat.busy_since(cluster).items()
-    }
-
-  return watch.Watch(addresses, in_flight)
 
 
 def _is_untraced(fn: Any) -> bool:

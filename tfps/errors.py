@@ -1,5 +1,7 @@
 """The errors that a caller can react to; bad input raises `ValueError`."""
 
+from collections.abc import Iterable
+
 
 class Error(Exception):
   """Base of every error of this package."""
@@ -23,3 +25,16 @@ class ClusterMismatchError(Error):
 
 class CheckpointError(Error):
   """A checkpoint is damaged, or does not fit what is to be restored."""
+
+
+def not_back(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
+  """The error that names tasks that were lost and have not been restarted."""
+  return DeadlineError(
+    f'After {timeout_secs:g} seconds, {", ".join(tasks)} has not come back. '
+    'Start it again, at the same address.'
+  )
+
+
+def first_line(error: BaseException) -> str:
+  """What an error says, without the stacks that TensorFlow adds to it."""
+  return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -10,17 +10,18 @@ does not import TensorFlow.
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
-import importlib.util
 import os
 import pathlib
 import shlex
 import sys
 import time
 
+from tfps import _forks
 from tfps import _ports
 from tfps import _supervisor
 from tfps import _task_output
 from tfps import cluster as cluster_lib
+from tfps import errors
 
 _EPILOG = """\
 Options stand before the program; all that follows it is the program's own.
@@ -84,6 +85,7 @@ def _supervise(
       {**os.environ, **env, 'TF_CONFIG': cluster.with_task(task).tf_config()},
       serves=task.job in servers,
       preload=options.preload,
+      address=cluster.address(task) if options.silent_secs else '',
     )
     for task in cluster.tasks()
   ]
@@ -94,10 +96,11 @@ def _supervise(
     output,
     grace_secs=options.grace_secs,
     max_restarts=options.max_restarts,
+    silent_secs=options.silent_secs,
   )
   try:
     return supervisor.run()
-  except ImportError as error:
+  except (ImportError, errors.DeadlineError) as error:
     output.say(f'--preload: {error}')
     return 1
 
@@ -197,6 +200,14 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     'more, which says that a retry may help',
   )
   parser.add_argument(
+    '--silent_secs',
+    type=_seconds,
+    default=10.0,
+    metavar='SECS',
+    help='after how long to kill a task whose server has answered and no '
+    'longer does, as when it is frozen; 0 for never (default: 10)',
+  )
+  parser.add_argument(
     '--grace_secs',
     type=_seconds,
     default=10.0,
@@ -225,11 +236,10 @@ def _positive(text: str) -> int:
 
 
 def _modules(text: str) -> tuple[str, ...]:
-  names = tuple(filter(None, text.split(',')))
-  for name in names:
-    if importlib.util.find_spec(name.partition('.')[0]) is None:
-      raise argparse.ArgumentTypeError(f'there is no module {name!r}')
-  return names
+  try:
+    return _forks.check_preload(list(filter(None, text.split(','))))
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seconds(text: str) -> float:

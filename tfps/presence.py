@@ -2,12 +2,17 @@
 
 A client is a process that computes with other tasks' servers: the chief in
 coordinator mode, every worker in between-graph mode and in classic sessions.
-It says hello when it begins and done at its orderly end; what it never says,
-because it died, servers find out by probing it.
+It says hello before it connects and done at its orderly end; what it never
+says, because it died, servers find out by probing it.
+
+A server that has nobody left posts that it is about to end, and then looks for
+hellos once more; a client says hello, and then looks for that. So either the
+server has heard the client and stays, or the client knows that it does not.
 """
 
 import atexit
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 import concurrent.futures
 import dataclasses
@@ -19,6 +24,7 @@ import time
 from absl import logging
 
 from tfps import _agreement
+from tfps import _deadline
 from tfps import _mailbox
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -28,6 +34,9 @@ _HELLO_SECS = 20.0
 _DONE_SECS = 5.0
 _PROBE_SECS = 1.0
 _NOTICE_SECS = 0.2
+_POLL_SECS = 0.1
+
+ENDING = 'ending'  # the notice of a server that is about to end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +48,14 @@ class Message:
     address: where the client's own server answers probes, as 'host:port'.
     chief: whether the end of training is the client's to announce.
     done: whether it says done; otherwise it says hello.
+    listens: whether it hears that a server is told to end.
   """
 
   task: cluster_lib.Task
   address: str
   chief: bool
   done: bool = False
+  listens: bool = False
 
   def to_json(self) -> str:
     return json.dumps(dataclasses.asdict(self))
@@ -74,6 +85,7 @@ class Presence:
     address: where this process' own TensorFlow server answers.
     chief: whether servers may end once this process is done.
     servers: the tasks to tell.
+    listens: whether servers that are told to end are to ask this process.
   """
 
   def __init__(
@@ -84,30 +96,41 @@ class Presence:
     *,
     chief: bool,
     servers: Sequence[cluster_lib.Task],
+    listens: bool = False,
   ) -> None:
     self._cluster = cluster.with_task(task)
-    self._hello = Message(task, address, chief)
+    self._hello = Message(task, address, chief, listens=listens)
     self._servers = tuple(servers)
     self._started = False
 
-  def start(self) -> None:
+  def start(self, without: Collection[cluster_lib.Task] = ()) -> None:
     """Says hello; again, for example after a server's restart, is harmless.
 
+    To be called before this process connects to the servers: one that is about
+    to end would not answer, and TensorFlow would wait for it without limit.
+
+    Args:
+      without: servers to pass over, as their own process is gone.
+
     Raises:
-      errors.UnreachableError: names the servers that did not answer.
+      errors.UnreachableError: names the servers that did not answer, or are
+        about to end.
       errors.ClusterMismatchError: a server holds another idea of the cluster.
     """
-    failures = _for_each(self._servers, self._greet, timeout_secs=_HELLO_SECS)
-    for error in failures.values():
-      if isinstance(error, errors.ClusterMismatchError):
-        raise error
+    self.expect(without)
+    if self._servers and not self._started:
+      atexit.register(self._at_exit)
+    self._started = True
+
+  def expect(self, without: Collection[cluster_lib.Task] = ()) -> None:
+    """As `start`, of a process that is still to come, or to come back."""
+    servers = [server for server in self._servers if server not in without]
+    self._agree(servers)
+    failures = _for_each(servers, self._greet, timeout_secs=_HELLO_SECS)
     if failures:
       raise errors.UnreachableError(
         f'{self._hello.task} could not say hello: {_say(failures)}.'
       ) from next(iter(failures.values()))
-    if self._servers and not self._started:
-      atexit.register(self._at_exit)
-    self._started = True
 
   def stop(self) -> None:
     """Says done, within seconds; servers that cannot hear it are logged."""
@@ -121,30 +144,40 @@ class Presence:
           _say(failures),
         )
 
-  def _greet(self, server: cluster_lib.Task) -> None:
-    with self._mailbox(server, timeout_secs=_HELLO_SECS) as mailbox:
+  def _agree(self, servers: Sequence[cluster_lib.Task]) -> None:
+    """Makes sure that servers are ready and mean the same cluster.
+
+    One that runs `tfps.serve` is ready for several clients at once when it has
+    posted what it knows of the cluster. Who posts nothing is taken as it is.
+    """
+    failures = _for_each(servers, self._compare, timeout_secs=_HELLO_SECS)
+    for error in failures.values():
+      if isinstance(error, errors.ClusterMismatchError):
+        raise error
+    if failures:
+      raise errors.UnreachableError(
+        f'{self._hello.task} could not ask for the cluster: {_say(failures)}.'
+      ) from next(iter(failures.values()))
+
+  def _compare(self, server: cluster_lib.Task) -> None:
+    with _mailbox_of(self._cluster, server, _HELLO_SECS) as mailbox:
       notice = mailbox.read()
       if notice is None:  # it may be about to post one, or be a plain server
         time.sleep(_NOTICE_SECS)
         notice = mailbox.read()
-      if notice is not None:
-        theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
-        _agreement.check(self._cluster, theirs)
+    if notice not in (None, ENDING):
+      theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
+      _agreement.check(self._cluster, theirs)
+
+  def _greet(self, server: cluster_lib.Task) -> None:
+    with _mailbox_of(self._cluster, server, _HELLO_SECS) as mailbox:
       mailbox.put(self._hello.to_json())
+      _check_stays(server, mailbox)
 
   def _leave(self, server: cluster_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)
-    with self._mailbox(server, timeout_secs=_DONE_SECS) as mailbox:
+    with _mailbox_of(self._cluster, server, _DONE_SECS) as mailbox:
       mailbox.put(done.to_json())
-
-  def _mailbox(
-    self, server: cluster_lib.Task, *, timeout_secs: float
-  ) -> _mailbox.Mailbox:
-    address = self._cluster.address(server)
-    status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
-    if status.state is not probe.State.ALIVE:
-      raise errors.UnreachableError(str(status))
-    return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
   def _forget(self) -> None:
     self._started = False
@@ -175,6 +208,25 @@ def chief_of(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
   chief = cluster_lib.Task('chief', 0)
   has_chief = not cluster.jobs or chief in cluster.tasks()
   return chief if has_chief else cluster_lib.Task('worker', 0)
+
+
+def _check_stays(server: cluster_lib.Task, mailbox: _mailbox.Mailbox) -> None:
+  """Raises UnreachableError if a server ends although it was said hello to."""
+  deadline = _deadline.after(_PROBE_SECS)
+  while mailbox.read() == ENDING:
+    if _deadline.is_over(deadline):
+      raise errors.UnreachableError(f'{server} ends: its training is done.')
+    time.sleep(_POLL_SECS)
+
+
+def _mailbox_of(
+  cluster: cluster_lib.Cluster, server: cluster_lib.Task, timeout_secs: float
+) -> _mailbox.Mailbox:
+  address = cluster.address(server)
+  status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
+  if status.state is not probe.State.ALIVE:
+    raise errors.UnreachableError(str(status))
+  return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
 
 def _program_failed() -> bool:

@@ -9,6 +9,8 @@ other tasks probes them first:
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+import concurrent.futures
 import dataclasses
 import enum
 import re
@@ -28,6 +30,7 @@ _CHANNEL_OPTIONS = (
   # that would fail the next probe of a task that has come up meanwhile.
   ('grpc.use_local_subchannel_pool', 1),
 )
+_MAX_PROBES_AT_ONCE = 32
 _DEVICE_NAME = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)/')
 
 
@@ -83,6 +86,27 @@ def probe(
   return Status(task, address, State.ALIVE, incarnation, 'is alive')
 
 
+def is_alive(
+  task: cluster_lib.Task, address: str, *, timeout_secs: float = 2.0
+) -> bool:
+  """Whether the server at an address answers as that task."""
+  status = probe(task, address, timeout_secs=timeout_secs)
+  return status.state is State.ALIVE
+
+
+def probe_all(
+  addresses: Mapping[cluster_lib.Task, str], *, timeout_secs: float = 2.0
+) -> list[Status]:
+  """Asks the servers of many tasks at once, in the order of the tasks."""
+  number = max(1, min(_MAX_PROBES_AT_ONCE, len(addresses)))
+  with concurrent.futures.ThreadPoolExecutor(number, 'tfps-probe') as pool:
+    asked = [
+      pool.submit(probe, task, address, timeout_secs=timeout_secs)
+      for task, address in addresses.items()
+    ]
+    return [future.result() for future in asked]
+
+
 def wait_until_alive(
   cluster: cluster_lib.Cluster,
   tasks: Iterable[cluster_lib.Task],
@@ -108,7 +132,7 @@ def wait_until_alive(
     if not silent:
       return
     if time.monotonic() + pause > deadline:
-      raise errors.UnreachableError(_complaint(silent, timeout_secs))
+      raise errors.UnreachableError(complaint(silent, timeout_secs))
     waiting = [status.task for status in silent]
     time.sleep(pause)
     pause = min(2 * pause, 1.0)
@@ -121,7 +145,8 @@ def _probe_by(
   return probe(task, cluster.address(task), timeout_secs=left)
 
 
-def _complaint(silent: list[Status], timeout_secs: float) -> str:
+def complaint(silent: Iterable[Status], timeout_secs: float) -> str:
+  """What to say of tasks that have not answered in time."""
   found = '; '.join(str(status) for status in silent)
   return (
     f'After {timeout_secs:g} seconds: {found}. '

@@ -1,13 +1,12 @@
 """Trains in one of the workers that share variables, each at its own pace."""
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import time
 from typing import Any
 from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -19,6 +18,8 @@ from tfps import worker_input
 
 if TYPE_CHECKING:
   from tfps import between_graph
+
+_Result = TypeVar('_Result')
 
 
 class ReplicaLoop:
@@ -42,6 +43,7 @@ class ReplicaLoop:
     clock: Callable[[], float] = time.monotonic,
   ) -> None:
     self._strategy = strategy
+    self._surviving = strategy.surviving
     self._plan = plan
     self._hooks = hooks
     self._clock = clock
@@ -60,16 +62,16 @@ class ReplicaLoop:
     """Trains to the last step; returns the first, the last and the seconds."""
     start = self._begin()
     dataset = dataset_fn(self._strategy.input_context())
-    iterator = iter(dataset)
+    batches = _Endless(dataset, self._strategy)
     step = start
     while step < self._plan.steps:
       size = self._size(step)
       if size not in self._executions:
         self._executions[size] = self._trace(step_fn, dataset, size)
-      step = self._execute(self._executions[size], iterator)
+      step = self._execute(self._executions[size], batches)
       if self._checkpoints.is_due(step, self._secs()):
-        self._checkpoints.save(step, self._secs())
-    self._checkpoints.save(step, self._secs())
+        self._save(step)
+    self._save(step)
     self._tell('end', step)
     return start, step, self._secs()
 
@@ -101,11 +103,11 @@ class ReplicaLoop:
         max_unroll=self._plan.max_unroll,
       )
 
-  def _execute(self, to_do: execution.Execution, iterator: Any) -> int:
+  def _execute(self, to_do: execution.Execution, batches: '_Endless') -> int:
     """Does some steps; the global step after them."""
-    with _explaining_the_end():
-      result = to_do.function(iterator)
-    vector = result.numpy()
+    vector = batches.consumed_by(
+      lambda iterator: self._surviving(lambda: to_do.function(iterator).numpy())
+    )
     metrics = to_do.metrics(vector)
     self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
     step = self._global_step()
@@ -113,6 +115,9 @@ class ReplicaLoop:
     self._plan.check(metrics, step)
     self._tell('step', step, metrics)
     return step
+
+  def _save(self, step: int) -> None:
+    self._surviving(lambda: self._checkpoints.save(step, self._secs()))
 
   def _tell(
     self, moment: str, step: int, metrics: Mapping[str, float] | None = None
@@ -129,15 +134,48 @@ class ReplicaLoop:
       hook(progress)
 
   def _global_step(self) -> int:
-    return int(self._strategy.global_step.numpy())
+    return self._surviving(lambda: int(self._strategy.global_step.numpy()))
 
   def _secs(self) -> float:
     return self._clock() - self._started_at
 
 
-@contextlib.contextmanager
-def _explaining_the_end() -> Iterator[None]:
-  try:
-    yield
-  except tf.errors.OutOfRangeError as error:
-    raise ValueError('dataset_fn: the dataset ran out; repeat() it.') from error
+class _Endless:
+  """Batches from a dataset that must not run out.
+
+  Of an execution that the loss of a ps has cut short, TensorFlow's iterator may
+  be left at its end.
+  """
+
+  def __init__(
+    self,
+    dataset: tf.data.Dataset,
+    strategy: 'between_graph.BetweenGraphStrategy',
+  ) -> None:
+    self._dataset = dataset
+    self._strategy = strategy
+    self._begin()
+
+  def consumed_by(self, execute: Callable[[Any], _Result]) -> _Result:
+    """The result of the function, which is given the iterator.
+
+    Raises:
+      ValueError: the dataset ran out.
+    """
+    try:
+      return execute(self._iterator)
+    except tf.errors.OutOfRangeError as error:
+      if self._num_interruptions() == self._begun_after:
+        raise ValueError(
+          'dataset_fn: the dataset ran out; repeat() it.'
+        ) from error
+    self._begin()
+    return self.consumed_by(execute)
+
+  def _begin(self) -> None:
+    self._begun_after = self._num_interruptions()
+    self._iterator = iter(self._dataset)
+
+  def _num_interruptions(self) -> int:
+    guard = self._strategy.guard
+    return guard.num_interruptions if guard else 0

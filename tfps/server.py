@@ -10,16 +10,14 @@ A task that has nothing else to do needs no program: `python -m tfps.server`
 takes the same flags and environment as `tfps.resolve_cluster`.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
-import concurrent.futures
 import contextlib
-import dataclasses
 import errno
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import types
@@ -28,6 +26,7 @@ from typing import NoReturn
 
 from absl import app
 from absl import logging
+import grpc
 
 from tfps._compat import lazy_keras
 
@@ -39,18 +38,21 @@ if __name__ == '__main__':
 import tensorflow as tf
 
 from tfps import _attendance
-from tfps import _mailbox
+from tfps import _grpc_options
+from tfps import _guests
+from tfps import _leaving
+from tfps import _service
 from tfps import cluster as cluster_lib
 from tfps import discovery
 from tfps import errors
 from tfps import presence
 from tfps import probe
+from tfps._compat import eager_contexts
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
 
-_CHIEF = cluster_lib.Task('chief', 0)
 _PORT_RETRY_SECS = 3.0  # a port that was just released may take a moment
-_LISTEN_SECS = 0.25
+_FIRST_SECS = 20.0  # for the server's answer to its own process
 _SPARE_THREADS = 28  # with fewer threads than workers, servers deadlock
 
 
@@ -77,19 +79,36 @@ class Server:
     self, cluster: cluster_lib.Cluster, *, config: Any = None
   ) -> None:
     self.task = _own_task(cluster)
+    self.config = config or default_config(cluster.num_workers)
     self._cluster = cluster
     address = cluster.address(self.task)
     wait_for_port(self.task, address)
+    _grpc_options.set_default()
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),
         job_name=self.task.job,
         task_index=self.task.index,
-        config=config or default_config(cluster.num_workers),
+        config=self.config,
       )
     except tf.errors.OpError as error:
       raise errors.ServerStartError(
         f'{self.task} could not start its server at {address}: {error.message}'
+      ) from error
+    self._prepare_for_clients()
+
+  def _prepare_for_clients(self) -> None:
+    try:
+      eager_contexts.open_first(
+        self.address,
+        job=self.task.job,
+        index=self.task.index,
+        timeout_secs=_FIRST_SECS,
+      )
+    except grpc.RpcError as error:
+      raise errors.ServerStartError(
+        f'{self.task} started its server at {self.address}, which does not '
+        f'answer this process: {error.code().name}, {error.details()}'
       ) from error
 
   @property
@@ -138,6 +157,7 @@ def serve(
   *,
   config: Any = None,
   chief_timeout_secs: float | None = 600.0,
+  grace_secs: float = 20.0,
 ) -> None:
   """Runs the server of a ps or worker task until training is done.
 
@@ -152,6 +172,8 @@ def serve(
     chief_timeout_secs: how long to stay without a living client, counted from
       the start; None: for ever. The clients are the chief, where the cluster
       has one, and whoever said hello, as this package's strategies do.
+    grace_secs: how long the chief may take on SIGTERM; a second one ends the
+      process at once.
 
   Raises:
     ValueError: the cluster's own task is not one that serves.
@@ -162,17 +184,29 @@ def serve(
       f'serve: the task is chief:0 ({cluster.source}), which runs the training '
       'program. Call serve only in ps and worker tasks.'
     )
-  with _leave_on_signals(), Server(cluster, config=config) as server:
-    if _attend(server, cluster, chief_timeout_secs) is _ABANDONED:
-      _say(
+  with (
+    _leaving_on_signals() as signals,
+    Server(cluster, config=config) as server,
+  ):
+    service = _service.Service(
+      server.task,
+      server.address,
+      cluster,
+      _guests.Guests(lambda task: _start_guest(task, server)),
+      timeout_secs=chief_timeout_secs,
+      grace_secs=grace_secs,
+    )
+    signals.politely = service.ask_to_leave
+    verdict = service.run()
+    if verdict is _attendance.Verdict.ABANDONED:
+      _leaving.say(
         f'{server.task}: no client has been alive for {chief_timeout_secs:g} '
         f'seconds (chief_timeout_secs). Leaving with status {ABANDONED_STATUS}.'
       )
-      _leave(ABANDONED_STATUS)
-    _say(f'{server.task}: training is done.')
-
-
-_ABANDONED = _attendance.Verdict.ABANDONED
+      _leaving.leave(ABANDONED_STATUS)
+    if verdict is _attendance.Verdict.DISMISSED:
+      _leave_on(signal.SIGTERM)
+    _leaving.say(f'{server.task}: training is done.')
 
 
 def default_config(num_workers: int) -> Any:
@@ -222,99 +256,63 @@ def _is_taken(port: int) -> bool:
 
 
 def _by_whom(task: cluster_lib.Task, port: int) -> str:
-  status = probe.probe(task, f'localhost:{port}', timeout_secs=1.0)
-  alive = status.state is probe.State.ALIVE
+  alive = probe.is_alive(task, f'localhost:{port}', timeout_secs=1.0)
   return f' by a server that is {task}, too' if alive else ''
 
 
-def _attend(
-  server: Server,
-  cluster: cluster_lib.Cluster,
-  timeout_secs: float | None,
-) -> _attendance.Verdict:
-  """Waits for the end in this thread, so that signals reach it."""
-  verdict: concurrent.futures.Future[_attendance.Verdict]
-  verdict = concurrent.futures.Future()
-
-  def run() -> None:
-    try:
-      verdict.set_result(_listen(server, cluster, timeout_secs))
-    except Exception as error:
-      verdict.set_exception(error)
-
-  threading.Thread(target=run, name='tfps-attend', daemon=True).start()
-  return verdict.result()
+def _start_guest(task: cluster_lib.Task, host: Server) -> str:
+  """Starts a lost task's server in its host's process; returns its address."""
+  jobs = {'ps': {}, 'worker': {}, task.job: {task.index: 'localhost:0'}}
+  guest = Server(cluster_lib.Cluster(jobs, task), config=host.config)
+  port = guest.address.rpartition(':')[2]
+  address = f'{host.address.rpartition(":")[0]}:{port}'
+  _leaving.say(f'{host.task} serves {task}, too, at {address}.')
+  return address
 
 
-def _listen(
-  server: Server,
-  cluster: cluster_lib.Cluster,
-  timeout_secs: float | None,
-) -> _attendance.Verdict:
-  attendance = _attendance.Attendance(timeout_secs)
-  if _CHIEF in cluster.tasks():
-    attendance.expect(_CHIEF, cluster.address(_CHIEF))
-  address = server.address
-  with _mailbox.Mailbox(server.task, address, timeout_secs=None) as mailbox:
-    mailbox.post(_with_address(cluster, server).tf_config())
-    _say(f'{server.task} is ready at {address}.')
-    while True:
-      for message in mailbox.take():
-        attendance.hear(presence.Message.from_json(message))
-      verdict = attendance.verdict()
-      if verdict:
-        return verdict
-      time.sleep(_LISTEN_SECS)
+class _Signals:
+  """Ends the process on SIGTERM and SIGINT.
 
+  Attributes:
+    politely: called on the first SIGTERM, instead of ending at once.
+  """
 
-def _with_address(
-  cluster: cluster_lib.Cluster, server: Server
-) -> cluster_lib.Cluster:
-  """The cluster with the port that the server found, where it had port 0."""
-  job, index = server.task.job, server.task.index
-  jobs = {**cluster.jobs, job: {**cluster.jobs[job], index: server.address}}
-  return dataclasses.replace(cluster, jobs=jobs)
+  politely: Callable[[], object] | None = None
+
+  def __call__(self, number: int, frame: types.FrameType | None) -> None:
+    politely, self.politely = self.politely, None
+    if politely is not None and number == signal.SIGTERM:
+      politely()
+    else:
+      _leave_on(signal.Signals(number))
 
 
 @contextlib.contextmanager
-def _leave_on_signals() -> Iterator[None]:
+def _leaving_on_signals() -> Iterator[_Signals]:
   """Lets SIGTERM and SIGINT end the process, where handlers can be set."""
+  handler = _Signals()
   if threading.current_thread() is not threading.main_thread():
-    yield
+    yield handler
     return
   signals = (signal.SIGTERM, signal.SIGINT)
-  previous = {number: signal.signal(number, _on_signal) for number in signals}
+  previous = {number: signal.signal(number, handler) for number in signals}
   try:
-    yield
+    yield handler
   finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
+    for number, earlier in previous.items():
+      signal.signal(number, earlier)
 
 
-def _on_signal(number: int, frame: types.FrameType | None) -> None:
-  name = signal.Signals(number).name
-  _say(f'Leaving on {name} with status {128 + number}.')
-  _leave(128 + number)
-
-
-def _say(text: str) -> None:
-  """Tells whoever runs the task; the log would hide it by default."""
-  print(f'tfps: {text}', file=sys.stderr, flush=True)
-
-
-def _leave(status: int) -> NoReturn:
-  # Through the interpreter's end, a server that is busy took seconds to leave
-  # and crashed every other time: its threads outlive what they use.
-  logging.flush()
-  sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(status)
+def _leave_on(number: signal.Signals) -> NoReturn:
+  _leaving.say(f'Leaving on {number.name} with status {128 + number}.')
+  _leaving.leave(128 + number)
 
 
 def _main(args: Sequence[str]) -> None:
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   serve(discovery.resolve_cluster())
+  _leaving.leave(0)
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ it whoever comes and goes.
 """
 
 import collections
+from collections.abc import Iterable
 import time
 from typing import Any
 
@@ -79,6 +80,15 @@ class SharedVariables:
         found = self._attach(name, kwargs)
         return self._create(name, kwargs) if found is None else found
       return self._wait_for(name, kwargs, timeout_secs)
+
+  def rejoin(self) -> None:
+    """To be called once a ps that was lost is back."""
+    self._directory = _directory.Directory()
+
+  def announce(self, variables: Iterable[SharedVariable]) -> None:
+    """Says where variables are, again."""
+    for variable in variables:
+      self._directory.add(variable.shared_name, _entry(variable))
 
   def _name(self, name: str) -> str:
     scope = tf.get_current_name_scope()

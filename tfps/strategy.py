@@ -9,28 +9,39 @@ print(strategy.placement_report())
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 import tensorflow as tf
 
+from tfps import _client
+from tfps import _farewells
+from tfps import _grpc_options
+from tfps import _housing
 from tfps import _ledger
 from tfps import _local_servers
 from tfps import _own_host
 from tfps import _placing
 from tfps import _ports
 from tfps import cluster as cluster_lib
+from tfps import errors
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
-from tfps import probe
 from tfps import server as server_lib
+from tfps._compat import members
 from tfps._compat import strategy as compat
+from tfps.recovery import config as recovery_config
+from tfps.recovery import guard as guard_lib
+from tfps.recovery import preemption
 from tfps.updates import policies
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
 
 _CHIEF = cluster_lib.Task('chief', 0)
+_DEVICE = '/job:chief/task:0/device:CPU:0'
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -50,6 +61,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     wire: how values travel between ps and workers; see `tfps.Wire`.
     updates: when gradients become updates; see `tfps.updates`. By default after
       each step.
+    recovery: has training survive the loss of a ps, or of the chief; see
+      `tfps.Recovery`. By default it does not.
     connect_timeout_secs: how long to wait for all ps and workers to answer.
 
   Raises:
@@ -57,6 +70,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       at whose addresses other tasks answered.
     errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task holds another idea of the cluster.
+    errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the cluster has no ps or no worker.
   """
 
@@ -78,9 +92,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
     updates: policies.Policy | None = None,
+    recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._connect_timeout_secs = connect_timeout_secs
+    self._recovers = recovery is not None
     self._local: _local_servers.LocalCluster | None = None
     self._presence: presence_lib.Presence | None = None
     super().__init__(self._resolver(cluster), variable_partitioner)
@@ -90,6 +106,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     extended.ledger = _ledger.Ledger(policy, self._num_ps)
     compat.replace_extended(self, extended)
+    self.guard: guard_lib.Guard | None = None
+    if recovery is not None:
+      self.guard = guard_lib.Guard(
+        recovery, housing=self._housing, device=_DEVICE, greet=self._greet
+      )
+      extended.notice = self.guard.add
+      self._preemption = preemption.Preemption(self.guard.save_for_good)
+      self._farewells = _farewells.Listener(_CHIEF, self.guard.do_without)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -108,8 +132,18 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     `Coordinator.close` calls it, and so does the end of a program that has not
     failed. Tasks that `tfps.serve` runs exit then.
     """
+    if self.guard is not None:
+      self._farewells.stop()
+      self._preemption.stop()
+      self.guard.stop()
     if self._presence is not None:
       self._presence.stop()
+
+  def _greet(self, without: Collection[cluster_lib.Task]) -> None:
+    """Says hello to servers that have restarted, as far as they answer."""
+    if self._presence is not None:
+      with contextlib.suppress(errors.UnreachableError):
+        self._presence.start(without)
 
   def _resolver(self, cluster: Any) -> Any:
     if not isinstance(cluster, cluster_lib.Cluster):
@@ -135,41 +169,51 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     cluster = cluster_lib.Cluster(
       self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
     )
-    servers = (*cluster.tasks('ps'), *cluster.tasks('worker'))
-    probe.wait_until_alive(
-      cluster, servers, timeout_secs=self._connect_timeout_secs
-    )
-    self._cluster_resolver = _with_chief(self._cluster_resolver)
-    super()._connect_to_cluster(coordinator_name)
+    workers = cluster.tasks('worker')
+    self._housing = _housing.Housing(cluster)
+    self._housing.settle(self._connect_timeout_secs, workers)
+    self._cluster_resolver = _with_chief(self._cluster_resolver, self._housing)
     others = [
       task
-      for task in servers
+      for task in (*cluster.tasks('ps'), *workers)
       if not _local_servers.is_here(cluster.address(task))
     ]
     self._presence = presence_lib.Presence(
       cluster,
       _CHIEF,
-      compat.own_address(coordinator_name),
+      self._cluster_resolver.cluster_spec().task_address('chief', 0),
       chief=True,
       servers=others,
+      listens=self._recovers,
     )
-    self._presence.start()
+    _client.greet(
+      self._presence, self._housing, self._connect_timeout_secs, workers
+    )
+    _grpc_options.set_default()
+    super()._connect_to_cluster(coordinator_name)
+    members.forget_losses()
 
 
-def _with_chief(resolver: Any) -> Any:
+def _with_chief(resolver: Any, housing: _housing.Housing) -> Any:
   """A resolver that lists the chief, whose port is free or is ours already.
 
   TensorFlow would list it as localhost, which is nobody's address on another
   host, and with another port each time, although the server stays.
+
+  Args:
+    resolver: the user's.
+    housing: where the ps are.
   """
   jobs = resolver.cluster_spec().as_dict()
+  if housing.moved:
+    jobs['ps'] = {ps.index: at for ps, at in housing.addresses.items()}
   listed = jobs.pop('chief', None)
   others = tf.train.ClusterSpec(jobs)
   current = compat.own_address_beside('chief', others)
   address = listed[0] if listed else current or _free_address(others)
   if address != current:
     server_lib.wait_for_port(_CHIEF, address)
-  if listed:
+  if listed and not housing.moved:
     return resolver
   return tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({**jobs, 'chief': [address]}),

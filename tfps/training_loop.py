@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 _RATE_WINDOW = 64
+LOST_METRICS = (
+  'What %d steps have found out is lost with the worker that did them. '
+  'The steps count.'
+)
 _CHIEF = cluster_lib.Task('chief', 0)
 
 
@@ -154,6 +158,8 @@ class TrainingLoop:
     self._tell('begin')
     with self._cancelling():
       self._advance()
+      while self._is_set_back():
+        self._advance()
     self._save()
     self._tell('end')
     return start, self._step, self._secs()
@@ -165,6 +171,14 @@ class TrainingLoop:
         self._collect()
       else:
         self._save()
+
+  def _is_set_back(self) -> bool:
+    """Whether steps were lost, with a ps, and are to be done again."""
+    step = self._call(
+      'global_step', lambda: int(self._coordinator.global_step.numpy())
+    )
+    self._step = self._scheduled = min(self._step, step)
+    return self._step < self._plan.steps
 
   def _fill(self) -> None:
     """Schedules until workers are busy, or all is to come to rest and saved."""
@@ -197,13 +211,9 @@ class TrainingLoop:
     try:
       vector = self._coordinator.fetch(value, self._plan.timeout_secs)
     except tf.errors.UnavailableError as error:
-      if not _is_about_workers_alone(error):
+      if not is_about_workers_alone(error):
         raise
-      logging.warning(
-        'What %d steps have found out is lost with the worker that did them. '
-        'The steps count.',
-        done.num_steps,
-      )
+      logging.warning(LOST_METRICS, done.num_steps)
       return {}
     self._transfers.count(done.num_bytes(vector), done.num_steps)
     return done.metrics(vector)
@@ -258,7 +268,9 @@ class TrainingLoop:
   def _call(self, what: str, function: Callable[[], Any]) -> Any:
     watch, timeout_secs = self._coordinator.watch, self._plan.timeout_secs
     watch.wait_while_hung(what, timeout_secs)
-    return watch.call(what, function, timeout_secs)
+    return watch.call(
+      what, lambda: self._coordinator.surviving(function), timeout_secs
+    )
 
   @contextlib.contextmanager
   def _cancelling(self) -> Iterator[None]:
@@ -277,7 +289,7 @@ class TrainingLoop:
     return self._clock() - self._started_at
 
 
-def _is_about_workers_alone(error: tf.errors.UnavailableError) -> bool:
+def is_about_workers_alone(error: tf.errors.UnavailableError) -> bool:
   """Whether an execution was done, and only its worker cannot be asked now.
 
   An execution that a worker's death has cut short is done again by another.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import concurrent.futures
 import threading
 import time
+from typing import Any
 from typing import TypeVar
 
 from absl import logging
@@ -18,11 +19,9 @@ from tfps import _deadline
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps._compat import coordinator as compat
 
 _Result = TypeVar('_Result')
-
-_PROBE_SECS = 2.0
-_MAX_PROBES_AT_ONCE = 32
 
 
 class Watch:
@@ -42,9 +41,18 @@ class Watch:
     self._addresses = dict(addresses)
     self._in_flight = in_flight
 
-  def all_answer(self) -> bool:
-    """Whether every task answers now."""
-    return not self._silent()
+  def incarnations(self) -> dict[tuple[str, int], int | None]:
+    """By job and index, each task's incarnation; None if it does not answer."""
+    return {
+      (status.task.job, status.task.index): status.incarnation
+      if status.state is probe.State.ALIVE
+      else None
+      for status in probe.probe_all(self._addresses)
+    }
+
+  def move(self, task: cluster_lib.Task, address: str) -> None:
+    """Looks for a task at another address from now on."""
+    self._addresses = {**self._addresses, task: address}
 
   def wait_while_hung(self, what: str, timeout_secs: float | None) -> None:
     """Returns once no task is frozen; a dead one does no harm.
@@ -101,18 +109,12 @@ class Watch:
     )
 
   def _silent(self, *states: probe.State) -> list[probe.Status]:
-    found = self._probe()
     return [
       status
-      for status in found
+      for status in probe.probe_all(self._addresses)
       if status.state is not probe.State.ALIVE
       and (not states or status.state in states)
     ]
-
-  def _probe(self) -> list[probe.Status]:
-    workers = max(1, min(_MAX_PROBES_AT_ONCE, len(self._addresses)))
-    with concurrent.futures.ThreadPoolExecutor(workers, 'tfps-probe') as pool:
-      return list(pool.map(_probe, *zip(*self._addresses.items(), strict=True)))
 
   def _say_in_flight(self) -> str:
     now = time.monotonic()
@@ -125,8 +127,26 @@ class Watch:
     )
 
 
-def _probe(task: cluster_lib.Task, address: str) -> probe.Status:
-  return probe.probe(task, address, timeout_secs=_PROBE_SECS)
+def of_workers(strategy: Any, cluster: Any) -> Watch:
+  """The watch over a strategy's tasks, of whose workers a coordinator knows.
+
+  Args:
+    strategy: connected to its cluster.
+    cluster: the coordinator's own, which knows what workers execute.
+  """
+  addresses = {
+    cluster_lib.Task(job, index): address
+    for job, tasks in compat.jobs(strategy).items()
+    for index, address in tasks.items()
+  }
+
+  def in_flight() -> dict[cluster_lib.Task, float]:
+    return {
+      cluster_lib.Task('worker', index): since
+      for index, since in compat.busy_since(cluster).items()
+    }
+
+  return Watch(addresses, in_flight)
 
 
 def _say(statuses: list[probe.Status]) -> str:

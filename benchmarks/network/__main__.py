@@ -7,10 +7,10 @@ It takes root.
 import sys
 
 from benchmarks import command
-from benchmarks.network import hosts
 from benchmarks.network import links
 from benchmarks.network import throughput
 from benchmarks.network import time_to_loss
+from tfps.testing import network
 
 BENCHMARKS = {
   'links': links.compare,
@@ -21,7 +21,7 @@ BENCHMARKS = {
 
 
 def main(args: list[str]) -> int:
-  problem = hosts.problem()
+  problem = network.problem()
   if problem:
     print(f'No network to measure on: {problem}', file=sys.stderr)
     return 1

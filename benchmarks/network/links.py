@@ -9,10 +9,9 @@ import json
 import sys
 
 from benchmarks import tables
-from benchmarks.network import cluster as cluster_lib
-from benchmarks.network import hosts
 from benchmarks.network import train
 from benchmarks.network import transfer
+from tfps import testing
 
 _RATES = (100.0, 400.0, 1000.0, None)
 _NUM_WORKERS = _NUM_PS = 2
@@ -45,17 +44,18 @@ def _measure_tcp(limit: float | None) -> float:
   num_bytes = (
     int(limit * 1e6 / 8 * _SECS_OF_TRANSFER) if limit else _UNLIMITED_BYTES
   )
-  with hosts.Network(2, limit) as network:
+  with testing.Network(2, limit) as network:
     return transfer.measure(network, 0, 1, num_bytes)
 
 
 def _train(limit: float | None, num_steps: int) -> tuple[float, float, float]:
   """Steps a second, and megabytes that ps and workers send a step."""
   numbers = (str(_FIRST_STEPS), str(num_steps))
-  with cluster_lib.NetworkCluster(
+  with testing.ProcessCluster(
     _NUM_WORKERS,
     _NUM_PS,
-    limit,
+    on_hosts=True,
+    mbit_per_sec=limit,
     commands={'chief': [sys.executable, '-m', train.__name__, *numbers]},
     env={'TF_CPP_MIN_LOG_LEVEL': '2'},
   ) as cluster:
@@ -64,7 +64,7 @@ def _train(limit: float | None, num_steps: int) -> tuple[float, float, float]:
     if status:
       raise RuntimeError(f'The chief ended with status {status}:\n{log}')
     by_ps, by_workers = (
-      sum(cluster.bytes(job, i).sent for i in range(number))
+      sum(cluster.traffic(job, i).sent for i in range(number))
       / (_FIRST_STEPS + num_steps)
       / 1e6
       for job, number in (('ps', _NUM_PS), ('worker', _NUM_WORKERS))

@@ -22,10 +22,9 @@ import time
 from benchmarks import machine
 from benchmarks import sides
 from benchmarks import tables
-from benchmarks.network import cluster as cluster_lib
-from benchmarks.network import hosts
 from benchmarks.network import throughput_task as task
 from benchmarks.network import variants
+from tfps import testing
 
 _MBIT_PER_SEC = 400.0
 _BYTES_PER_SEC = _MBIT_PER_SEC * 1e6 / 8
@@ -103,7 +102,7 @@ def _side(model: str, name: str) -> sides.ClusterSide:
     _NUM_WORKERS,
     _NUM_PS,
     make_cluster=functools.partial(
-      cluster_lib.NetworkCluster, mbit_per_sec=_MBIT_PER_SEC
+      testing.ProcessCluster, on_hosts=True, mbit_per_sec=_MBIT_PER_SEC
     ),
   )
 
@@ -129,9 +128,9 @@ def _take_turn(side: sides.ClusterSide, steps: int) -> Turn:
   return Turn(steps, secs, cpu_secs, ps, workers)
 
 
-def _bytes(side: sides.ClusterSide) -> dict[tuple[str, int], hosts.Bytes]:
+def _bytes(side: sides.ClusterSide) -> dict[tuple[str, int], testing.Traffic]:
   """What has passed each host's interface so far."""
-  return {host: side.processes.bytes(*host) for host in _HOSTS}
+  return {host: side.processes.traffic(*host) for host in _HOSTS}
 
 
 def _table(turns: Turns, num_bytes: int) -> tables.Table:

@@ -12,9 +12,9 @@ import json
 import sys
 
 from benchmarks import tables
-from benchmarks.network import cluster as cluster_lib
 from benchmarks.network import goals
 from benchmarks.network import time_to_loss_task as task
+from tfps import testing
 
 _MBIT_PER_SEC = 100.0
 _NUM_WORKERS = _NUM_PS = 2
@@ -92,10 +92,11 @@ def _table(name: str, *, quick: bool) -> tables.Table:
 
 def _learn(name: str, *, quick: bool) -> list[Learnt]:
   size = 'quick' if quick else 'full'
-  with cluster_lib.NetworkCluster(
+  with testing.ProcessCluster(
     _NUM_WORKERS,
     _NUM_PS,
-    _MBIT_PER_SEC,
+    on_hosts=True,
+    mbit_per_sec=_MBIT_PER_SEC,
     commands={'chief': [sys.executable, '-m', task.__name__, name, size]},
     env={'TF_CPP_MIN_LOG_LEVEL': '2'},
   ) as cluster:

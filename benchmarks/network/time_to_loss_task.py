@@ -106,21 +106,22 @@ def _by_fit(
     cluster, wire=variant.wire, updates=variant.updates
   )
   judge = Judge(goal, problem)
-  with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
-    model = _model(problem, strategy)
-    model.fit(
-      problem.dataset,
-      epochs=1 + goal.num_looks,
-      steps_per_epoch=goal.steps_per_look,
-      shuffle=False,  # the dataset does
-      callbacks=[
-        keras.callbacks.LambdaCallback(
-          on_epoch_begin=lambda epoch, logs: judge.go(),
-          on_epoch_end=lambda epoch, logs: judge.look(model),
-        )
-      ],
-      verbose=0,
-    )
+  # Not closed, which would end the servers: others train after this.
+  tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS)
+  model = _model(problem, strategy)
+  model.fit(
+    problem.dataset,
+    epochs=1 + goal.num_looks,
+    steps_per_epoch=goal.steps_per_look,
+    shuffle=False,  # the dataset does
+    callbacks=[
+      keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: judge.go(),
+        on_epoch_end=lambda epoch, logs: judge.look(model),
+      )
+    ],
+    verbose=0,
+  )
   return judge
 
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-  from benchmarks.network import hosts
+  from tfps import testing
 
 _PORT = 2222
 _DEADLINE_SECS = 60.0
@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 
 
 def measure(
-  network: 'hosts.Network', sender: int, receiver: int, num_bytes: int
+  network: 'testing.Network', sender: int, receiver: int, num_bytes: int
 ) -> float:
   """The rate, in Mbit/s, of a TCP connection between two hosts."""
   command = [sys.executable, '-I', '-S', __file__]

@@ -25,6 +25,8 @@ _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'runs/flights', 'Where the results of each mode go; emptied.'
 )
 
+# A task that is killed, from another shell, say, is started again.
+_MAX_RESTARTS = 20
 _TRAIN = pathlib.Path(__file__).with_name('train.py')
 # What TensorFlow says of a machine without GPU, at any level of logging.
 _NOISE = (
@@ -54,6 +56,8 @@ def _run(mode: str, args: list[str]) -> dict[str, Any]:
   # A checkpoint from before would be taken up again, and training be over.
   shutil.rmtree(folder, ignore_errors=True)
   launch = [sys.executable, '-m', 'tfps.launch', '--num_chiefs=1']
+  launch += ['--preload=tensorflow,keras']  # once, and not in each task
+  launch += [f'--max_restarts={_MAX_RESTARTS}']
   launch += [f'--num_workers={_NUM_WORKERS.value}', f'--num_ps={_NUM_PS.value}']
   train = [str(_TRAIN), f'--mode={mode}', f'--output_dir={folder}', *args]
   print(f'\n== {mode} ==', flush=True)

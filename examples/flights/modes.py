@@ -7,6 +7,7 @@ the workers execute its steps; between graphs each worker calls it for itself.
 from collections.abc import Callable
 import dataclasses
 import pathlib
+import shutil
 import sys
 from typing import Any
 
@@ -23,6 +24,7 @@ import tfps
 
 _TIMEOUT_SECS = 300.0
 _PATIENCE = 1
+_CUTS = 'recovery'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Training:
 
 def train_with_coordinator(cluster: tfps.Cluster, settings: Settings) -> None:
   """This process, the chief, has the workers execute the steps."""
-  strategy = tfps.ParameterServerStrategy(cluster)
+  strategy = tfps.ParameterServerStrategy(cluster, recovery=_recovery(settings))
   with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS):
     training = Training('coordinator', settings, strategy, num_clients=1)
     _describe(cluster, strategy)
@@ -162,11 +164,12 @@ def train_with_coordinator(cluster: tfps.Cluster, settings: Settings) -> None:
     backup = keras.callbacks.BackupAndRestore(settings.folder / 'backup')
     scores = training.fit_as_chief(backup)
     training.finish(scores)
+  _begin_anew_next_time(settings)
 
 
 def train_between_graph(cluster: tfps.Cluster, settings: Settings) -> None:
   """This process, like each worker, trains by itself."""
-  strategy = tfps.BetweenGraphStrategy(cluster)
+  strategy = tfps.BetweenGraphStrategy(cluster, recovery=_recovery(settings))
   training = Training(
     'between_graph',
     settings,
@@ -183,12 +186,23 @@ def train_between_graph(cluster: tfps.Cluster, settings: Settings) -> None:
   strategy.barrier('trained', _TIMEOUT_SECS)
   if strategy.is_chief:
     training.finish(scores)
+    strategy.close()
+    _begin_anew_next_time(settings)
 
 
 MODES: dict[str, Callable[[tfps.Cluster, Settings], None]] = {
   'coordinator': train_with_coordinator,
   'between_graph': train_between_graph,
 }
+
+
+def _recovery(settings: Settings) -> tfps.Recovery:
+  """Any task may be killed; those that the launcher restarts go on."""
+  return tfps.Recovery(settings.folder / _CUTS, every_secs=5.0)
+
+
+def _begin_anew_next_time(settings: Settings) -> None:
+  shutil.rmtree(settings.folder / _CUTS)
 
 
 def _describe(cluster: tfps.Cluster, strategy: Any) -> None:

@@ -11,7 +11,6 @@ from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
   ParameterServerStrategyV2,
 )
-from tensorflow.python.eager import context
 
 from tfps import testing
 from tfps._compat import coordinator as compat
@@ -46,14 +45,6 @@ SOURCES = {
     cc.Worker._process_queue,
     'self._process_closure(closure)',
   ),
-  'the loop of the handler starts by its name': (
-    cc.WorkerPreemptionHandler.__init__,
-    'target=self._preemption_handler',
-  ),
-  'workers wait for their recovery on this condition': (
-    cc.WorkerPreemptionHandler.wait_on_failure,
-    'self._worker_up_cond.wait(',
-  ),
   'the queue is drained in one place': (
     cc._CoordinatedClosureQueue._raise_if_error,
     'self._cancel_all_closures()',
@@ -86,10 +77,6 @@ SOURCES = {
     cc.WorkerPreemptionHandler.stop,
     'self._should_preemption_thread_run = False',
   ),
-  'the loop of the handler waits for this': (
-    cc.WorkerPreemptionHandler._preemption_handler,
-    'self._cluster_due_for_update_or_finish.wait()',
-  ),
   'a lost worker hands its closure to this method': (
     cc.Worker._process_closure,
     'self._on_closure_failure(',
@@ -117,15 +104,6 @@ OVERRIDDEN = {
   'Worker._on_closure_failure': (
     cc.Worker._on_closure_failure,
     ['closure', 'e'],
-  ),
-  'FailureHandler.__init__': (
-    cc.WorkerPreemptionHandler.__init__,
-    ['server_def', 'cluster'],
-  ),
-  'FailureHandler.stop': (cc.WorkerPreemptionHandler.stop, []),
-  'FailureHandler._preemption_handler': (
-    cc.WorkerPreemptionHandler._preemption_handler,
-    [],
   ),
 }
 
@@ -188,14 +166,10 @@ ATTRIBUTES = {
     lambda coordinator: coordinator._cluster.failure_handler,
     {
       '_cluster_due_for_update_or_finish',
-      '_cluster_update_lock',
       '_preemption_handler_thread',
-      '_server_def',
       '_should_preemption_thread_run',
-      '_worker_up_cond',
     },
   ),
-  'context': (lambda _: context.context(), {'update_server_def'}),
   'closure': (
     lambda _: make_queue(1).get(),
     {'_output_remote_value_ref', 'mark_cancelled', 'value'},

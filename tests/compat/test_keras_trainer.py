@@ -75,6 +75,14 @@ SOURCES = {
     inspect.unwrap(trainer.TFEpochIterator)._get_iterator,
     'return self._distributed_dataset',
   ),
+  'the end of an epoch waits by a method that we replace': (
+    trainer.TFEpochIterator.catch_stop_iteration,
+    'self.tf_sync()',
+  ),
+  'which waits for what others have begun': (
+    inspect.unwrap(trainer.TFEpochIterator).tf_sync,
+    'async_wait()',
+  ),
   'the epoch iterator takes adapters as they are': (
     epoch_iterator.EpochIterator.__init__,
     'data_adapters.get_data_adapter(',

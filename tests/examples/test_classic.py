@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from tests import processes
 from tfps import testing
 
 _EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples/classic/train.py'
@@ -15,7 +14,7 @@ def test_classic_session_code_learns_and_every_task_ends():
   command = [sys.executable, str(_EXAMPLE), '--steps=600']
   commands = {'ps': command, 'worker': command}
   with testing.ProcessCluster(
-    2, 2, commands=commands, preload=processes.PRELOAD
+    2, 2, commands=commands, preload=['tensorflow', 'keras']
   ) as cluster:
     for job in ('worker', 'ps'):
       for task in cluster.cluster.tasks(job):

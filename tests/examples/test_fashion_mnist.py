@@ -77,7 +77,12 @@ _DIGITS = ('--images=digits', '--epochs=5')
   ids=['coordinator', 'between graphs'],
 )
 def test_the_network_learns(tmp_path, options, num_ps):
-  launch = [*options, '--num_workers=2', f'--log_dir={tmp_path}']
+  launch = [
+    *options,
+    '--num_workers=2',
+    f'--log_dir={tmp_path}',
+    '--preload=tensorflow,keras',
+  ]
   program = [str(_FOLDER / 'train.py'), *_DIGITS]
   done = subprocess.run(
     [sys.executable, '-m', 'tfps.launch', *launch, *program],

@@ -165,7 +165,11 @@ def test_a_missing_package_ends_the_program(tmp_path):
 
 
 def train(mode, folder, *launcher_options):
-  options = [*launcher_options, f'--log_dir={folder}/logs']
+  options = [
+    *launcher_options,
+    f'--log_dir={folder}/logs',
+    '--preload=tensorflow,keras',
+  ]
   arguments = [
     f'--mode={mode}',
     f'--output_dir={folder}',

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 from tests.keras import versions
 import tfps
 from tfps import partitioners
@@ -114,22 +115,20 @@ INPUTS = {
 }
 
 
-# Where input comes from does not matter to how variables are cut.
 _SHARDS = partitioners.FixedShards(2)
+_WAYS = {
+  'coordinator, whole': (tfps.ParameterServerStrategy, None),
+  'between graphs, in shards': (tfps.BetweenGraphStrategy, _SHARDS),
+  'coordinator, in shards': (tfps.ParameterServerStrategy, _SHARDS),
+  'between graphs, whole': (tfps.BetweenGraphStrategy, None),
+}
 
 
 @one_worker
 @pytest.mark.parametrize(
   ('strategy', 'partitioner', 'kind'),
-  [
-    *((strategy, None, kind) for strategy in STRATEGIES for kind in INPUTS),
-    *((strategy, _SHARDS, 'sample weights') for strategy in STRATEGIES),
-    *(
-      (strategy, _SHARDS, 'dataset of unknown size') for strategy in STRATEGIES
-    ),
-  ],
+  turns.by_turns({kind: kind for kind in INPUTS}, _WAYS),
   indirect=['strategy'],
-  ids=lambda value: getattr(value, '__name__', None) or str(value),
 )
 def test_fit_is_as_in_a_single_process(strategy, kind):
   with strategy.scope():

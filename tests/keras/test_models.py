@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 from tfps import partitioners
 
@@ -30,16 +31,15 @@ _WAYS = {
 }
 
 
-@pytest.fixture(params=_WAYS.values(), ids=_WAYS)
-def strategy(request, tfps_cluster):
-  make, partitioner = request.param
-  return make(tfps_cluster.cluster, partitioner)
+@pytest.fixture
+def strategy(request, tfps_cluster, partitioner):
+  return request.param(tfps_cluster.cluster, partitioner)
 
 
 in_shards = pytest.mark.parametrize(
-  'strategy',
+  ('strategy', 'partitioner'),
   [way for way in _WAYS.values() if way[1]],
-  indirect=True,
+  indirect=['strategy'],
   ids=[name for name, way in _WAYS.items() if way[1]],
 )
 
@@ -149,7 +149,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize(
+  ('strategy', 'partitioner', 'kind'),
+  turns.by_turns({kind: kind for kind in MODELS}, _WAYS),
+  indirect=['strategy'],
+)
 def test_a_model_trains_as_in_a_single_process(strategy, kind):
   build, x = MODELS[kind]
   with strategy.scope():

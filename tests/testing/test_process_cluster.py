@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+import tfps
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -59,6 +60,17 @@ def test_healing_revives_whatever_happened(serving):
   serving.freeze('worker', 0)
   serving.kill('ps', 0)
   serving.heal()
+  assert _state(serving, 'ps') is probe.State.ALIVE
+  assert _state(serving, 'worker') is probe.State.ALIVE
+
+
+def test_healing_has_tasks_stay_that_are_about_to_end(serving):
+  serving.heal()
+  before = [serving.pid('ps', 0), serving.pid('worker', 0)]
+  tfps.ParameterServerStrategy(serving.cluster).close()
+  serving.heal()
+  time.sleep(4)  # they would have ended
+  assert [serving.pid('ps', 0), serving.pid('worker', 0)] == before
   assert _state(serving, 'ps') is probe.State.ALIVE
   assert _state(serving, 'worker') is probe.State.ALIVE
 

@@ -1,5 +1,6 @@
 """What the user says about updates."""
 
+import keras
 import pytest
 
 from tfps import updates
@@ -30,3 +31,13 @@ def test_each_says_how_many_steps_make_an_update():
   assert updates.Async().steps_per_update == 1
   assert updates.Accumulate(4).steps_per_update == 4
   assert updates.LocalSteps(8, 0.1).steps_per_update == 8
+
+
+def test_an_outer_optimizer_is_made_as_it_was():
+  like = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+  policy = updates.LocalSteps(8, 0.1, outer=like)
+  like.learning_rate.value._handle = None  # as after connecting to a cluster
+  made = policy.make_outer()
+  assert made is not like
+  assert float(made.learning_rate) == pytest.approx(0.7)
+  assert (made.momentum, made.nesterov) == (0.9, True)

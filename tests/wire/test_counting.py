@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 from tfps import codecs
 from tfps import updates
@@ -43,13 +44,6 @@ _MORE_WAYS = {
   'TopK of all': ({'wire': tfps.Wire(push=codecs.TopK(1.0))}, 1),
   'Accumulate': ({'updates': updates.Accumulate(4)}, 4),
 }
-
-
-def pytest_generate_tests(metafunc):
-  if 'way' in metafunc.fixturenames:
-    exhaustive = metafunc.config.getoption('--exhaustive')
-    ways = {**_WAYS, **_MORE_WAYS} if exhaustive else _WAYS
-    metafunc.parametrize('way', ways.values(), ids=ways)
 
 
 @pytest.fixture
@@ -99,9 +93,9 @@ def _batches(context):
 _HOW = {'steps_per_execution': 100, 'max_unroll': 2}
 
 
-def test_with_a_coordinator(tfps_cluster, way, steps):
+def _with_a_coordinator(cluster, way, steps):
   how, steps_per_update = way
-  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
+  strategy = tfps.ParameterServerStrategy(cluster, **how)
   counted = _Counted(strategy)
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     coordinator.train(counted.step, _batches, steps=steps, **_HOW)
@@ -109,9 +103,9 @@ def test_with_a_coordinator(tfps_cluster, way, steps):
   assert strategy.wire_report().steps == steps
 
 
-def test_between_graphs(tfps_cluster, way, steps):
+def _between_graphs(cluster, way, steps):
   how, steps_per_update = way
-  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, **how)
+  strategy = tfps.BetweenGraphStrategy(cluster, **how)
   counted = _Counted(strategy)
   strategy.global_step.assign(0)
   strategy.train(counted.step, _batches, steps=steps, **_HOW)
@@ -119,9 +113,9 @@ def test_between_graphs(tfps_cluster, way, steps):
   assert strategy.wire_report().steps == steps
 
 
-def test_in_fit(tfps_cluster, way, steps):
+def _in_fit(cluster, way, steps):
   how, steps_per_update = way
-  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, **how)
+  strategy = tfps.ParameterServerStrategy(cluster, **how)
   with strategy.scope():
     model = keras.Sequential(
       [layers.Input((1,)), layers.Dense(1, kernel_initializer='zeros')]
@@ -138,3 +132,21 @@ def test_in_fit(tfps_cluster, way, steps):
   kernel, bias = model.get_weights()
   assert kernel.tolist() == [[-number]]
   assert bias.tolist() == [-number]
+
+
+_MODES = {
+  'coordinator': (_with_a_coordinator,),
+  'between graphs': (_between_graphs,),
+  'fit': (_in_fit,),
+}
+
+
+@pytest.mark.parametrize(('count', 'way'), turns.by_turns(_WAYS, _MODES))
+def test_every_step_counts(tfps_cluster, count, way, steps):
+  count(tfps_cluster.cluster, way, steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(('count', 'way'), turns.by_turns(_MORE_WAYS, _MODES))
+def test_every_step_counts_in_more_ways(tfps_cluster, count, way, steps):
+  count(tfps_cluster.cluster, way, steps)

@@ -13,16 +13,14 @@ import threading
 import time
 from typing import Any
 
-from absl import logging
-import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.eager import context
 
 from tfps import _deadline
+from tfps._compat import failures
 
-_RETRY_SECS = 0.5
 _DISMISS_SECS = 1.0
 
 
@@ -106,6 +104,17 @@ class Worker(cluster_coordinator.Worker):
     since = self._since
     return None if self._closure is None else since
 
+  def begin_datasets_again(self) -> bool:
+    """Makes anew the iterators that never end; whether there are any."""
+    with self._resource_tracking_lock:
+      resources = [
+        reference() for reference in self._resource_remote_value_refs
+      ]
+      endless = [r for r in resources if getattr(r, '_never_ends', False)]
+      for resource in endless:
+        self._schedule_resource(resource._closure)
+    return bool(endless)
+
   def is_executing(self, remote_value: Any) -> bool:
     """Whether the value's result or error is still being dealt with.
 
@@ -117,11 +126,25 @@ class Worker(cluster_coordinator.Worker):
     return bool(reference) and reference() is remote_value
 
   def _process_closure(self, closure: Any) -> None:
+    # In this order: who dismisses a worker waits for what it executes.
     self._since, self._closure = time.monotonic(), closure
     try:
-      super()._process_closure(closure)
+      is_dismissed = self._is_dismissed()
+      if not is_dismissed:
+        super()._process_closure(closure)
     finally:
       self._end()
+    if is_dismissed:
+      self._cluster.closure_queue.put_back(closure)
+      self.failure_handler.wait_for_return(
+        self.worker_index, self._on_worker_recovery
+      )
+
+  def _is_dismissed(self) -> bool:
+    handler = self.failure_handler
+    return isinstance(handler, failures.FailureHandler) and (
+      handler.is_dismissed(self.worker_index)
+    )
 
   def _on_closure_failure(self, closure: Any, error: Exception) -> None:
     # The worker is lost and waits for its recovery; another takes the closure.
@@ -134,64 +157,14 @@ class Worker(cluster_coordinator.Worker):
       self.finished.notify_all()
 
 
-class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
-  """Brings lost workers back into the cluster, and can be stopped meanwhile.
-
-  TensorFlow's calls `update_server_def` at once, which blocks, with the lock
-  that its own `stop` needs, until every lost worker is back.
-
-  Args:
-    server_def: as TensorFlow's.
-    cluster: as TensorFlow's.
-    all_answer: whether all tasks answer now; must return within seconds.
-  """
-
-  def __init__(
-    self, server_def: Any, cluster: Any, all_answer: Callable[[], bool]
-  ) -> None:
-    self._all_answer = all_answer
-    self._stopping = threading.Event()
-    super().__init__(server_def, cluster)
-
-  @property
-  def thread(self) -> threading.Thread:
-    thread: threading.Thread = self._preemption_handler_thread
-    return thread
-
-  def stop(self) -> None:
-    self._should_preemption_thread_run = False
-    self._stopping.set()
-    self._cluster_due_for_update_or_finish.set()
-    if self._cluster_update_lock.acquire(timeout=2.0):
-      self._worker_up_cond.notify_all()
-      self._cluster_update_lock.release()
-
-  def _preemption_handler(self) -> None:
-    while not self._stopping.is_set():
-      self._cluster_due_for_update_or_finish.wait()
-      if self._stopping.is_set() or (self._all_answer() and self._update()):
-        continue
-      self._stopping.wait(_RETRY_SECS)
-
-  def _update(self) -> bool:
-    with self._cluster_update_lock:
-      try:
-        context.context().update_server_def(self._server_def)
-      except tf.errors.OpError as error:
-        logging.warning('A lost worker could not be taken back: %s', error)
-        return False
-      self._worker_up_cond.notify_all()
-      if not self._stopping.is_set():
-        self._cluster_due_for_update_or_finish.clear()
-      return True
-
-
-def take_over(cluster: Any, all_answer: Callable[[], bool]) -> None:
+def take_over(
+  cluster: Any, incarnations: Callable[[], failures.Incarnations]
+) -> None:
   """Gives our classes to the cluster of a stock coordinator.
 
   Args:
     cluster: the coordinator's `_cluster`.
-    all_answer: whether all tasks answer now; must return within seconds.
+    incarnations: as for `failures.FailureHandler`.
   """
   cluster.closure_queue.__class__ = Queue
   finished = threading.Condition()
@@ -200,7 +173,9 @@ def take_over(cluster: Any, all_answer: Callable[[], bool]) -> None:
     worker.finished = finished
   stock = cluster.failure_handler
   if type(stock) is cluster_coordinator.WorkerPreemptionHandler:
-    handler = FailureHandler(context.get_server_def(), cluster, all_answer)
+    handler = failures.FailureHandler(
+      context.get_server_def(), cluster, incarnations
+    )
     for owner in (cluster, *cluster.workers):
       owner.failure_handler = handler
     _dismiss(stock)
@@ -214,7 +189,7 @@ def stop(cluster: Any, deadline: float | None) -> list[str]:
     deadline: until when to wait for the threads, by `time.monotonic`.
   """
   threads = _worker_threads(cluster)
-  if isinstance(cluster.failure_handler, FailureHandler):
+  if isinstance(cluster.failure_handler, failures.FailureHandler):
     threads.append(cluster.failure_handler.thread)
   signal_stop(cluster)
   for thread in threads:
@@ -329,7 +304,7 @@ def num_workers(coordinator: Any) -> int:
 def per_worker_iterators(
   coordinator: Any, dataset_fns: Sequence[Any]
 ) -> tuple[Any, Any]:
-  """An iterator on each worker, of that worker's own dataset.
+  """An iterator on each worker, of that worker's own endless dataset.
 
   `create_per_worker_dataset` calls one function on all workers, which then
   cannot know its worker but through a tensor.
@@ -337,7 +312,8 @@ def per_worker_iterators(
   Args:
     coordinator: a `ClusterCoordinator`.
     dataset_fns: for each worker, a concrete function that returns a dataset;
-      all of one element type.
+      all of one element type. One that ends after the loss of a ps begins
+      again: TensorFlow's iterators may end when what uses them is cancelled.
 
   Returns:
     What to pass to `schedule`, and the type of the iterators.
@@ -347,6 +323,7 @@ def per_worker_iterators(
   for worker, fn in zip(coordinator._cluster.workers, dataset_fns, strict=True):
     # Made again, by the same function, when a lost worker is back.
     iterator = worker.create_resource(functools.partial(_iterate, fn))
+    iterator._never_ends = True
     iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
       strategy, fn.structured_outputs
     )

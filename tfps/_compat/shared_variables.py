@@ -13,6 +13,9 @@ class NamedVariable(resource_variable_ops.BaseResourceVariable):
   `tf.Variable` takes no shared name in eager mode: its memory is private to
   this process and goes with the object. Its base class takes any handle. (And
   its metaclass takes nothing but keyword arguments.)
+
+  Attributes:
+    shared_name: of the memory.
   """
 
   def __init__(
@@ -27,6 +30,7 @@ class NamedVariable(resource_variable_ops.BaseResourceVariable):
       in_graph_mode=False,
       **kwargs,
     )
+    self.shared_name = name
 
 
 def handle(name: str, *, shape: Any, dtype: tf.DType) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 import os
 from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
@@ -9,9 +10,13 @@ from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
+from tfps import _server_threads
+
 # A strategy's variables, updates and input are the business of its `extended`
 # object, whose class for parameter servers is not public.
-Extended = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+Extended: TypeAlias = (
+  parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+)
 
 
 def replace_extended(strategy: Any, extended: Any) -> None:
@@ -58,6 +63,6 @@ def num_server_threads() -> int | None:
     return None
   return (
     context.context().inter_op_parallelism_threads
-    or int(os.environ.get('TF_NUM_INTEROP_THREADS', 0))
+    or int(os.environ.get(_server_threads.VARIABLE, 0))
     or os.cpu_count()
   )

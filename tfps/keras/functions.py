@@ -80,7 +80,9 @@ class PredictFunction:
 
   def __call__(self, batches: list[Any]) -> Any:
     """The outputs for some batches, joined, as structures of `Promise`."""
-    taken = inputs.take(iter(batches), len(batches))
+    taken = inputs.take(
+      iter(batches), len(batches), self._coordinator.surviving
+    )
     value = self._coordinator.schedule(self._function, args=(taken,))
     outputs = [
       Promise(self._coordinator, value, i)

@@ -1,5 +1,6 @@
 """What Keras' trainer iterates over under our strategies."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 import inspect
@@ -120,8 +121,18 @@ class PerWorkerBatches:
     return self._iterators
 
 
-def take(batches: Iterator[Any], number: int) -> list[Any]:
+def take(
+  batches: Iterator[Any],
+  number: int,
+  surviving: Callable[[Callable[[], Any]], Any],
+) -> list[Any]:
   """Up to so many batches, as tensors.
+
+  Args:
+    batches: taken from.
+    number: how many at most.
+    surviving: calls a function, again if need be: TensorFlow may report the
+      loss of a ps to whatever this thread does next.
 
   Raises:
     StopIteration: there is none left.
@@ -129,7 +140,7 @@ def take(batches: Iterator[Any], number: int) -> list[Any]:
   taken = []
   for _ in range(number):
     try:
-      batch = next(batches)
+      batch = surviving(lambda: next(batches))
     except (StopIteration, tf.errors.OutOfRangeError):
       break
     taken.append(keras.tree.map_structure(_as_tensor, batch))

@@ -22,6 +22,7 @@ from tfps.updates import adam_rules
 from tfps.updates import applying
 from tfps.updates import gathering
 from tfps.updates import locks
+from tfps.updates import policies
 from tfps.updates import rules
 
 Own = Callable[..., Any]  # Keras' own method
@@ -81,16 +82,18 @@ def apply(
     if steps.policy.outer is None:
       own(gathered.gradients(variables), variables)
       return
-    outer = _outer(optimizer, steps.policy.outer, variables)
+    outer = _outer(optimizer, steps.policy, variables)
     outer.apply(gathered.changes(variables), variables)
     optimizer.iterations.assign_add(1)
 
 
-def _outer(optimizer: Any, like: Any, variables: Sequence[Any]) -> Any:
+def _outer(
+  optimizer: Any, policy: policies.LocalSteps, variables: Sequence[Any]
+) -> Any:
   """The optimizer that takes another one's place, with slots of its own."""
   if getattr(optimizer, 'outer_optimizer', None) is None:
     with tf.init_scope():
-      outer = type(like).from_config(like.get_config())
+      outer = policy.make_outer()
       outer.build(variables)
     # It is the other one's from now on, checkpoints included.
     optimizer.outer_optimizer = outer

@@ -4,6 +4,7 @@ Steps are done in this very process, which has the metrics as well. Predicting
 is left to Keras.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -33,7 +34,11 @@ class TrainFunction(step_functions.StepFunction):
 
   def __init__(self, model: keras.Model) -> None:
     super().__init__(
-      model, model.train_step, _Here(), in_flight=0, makes_updates=True
+      model,
+      model.train_step,
+      _Here(model.distribute_strategy),
+      in_flight=0,
+      makes_updates=True,
     )
 
 
@@ -43,17 +48,24 @@ class TestFunction(step_functions.StepFunction):
   __test__ = False  # for pytest
 
   def __init__(self, model: keras.Model) -> None:
-    super().__init__(model, model.test_step, _Here(), in_flight=0)
+    here = _Here(model.distribute_strategy)
+    super().__init__(model, model.test_step, here, in_flight=0)
 
 
 class _Here:
-  """Executes functions in this process."""
+  """Executes functions in this process, again after the loss of a ps."""
+
+  def __init__(self, strategy: Any) -> None:
+    self._strategy = strategy
 
   def schedule(self, fn: Any, args: Any = None) -> Any:
-    return fn(*args)
+    return self.surviving(lambda: fn(*args))
 
   def fetch(self, val: Any) -> Any:
     return tf.nest.map_structure(np.asarray, val)
+
+  def surviving(self, function: Callable[[], Any]) -> Any:
+    return self._strategy.surviving(function)
 
   def cancel(self) -> None:
     pass

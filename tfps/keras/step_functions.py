@@ -14,10 +14,13 @@ import dataclasses
 from typing import Any
 from typing import Protocol
 
+from absl import logging
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfps import execution as tf_execution
+from tfps import training_loop
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
@@ -32,6 +35,9 @@ class Executor(Protocol):
 
   def fetch(self, val: Any) -> Any:
     """What the function has returned, with arrays for tensors."""
+
+  def surviving(self, function: Callable[[], Any]) -> Any:
+    """The function's result, whatever ps is lost meanwhile."""
 
   def cancel(self) -> None:
     """Drops what has not been fetched."""
@@ -95,7 +101,7 @@ class StepFunction:
     is_alone = not isinstance(batches, inputs.Taking)  # the user's own batch
     if not is_alone:
       self._check(number)
-    taken = inputs.take(batches, number)
+    taken = inputs.take(batches, number, self._executor.surviving)
     full = next(self._sizes(number))
     for group in inputs.group(taken, full, singly=not self._has_rounds):
       self._schedule(
@@ -136,12 +142,25 @@ class StepFunction:
     """Takes in the result of the oldest execution."""
     oldest = self._under_way.popleft()
     with self._forgetting():
-      result = self._executions.result(self._executor.fetch(oldest.value))
+      fetched = self._fetch(oldest)
+    if fetched is None:
+      return
+    result = self._executions.result(fetched)
     self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
     self._state.add(result.metrics)
     self._transfers.count(result.num_bytes, oldest.num_steps)
     self._logs.clear()
     self._logs.update(self._merged(result.logs))
+
+  def _fetch(self, scheduled: _Scheduled) -> Any:
+    """What an execution has returned; None if its worker has died with it."""
+    try:
+      return self._executor.fetch(scheduled.value)
+    except tf.errors.UnavailableError as error:
+      if not training_loop.is_about_workers_alone(error):
+        raise
+      logging.warning(training_loop.LOST_METRICS, scheduled.num_steps)
+      return None
 
   @contextlib.contextmanager
   def _forgetting(self) -> Iterator[None]:

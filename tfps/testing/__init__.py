@@ -8,12 +8,27 @@ import importlib
 from typing import Any
 from typing import TYPE_CHECKING
 
+from tfps.testing.faults import Event
+from tfps.testing.faults import Fault
+from tfps.testing.faults import Faults
+from tfps.testing.faults import random_faults
+from tfps.testing.network import Network
+from tfps.testing.network import Traffic
 from tfps.testing.process_cluster import ProcessCluster
 
 if TYPE_CHECKING:
   from tfps.testing.in_process_cluster import InProcessCluster
 
-__all__ = ['InProcessCluster', 'ProcessCluster']
+__all__ = [
+  'Event',
+  'Fault',
+  'Faults',
+  'InProcessCluster',
+  'Network',
+  'ProcessCluster',
+  'Traffic',
+  'random_faults',
+]
 
 
 def __getattr__(name: str) -> Any:

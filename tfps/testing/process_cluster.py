@@ -4,9 +4,9 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import importlib.util
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -20,10 +20,13 @@ from tfps import _processes
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.testing import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = cluster_lib.Task('chief', 0)
 _LOG_TAIL = 2000
+_POLL_SECS = 0.05
+_PORT = 2222  # on a host of its own
 
 _Process = subprocess.Popen[bytes] | _forks.Forked
 
@@ -58,6 +61,14 @@ class ProcessCluster:
       folder that leaving removes.
     held_back: tasks that wait for `start`, such as ('worker:1',).
     start_timeout_secs: how long serving tasks may take to answer.
+    on_hosts: gives each task a host of its own: a network namespace, which
+      takes root. This process is on none, so that all tasks need commands, and
+      each starts on its own.
+    mbit_per_sec: the rate of each host's link, each way; None for no limit.
+
+  Attributes:
+    cluster: the tasks and their addresses.
+    network: the hosts, if there are any.
   """
 
   def __init__(
@@ -71,21 +82,31 @@ class ProcessCluster:
     log_dir: str | os.PathLike[str] | None = None,
     held_back: Collection[str] = (),
     start_timeout_secs: float = 120.0,
+    on_hosts: bool = False,
+    mbit_per_sec: float | None = None,
   ) -> None:
     self._commands = {'ps': _SERVE, 'worker': _SERVE, **(commands or {})}
     self._env = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
-    self._preload = _found(preload)
+    self._preload = _forks.check_preload(tuple(preload))
     self._held_back = frozenset(held_back)
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._log_dir = pathlib.Path(log_dir or self._temporary.name)
     self._processes: dict[cluster_lib.Task, _Process] = {}
     self._frozen: set[cluster_lib.Task] = set()
-    self.cluster = self._choose_ports(num_workers, num_ps)
+    self._begun_at: dict[cluster_lib.Task, int] = {}  # in their logs
+    self.network: network_lib.Network | None = None
+    numbers = self._numbers(num_workers, num_ps)
+    if on_hosts:
+      self._check_somebody_trains()
+      self.network = network_lib.Network(sum(numbers.values()), mbit_per_sec)
+    self.cluster = self._choose_addresses(numbers)
 
   def __enter__(self) -> 'ProcessCluster':
     self._log_dir.mkdir(parents=True, exist_ok=True)
     try:
+      if self.network is not None:
+        self.network.__enter__()
       for task in self._own_tasks():
         if str(task) not in self._held_back:
           self._start(task)
@@ -137,6 +158,26 @@ class ProcessCluster:
     self._process(task).send_signal(signal.SIGCONT)
     self._frozen.discard(task)
 
+  def cut(
+    self, job: str, index: int, other: cluster_lib.Task | None = None
+  ) -> None:
+    """Cuts a task's host off from another task's, or from all others.
+
+    Raises:
+      ValueError: the tasks are not on hosts.
+    """
+    self._network().cut(*self._hosts(job, index, other))
+
+  def mend(
+    self, job: str, index: int, other: cluster_lib.Task | None = None
+  ) -> None:
+    """Undoes `cut`."""
+    self._network().mend(*self._hosts(job, index, other))
+
+  def traffic(self, job: str, index: int) -> network_lib.Traffic:
+    """What the interface of a task's host has counted so far."""
+    return self._network().traffic(self._host(self._task(job, index)))
+
   def pid(self, job: str, index: int) -> int:
     """The process id of a task."""
     return self._process(self._task(job, index)).pid
@@ -159,32 +200,103 @@ class ProcessCluster:
         f'{task} still runs after {timeout_secs:g} seconds.{self._tail(task)}'
       ) from error
 
+  def wait_for_line(
+    self, job: str, index: int, beginning: str, *, timeout_secs: float
+  ) -> None:
+    """Waits until a task has written a line that begins so.
+
+    Raises:
+      errors.DeadlineError: it has not; the message ends with its log.
+    """
+    task = self._task(job, index)
+    deadline = time.monotonic() + timeout_secs
+    while not re.search(
+      rf'^{re.escape(beginning)}', self.log(job, index), re.MULTILINE
+    ):
+      if time.monotonic() > deadline:
+        raise errors.DeadlineError(
+          f'{task} has not written {beginning!r} after {timeout_secs:g} '
+          f'seconds.{self._tail(task)}'
+        )
+      time.sleep(_POLL_SECS)
+
   def heal(self) -> None:
-    """Thaws what is frozen and restarts what has ended."""
+    """Thaws what is frozen and restarts what has ended, or is about to end."""
     for task in sorted(self._frozen):
       self.thaw(task.job, task.index)
-    for task in self._own_tasks():
-      if not self._runs(task):
-        self._start(task)
-    self._wait_for_servers()
+    deadline = time.monotonic() + self._start_timeout_secs
+    while True:
+      for task in self._own_tasks():
+        if not self._runs(task):
+          self._start(task)
+      self._wait_for_servers()
+      try:
+        return self._keep_servers()
+      except errors.UnreachableError:  # it ends
+        if time.monotonic() > deadline:
+          raise
+        time.sleep(_POLL_SECS)
 
   def stop(self) -> None:
     """Kills what still runs; twice is harmless."""
     for process in self._processes.values():
       _kill(process)
+    if self.network is not None:
+      self.network.stop()
     self._temporary.cleanup()
 
-  def _choose_ports(self, num_workers: int, num_ps: int) -> cluster_lib.Cluster:
+  def _numbers(self, num_workers: int, num_ps: int) -> dict[str, int]:
+    """How many tasks each job has."""
     numbers = {'ps': num_ps, 'worker': num_workers}
     we_are_chief = tuple(self._commands['worker']) == _SERVE
     if we_are_chief or 'chief' in self._commands:
       numbers['chief'] = 1
+    return numbers
+
+  def _check_somebody_trains(self) -> None:
+    serve = tuple(self._commands['worker']) == _SERVE
+    if serve and 'chief' not in self._commands:
+      raise ValueError(
+        'ProcessCluster: nobody trains. With on_hosts, give a command for the '
+        'chief, or for the workers: this process is on no host.'
+      )
+
+  def _choose_addresses(
+    self, numbers: Mapping[str, int]
+  ) -> cluster_lib.Cluster:
+    addresses = (
+      f'{self.network.address(host)}:{_PORT}'
+      if self.network
+      else f'localhost:{_ports.pick()}'
+      for host in range(sum(numbers.values()))
+    )
     jobs = {
-      job: [f'localhost:{_ports.pick()}' for _ in range(number)]
+      job: [next(addresses) for _ in range(number)]
       for job, number in numbers.items()
     }
     task = _CHIEF if 'chief' in numbers else None
     return cluster_lib.Cluster(jobs, task, source='ProcessCluster')
+
+  def _network(self) -> network_lib.Network:
+    if self.network is None:
+      raise ValueError(
+        'The tasks are not on hosts of their own. Make the ProcessCluster with '
+        'on_hosts=True.'
+      )
+    return self.network
+
+  def _host(self, task: cluster_lib.Task) -> int:
+    """The number of a task's host."""
+    network = self._network()
+    address = self.cluster.address(task).rpartition(':')[0]
+    addresses = [network.address(host) for host in range(network.num_hosts)]
+    return addresses.index(address)
+
+  def _hosts(
+    self, job: str, index: int, other: cluster_lib.Task | None
+  ) -> tuple[int, int | None]:
+    host = self._host(self._task(job, index))
+    return host, None if other is None else self._host(other)
 
   def _own_tasks(self) -> list[cluster_lib.Task]:
     """The tasks that are processes of this cluster."""
@@ -208,12 +320,16 @@ class ProcessCluster:
   def _start(self, task: cluster_lib.Task) -> None:
     env = {**self._env, 'TF_CONFIG': self.cluster.with_task(task).tf_config()}
     with self._log_path(task).open('ab') as log:
+      self._begun_at[task] = log.tell()
       self._processes[task] = self._spawn(task, env, log)
 
   def _spawn(
     self, task: cluster_lib.Task, env: Mapping[str, str], log: IO[bytes]
   ) -> _Process:
     command = self._commands[task.job]
+    if self.network is not None:
+      command = self.network.within(self._host(task), command)
+      return _processes.spawn(command, env=env, stdout=log)
     if self._serves(task) or (self._preload and _forks.can_start(command)):
       preload = () if self._serves(task) else self._preload
       timeout_secs = self._start_timeout_secs
@@ -237,14 +353,37 @@ class ProcessCluster:
       if self._serves(task) and self._runs(task):
         self._wait_for_server(task, deadline)
 
+  def _keep_servers(self) -> None:
+    """Takes back that training is done, if this process had said so."""
+    if self.cluster.task == _CHIEF and 'chief' not in self._commands:
+      # Imports TensorFlow, which a plugin of pytest's is not to do.
+      from tfps import presence
+
+      presence.Presence(
+        self.cluster,
+        _CHIEF,
+        self.cluster.address(_CHIEF),
+        chief=True,
+        servers=[task for task in self._own_tasks() if self._serves(task)],
+      ).expect()
+
   def _wait_for_server(self, task: cluster_lib.Task, deadline: float) -> None:
     while task not in self._frozen:
-      status = probe.probe(task, self.cluster.address(task))
-      if status.state is probe.State.ALIVE:
+      if self._answers(task):
         return
       if not self._runs(task) or time.monotonic() > deadline:
-        raise errors.ServerStartError(f'{status}.{self._tail(task)}')
-      time.sleep(0.05)
+        raise errors.ServerStartError(
+          f'{task} does not answer at {self.cluster.address(task)}.'
+          f'{self._tail(task)}'
+        )
+      time.sleep(_POLL_SECS)
+
+  def _answers(self, task: cluster_lib.Task) -> bool:
+    if self.network is None:
+      return probe.is_alive(task, self.cluster.address(task))
+    # Hosts cannot be reached from here.
+    log = self._log_path(task).read_bytes()[self._begun_at[task] :]
+    return f'{task} is ready at '.encode() in log
 
   def _log_path(self, task: cluster_lib.Task) -> pathlib.Path:
     return self._log_dir / f'{task.job}-{task.index}.log'
@@ -252,13 +391,6 @@ class ProcessCluster:
   def _tail(self, task: cluster_lib.Task) -> str:
     log = self.log(task.job, task.index)[-_LOG_TAIL:]
     return f' Its log ends:\n{log}'
-
-
-def _found(modules: Collection[str]) -> tuple[str, ...]:
-  for module in modules:
-    if importlib.util.find_spec(module) is None:
-      raise ValueError(f'preload: there is no module {module!r}.')
-  return tuple(modules)
 
 
 def _kill(process: _Process) -> None:

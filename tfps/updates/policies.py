@@ -82,10 +82,17 @@ class LocalSteps:
         f'LocalSteps: outer is {self.outer!r}, which is no optimizer. Give one '
         'of keras.optimizers, or None.'
       )
+    # Its own variables may not outlive the connection to a cluster.
+    config = None if self.outer is None else self.outer.get_config()
+    object.__setattr__(self, '_outer_config', config)
 
   @property
   def steps_per_update(self) -> int:
     return self.n
+
+  def make_outer(self) -> Any:
+    """An optimizer as `outer` was when this was made."""
+    return type(self.outer).from_config(self._outer_config)  # type: ignore[attr-defined]
 
 
 Policy = Async | Accumulate | LocalSteps

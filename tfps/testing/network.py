@@ -5,7 +5,7 @@ with Network(num_hosts=2, mbit_per_sec=100) as network:
   server = network.popen(0, ['python', 'server.py', network.address(0)])
   client = network.popen(1, ['python', 'client.py', network.address(0)])
   client.wait()
-  print(network.bytes(0))
+  print(network.traffic(0))
 ```
 
 Each host has one interface, which a bridge joins with the others'. The bridge
@@ -42,6 +42,7 @@ _MOST_HOSTS = 250
 # to matter little for a transfer of a megabyte.
 _SHAPED = 'burst 128kb latency 50ms'
 _START_SECS = 30.0
+_NOBODY = '02:00:00:00:00:ff'  # a hardware address that no interface has
 
 
 def problem() -> str:
@@ -60,7 +61,7 @@ def problem() -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bytes:
+class Traffic:
   """What an interface has counted, headers included.
 
   Attributes:
@@ -71,8 +72,8 @@ class Bytes:
   received: int
   sent: int
 
-  def __sub__(self, earlier: 'Bytes') -> 'Bytes':
-    return Bytes(self.received - earlier.received, self.sent - earlier.sent)
+  def __sub__(self, earlier: 'Traffic') -> 'Traffic':
+    return Traffic(self.received - earlier.received, self.sent - earlier.sent)
 
 
 class Network:
@@ -102,6 +103,7 @@ class Network:
     self.mbit_per_sec = mbit_per_sec
     self._stack = contextlib.ExitStack()
     self._holders: list[int] = []
+    self._bridge = 0
 
   def __enter__(self) -> 'Network':
     reason = problem()
@@ -134,8 +136,8 @@ class Network:
     command: Sequence[str],
     env: Mapping[str, str] | None = None,
     *,
-    stdout: int | IO[bytes] | None = None,
-    stderr: int | IO[bytes] | None = None,
+    stdout: int | IO[bytes] = 1,
+    stderr: int | IO[bytes] = 2,
     cwd: str | os.PathLike[str] | None = None,
   ) -> subprocess.Popen[bytes]:
     """Starts a command on a host; it dies with this process.
@@ -144,24 +146,48 @@ class Network:
       host: which, from 0 upwards.
       command: program and arguments.
       env: what to add to this process' environment.
-      stdout: where its output goes, as for `subprocess.Popen`.
+      stdout: where its output goes, as for `subprocess.Popen`; by
+        default where this process' goes.
       stderr: likewise.
       cwd: its working directory.
     """
     return self._spawn(
-      [*_within(self._holder(host)), *command],
+      self.within(host, command),
       {**os.environ, **(env or {})},
       stdout=stdout,
       stderr=stderr,
       cwd=cwd,
     )
 
-  def bytes(self, host: int) -> Bytes:
+  def within(self, host: int, command: Sequence[str]) -> list[str]:
+    """The command that runs a command on a host."""
+    return [*_within(self._holder(host)), *command]
+
+  def cut(self, host: int, other: int | None = None) -> None:
+    """Drops what is sent between a host and another, or all others.
+
+    Nobody is told: packets are lost, both ways. Cutting again is harmless.
+    """
+    if other is None:
+      _run(self._bridge, 'ip', [f'link set {_port(host)} nomaster'])
+    else:
+      self._misdirect(host, other)
+      self._misdirect(other, host)
+
+  def mend(self, host: int, other: int | None = None) -> None:
+    """Undoes `cut`; harmless where nothing is cut."""
+    if other is None:
+      _run(self._bridge, 'ip', [f'link set {_port(host)} master bridge'])
+    else:
+      self._direct(host, other)
+      self._direct(other, host)
+
+  def traffic(self, host: int) -> Traffic:
     """What a host's interface has counted so far."""
     table = pathlib.Path(f'/proc/{self._holder(host)}/net/dev').read_text()
     (line,) = (x for x in table.splitlines() if x.lstrip().startswith('eth0:'))
     counters = line.partition(':')[2].split()
-    return Bytes(received=int(counters[0]), sent=int(counters[8]))
+    return Traffic(received=int(counters[0]), sent=int(counters[8]))
 
   def _holder(self, host: int) -> int:
     self._check(host)
@@ -191,18 +217,39 @@ class Network:
     return holder.pid
 
   def _spawn(
-    self, command: Sequence[str], env: Mapping[str, str], **options: object
+    self,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+    cwd: str | os.PathLike[str] | None = None,
   ) -> subprocess.Popen[bytes]:
-    process = _processes.spawn(command, env=env, **options)
+    process = _processes.spawn(
+      command, env=env, stdout=stdout, stderr=stderr, cwd=cwd
+    )
     self._stack.callback(_kill, process)
     return process
 
+  def _misdirect(self, host: int, other: int) -> None:
+    """Has a host send to nobody what is for another."""
+    entry = f'{_address(other)} dev eth0 lladdr {_NOBODY} nud permanent'
+    _run(self._holder(host), 'ip', [f'neigh replace {entry}'])
+
+  def _direct(self, host: int, other: int) -> None:
+    self._check(other)
+    entry = f'{_address(other)} dev eth0'
+    # It may have no entry, or one that it has found by itself.
+    with contextlib.suppress(RuntimeError):
+      _run(self._holder(host), 'ip', [f'neigh del {entry}'])
+
   def _join(self, bridge: int) -> None:
     """Joins the hosts by a bridge, and limits their rates."""
+    self._bridge = bridge
     links = ['link add bridge type bridge forward_delay 0 mcast_snooping 0']
     ports = ['bridge']
     for host, holder in enumerate(self._holders):
-      port = f'host{host}'
+      port = _port(host)
       links.append(f'link add {port} type veth peer name eth0 netns {holder}')
       links.append(f'link set {port} master bridge')
       ports.append(port)
@@ -223,6 +270,11 @@ class Network:
 
 def _address(host: int) -> str:
   return f'10.18.0.{host + 1}'
+
+
+def _port(host: int) -> str:
+  """The bridge's end of a host's link."""
+  return f'host{host}'
 
 
 def _up(interface: str) -> list[str]:

@@ -1,0 +1,31 @@
+"""The chief of the benchmark of recovery: trains when it is told to.
+
+Usage: recovery_task.py MODEL (kept | plain) FOLDER
+"""
+
+import pathlib
+import sys
+
+from benchmarks import overhead_task
+from benchmarks import sides
+from benchmarks import trainers
+import tfps
+
+EVERY_SECS = 5.0
+
+
+def main(model: str, how: str, folder: str) -> None:
+  cluster = tfps.resolve_cluster()
+  recovery = None
+  if how == 'kept':
+    cuts = pathlib.Path(folder) / 'cuts'
+    recovery = tfps.Recovery(cuts, every_secs=EVERY_SECS)
+  run = trainers.Ours(
+    cluster, overhead_task.MODELS[model], recovery=recovery
+  ).training()
+  for order in sides.take_orders(folder, str(cluster.task)):
+    run(int(order.rpartition(' ')[2]))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,94 @@
+"""Canaries for what `tfps._compat.handles` relies upon."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import ps_values
+
+from tfps._compat import handles
+from tfps._compat import shared_variables
+
+
+def make_plain():
+  return tf.Variable([1.0, 2.0])
+
+
+def make_caching():
+  return ps_values.CachingVariable(tf.Variable([1.0, 2.0]))
+
+
+def make_aggregating():
+  return ps_values.AggregatingVariable(
+    tf.distribute.get_strategy(),
+    ps_values.CachingVariable(tf.Variable([1.0, 2.0])),
+    tf.VariableAggregation.SUM,
+  )
+
+
+@pytest.mark.parametrize('make', [make_plain, make_caching, make_aggregating])
+def test_a_variable_and_its_functions_go_on_with_new_memory(make):
+  variable, other = make(), tf.Variable(10.0)
+
+  @tf.function
+  def inner():
+    variable.assign_add([1.0, 1.0])
+
+  @tf.function
+  def outer():
+    inner()
+    other.assign_add(1.0)
+    return variable.read_value() + other
+
+  outer()
+  handles.renew([variable])
+  assert not variable.is_initialized()
+  variable.assign([5.0, 6.0])
+  other.assign(0.0)
+  assert outer().numpy().tolist() == [7.0, 8.0]
+  assert variable.numpy().tolist() == [6.0, 7.0]
+  assert outer.experimental_get_tracing_count() == 1
+
+
+def test_what_is_traced_later_has_the_new_memory_too():
+  variable = tf.Variable(1.0)
+  handles.renew([variable])
+  variable.assign(3.0)
+  assert tf.function(lambda: variable + 1.0)().numpy() == 4.0
+
+
+def test_gradients_flow_to_the_variable():
+  variable = tf.Variable(3.0)
+
+  @tf.function
+  def gradient():
+    with tf.GradientTape() as tape:
+      loss = variable**2
+    return tape.gradient(loss, variable)
+
+  gradient()
+  handles.renew([variable])
+  variable.assign(4.0)
+  assert gradient().numpy() == 8.0
+
+
+@pytest.mark.parametrize('dtype', [tf.int64, tf.string, tf.bool, tf.bfloat16])
+def test_variables_of_any_type_are_renewed(dtype):
+  value = tf.cast(1, dtype) if dtype != tf.string else tf.constant('a')
+  variable = tf.Variable(value)
+  handles.renew([variable])
+  variable.assign(value)
+  assert variable.numpy() == value.numpy()
+
+
+def test_memory_with_a_name_keeps_it():
+  def make():
+    handle = shared_variables.handle('kept', shape=[], dtype=tf.float32)
+    return shared_variables.NamedVariable(
+      handle=handle, name='kept', shape=[], dtype=tf.float32, trainable=True
+    )
+
+  variable = make()
+  variable.assign(3.0)
+  tf.raw_ops.DestroyResourceOp(resource=variable.handle)
+  handles.renew([variable])
+  variable.assign(4.0)
+  assert make().numpy() == 4.0

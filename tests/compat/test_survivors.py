@@ -1,0 +1,78 @@
+"""Canaries for what `tfps._compat.survivors` relies upon."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import ps_values
+
+from tfps._compat import survivors
+
+
+class Surviving:
+  """Fails once before each call."""
+
+  def __init__(self):
+    self.calls = 0
+
+  def __call__(self, function):
+    self.calls += 1
+    return function()
+
+
+@pytest.fixture
+def surviving():
+  return Surviving()
+
+
+READS = {
+  'numpy': lambda v: v.numpy(),
+  'read_value': lambda v: v.read_value(),
+  'value': lambda v: v.value(),
+  'as a tensor': tf.convert_to_tensor,
+  'in an operation': lambda v: v + 1.0,
+  'float': float,
+  'assign': lambda v: v.assign(2.0),
+}
+WRAPPERS = {
+  'plain': lambda v: v,
+  'caching': ps_values.CachingVariable,
+}
+
+
+@pytest.mark.parametrize('wrapper', WRAPPERS)
+@pytest.mark.parametrize('read', READS)
+def test_what_a_program_does_survives(surviving, read, wrapper):
+  variable = WRAPPERS[wrapper](tf.Variable(1.0))
+  survivors.make_survive(variable, surviving)
+  READS[read](variable)
+  assert surviving.calls > 0
+
+
+def test_a_checkpoint_survives(surviving, tmp_path):
+  variable = tf.Variable(1.0)
+  survivors.make_survive(variable, surviving)
+  path = tf.train.Checkpoint(v=variable).save(tmp_path / 'c')
+  assert surviving.calls > 0
+  variable.assign(5.0)
+  tf.train.Checkpoint(v=variable).restore(path)
+  assert variable.numpy() == 1.0
+
+
+def test_additions_are_never_done_twice(surviving):
+  variable = tf.Variable(1.0)
+  survivors.make_survive(variable, surviving)
+  variable.assign_add(1.0, read_value=False)
+  assert surviving.calls == 0
+
+
+def test_functions_are_left_alone(surviving):
+  variable = tf.Variable(1.0)
+  survivors.make_survive(variable, surviving)
+
+  @tf.function
+  def double():
+    variable.assign(variable * 2.0)
+
+  double()
+  assert surviving.calls == 0
+  assert type(variable).__name__ == 'ResourceVariable'
+  assert isinstance(variable, tf.Variable)

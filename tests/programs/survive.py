@@ -1,0 +1,97 @@
+"""Trains between graphs although tasks are killed, and says how it gets on.
+
+Usage: survive.py (train | fit) STEPS DIRECTORY TAKE_OVER_SECS
+"""
+
+from collections.abc import Iterator
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfps
+from tfps import partitioners
+from tfps.keras import StopAtStep
+
+
+def main(how: str, steps: int, directory: str, take_over_secs: float) -> None:
+  strategy = tfps.BetweenGraphStrategy(
+    tfps.resolve_cluster(),
+    partitioners.FixedShards(2),
+    recovery=tfps.Recovery(
+      directory, every_secs=0.5, take_over_secs=take_over_secs
+    ),
+  )
+  print('pid', os.getpid(), flush=True)
+  {'train': train, 'fit': fit}[how](strategy, steps)
+  print('done', flush=True)
+
+
+def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
+  with strategy.scope():
+    variables = [
+      tf.Variable(0, dtype=tf.int64, trainable=False, name='count'),
+      tf.Variable(tf.zeros([5, 2]), name='table'),
+      tf.Variable(tf.zeros([3]), name='other'),
+    ]
+
+  def step(batch: tf.Tensor) -> None:
+    for variable in variables:
+      value = tf.fill(variable.shape, tf.cast(batch, variable.dtype))
+      variable.assign_add(value)
+
+  def say(progress: object) -> None:
+    print('at', progress.step, flush=True)
+    time.sleep(0.02)
+
+  def until_a_loss() -> Iterator[int]:
+    """As an iterator that was in use may end then, although it never ends."""
+    num_interruptions = strategy.guard.num_interruptions
+    while strategy.guard.num_interruptions == num_interruptions:
+      yield 1
+
+  strategy.train(
+    step,
+    lambda context: tf.data.Dataset.from_generator(
+      until_a_loss, output_signature=tf.TensorSpec([], tf.int32)
+    ),
+    steps=steps,
+    steps_per_execution=5,
+    hooks=[say],
+  )
+  for variable in variables:
+    values = np.unique(variable.numpy())
+    print('values', values.min(), values.max(), flush=True)
+
+
+def fit(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
+  keras.utils.set_random_seed(1)
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.02), 'mse', steps_per_execution=5)
+    model.optimizer.build(model.trainable_variables)
+  rng = np.random.default_rng(strategy.task.index)
+  x = rng.normal(size=[640, 4]).astype('f')
+  y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], 'f')
+  data = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(16)
+  history = model.fit(
+    data,
+    epochs=1000,
+    steps_per_epoch=50,
+    verbose=0,
+    callbacks=[_Say(steps)],
+  )
+  print('loss', history.history['loss'][-1], flush=True)
+
+
+class _Say(StopAtStep):
+  def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+    print('at', int(self.model.optimizer.iterations), flush=True)
+    time.sleep(0.02)
+    super().on_train_batch_end(batch, logs)
+
+
+main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))

@@ -1,0 +1,134 @@
+"""Workers that share variables go on although a ps, or the chief, is killed."""
+
+import pathlib
+import re
+import sys
+import time
+
+import pytest
+
+from tests import waiting
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+_PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'survive.py')
+
+_STEPS = 1_200
+
+
+@pytest.fixture
+def start(tmp_path):
+  clusters = []
+
+  def start(how, steps, take_over_secs=60):
+    command = [
+      sys.executable,
+      _PROGRAM,
+      how,
+      str(steps),
+      str(tmp_path / 'cuts'),
+      str(take_over_secs),
+    ]
+    cluster = testing.ProcessCluster(
+      2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
+    )
+    clusters.append(cluster)
+    return cluster.__enter__()
+
+  yield start
+  for cluster in clusters:
+    cluster.stop()
+
+
+def numbers(cluster, index, what):
+  found = re.findall(rf'^{what} (.*)$', cluster.log('worker', index), re.M)
+  return [[float(word) for word in line.split()] for line in found]
+
+
+def wait_for_steps(cluster, number, index=0):
+  waiting.until(
+    lambda: len(numbers(cluster, index, 'at')) > number, timeout_secs=120
+  )
+
+
+def lose(cluster, *tasks):
+  for job, index in tasks:
+    cluster.kill(job, index)
+  time.sleep(0.3)
+  for job, index in tasks:
+    cluster.start(job, index)
+
+
+def finish(cluster, *others):
+  """All tasks end in order, but those that may be back too late for that."""
+  for task in (*cluster.cluster.tasks('worker'), *cluster.cluster.tasks('ps')):
+    if (task.job, task.index) not in others:
+      status = cluster.wait(task.job, task.index, timeout_secs=150)
+      assert status == 0, cluster.log(task.job, task.index)[-3000:]
+
+
+LOSSES = {
+  'a ps and a worker': [('ps', 1), ('worker', 1)],
+  'a ps and the chief': [('ps', 0), ('worker', 0)],
+}
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_workers_go_on_to_the_last_step(start, loss):
+  cluster = start('train', _STEPS)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  lose(cluster, *LOSSES[loss])
+  late = [task for task in LOSSES[loss] if task == ('worker', 1)]
+  finish(cluster, *late)
+  for index in range(2 - len(late)):
+    # What the other was doing as a cut was made is in it by half.
+    for least, most in numbers(cluster, index, 'values'):
+      assert _STEPS - 20 <= least <= most <= _STEPS + 20
+
+
+def test_fit_goes_on(start):
+  cluster = start('fit', 1_000)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  lose(cluster, ('ps', 0))
+  finish(cluster)
+  for index in range(2):
+    # The other may do the last execution.
+    assert numbers(cluster, index, 'at')[-1][0] >= 1_000 - 10
+    assert numbers(cluster, index, 'loss')[-1][0] < 0.1
+
+
+def test_a_ps_that_stays_away_is_served_by_another(start):
+  steps = 2 * _STEPS
+  cluster = start('train', steps, take_over_secs=1)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  cluster.kill('ps', 0)
+  waiting.until(lambda: 'serves ps:0, too' in cluster.log('ps', 1))
+  so_far = len(numbers(cluster, 1, 'at'))
+  wait_for_steps(cluster, so_far + 20, index=1)
+  # A worker that comes only now finds it there.
+  cluster.restart('worker', 1)
+  finish(cluster, ('ps', 0))
+  for index in range(2):
+    for least, most in numbers(cluster, index, 'values'):
+      assert steps - 20 <= least <= most <= steps + 20
+
+
+@pytest.mark.parametrize('index', [0, 1], ids=['the chief', 'a worker'])
+def test_who_is_told_to_end_does_so_in_order(start, index):
+  cluster = start('train', _STEPS)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  cluster.terminate('worker', index)
+  assert cluster.wait('worker', index, timeout_secs=30) == 143
+  assert 'Leaving on SIGTERM with status 143.' in cluster.log('worker', index)
+  if index == 0:
+    cluster.start('worker', 0)
+  finish(cluster, *([('worker', 1)] if index else []))
+  for other in {0, 1} - {index}:
+    # Nobody was killed in the middle of anything.
+    for least, most in numbers(cluster, other, 'values'):
+      assert least == most

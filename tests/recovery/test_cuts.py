@@ -1,0 +1,240 @@
+"""Cuts on disk: whole, damaged, of other shapes, and where none can be."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import errors
+from tfps import partitioners
+
+pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
+
+
+@pytest.fixture
+def make(tfps_cluster, tmp_path):
+  def make_strategy(partitioner=None, **recovery):
+    recovery = {'directory': tmp_path / 'cuts', 'every_secs': 3600, **recovery}
+    return tfps.ParameterServerStrategy(
+      tfps_cluster.cluster, partitioner, recovery=tfps.Recovery(**recovery)
+    )
+
+  return make_strategy
+
+
+TABLE = np.arange(14, dtype=np.float32).reshape(7, 2)
+
+
+def variables(strategy, scale=1):
+  with strategy.scope():
+    return [
+      tf.Variable(scale * TABLE, name='table'),
+      tf.Variable(scale * 3, dtype=tf.int64, name='count', trainable=False),
+      tf.Variable(b'a' * scale, name='word', trainable=False),
+      tf.Variable(scale * 1.5, name='count'),
+    ]
+
+
+def assert_same(made, scale):
+  table, count, word, other = made
+  np.testing.assert_array_equal(table.numpy(), scale * TABLE)
+  assert count.numpy() == scale * 3
+  assert word.numpy() == b'a' * scale
+  assert other.numpy() == scale * 1.5
+
+
+def cut(strategy):
+  strategy.guard.keeper.cut()
+  return strategy.guard.keeper.latest.path
+
+
+def folders(tmp_path):
+  return sorted(path.name for path in (tmp_path / 'cuts').iterdir())
+
+
+@pytest.mark.parametrize('before', [None, partitioners.FixedShards(2)])
+@pytest.mark.parametrize('after', [None, partitioners.FixedShards(3)])
+def test_variables_begin_with_a_cut_however_they_are_cut_up(
+  make, before, after
+):
+  strategy = make(before)
+  kept = variables(strategy, scale=5)
+  cut(strategy)
+  del kept
+  assert_same(variables(make(after)), scale=5)
+
+
+def test_one_machine_reads_a_cut_by_itself(make):
+  strategy = make(partitioners.FixedShards(2))
+  kept = variables(strategy)
+  reader = tf.train.load_checkpoint(os.fspath(cut(strategy) / 'values'))
+  np.testing.assert_array_equal(reader.get_tensor('table'), TABLE)
+  assert reader.get_tensor('count') == 3
+  assert reader.get_tensor('count#1') == 1.5
+  del kept
+
+
+def test_a_variable_that_no_cut_has_keeps_its_value(make):
+  first = make()
+  with first.scope():
+    kept = tf.Variable(1.0, name='old')
+  cut(first)
+  second = make()
+  with second.scope():
+    old, new = tf.Variable(7.0, name='old'), tf.Variable(8.0, name='new')
+  assert (old.numpy(), new.numpy()) == (1.0, 8.0)
+  del kept
+
+
+def test_what_is_not_on_a_ps_is_left_alone(make):
+  strategy = make()
+  with strategy.scope():
+    kept = tf.Variable(1.0)
+  with tf.device('/job:chief/task:0'):
+    local = tf.Variable(2.0)
+  assert len(strategy.guard.keeper.inventory) == 1
+  del kept, local
+
+
+def test_nothing_new_is_not_written_again(make, tmp_path):
+  strategy = make()
+  kept = variables(strategy)
+  cut(strategy)
+  cut(strategy)
+  assert folders(tmp_path) == ['cut-000001']
+  del kept
+
+
+def test_old_cuts_go_once_there_are_newer_ones(make, tmp_path):
+  strategy = make(max_to_keep=2)
+  kept = []
+  for i in range(4):
+    with strategy.scope():
+      kept.append(tf.Variable(float(i)))
+    cut(strategy)
+  assert folders(tmp_path) == ['cut-000003', 'cut-000004']
+
+
+def truncate(path):
+  data = max(path.glob('values.data*'))
+  data.write_bytes(data.read_bytes()[:-3])
+
+
+def flip(path):
+  data = max(path.glob('values.data*'))
+  content = bytearray(data.read_bytes())
+  content[len(content) // 2] ^= 0xFF
+  data.write_bytes(content)
+
+
+def lose_index(path):
+  (path / 'values.index').unlink()
+
+
+def lose_contents(path):
+  (path / 'contents.json').unlink()
+
+
+def garble_contents(path):
+  (path / 'contents.json').write_text('{"table": 7')
+
+
+def empty(path):
+  shutil.rmtree(path)
+  path.mkdir()
+
+
+DAMAGES = [truncate, flip, lose_index, lose_contents, garble_contents, empty]
+
+
+def make_two_cuts(strategy):
+  kept = variables(strategy, scale=2)
+  first = cut(strategy)
+  with strategy.scope():
+    kept.append(tf.Variable(9.0, name='later'))
+  return first, cut(strategy)
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_cut_is_passed_over_for_the_one_before(make, caplog, damage):
+  _, latest = make_two_cuts(make())
+  damage(latest)
+  strategy = make()
+  assert 'cut-000002 is damaged' in caplog.text
+  assert_same(variables(strategy), scale=2)
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_if_all_cuts_are_damaged_nothing_begins_afresh(make, damage):
+  for path in make_two_cuts(make()):
+    damage(path)
+  with pytest.raises(
+    errors.CheckpointError, match='none of cut-000001, cut-000002 can be read'
+  ):
+    make()
+
+
+def test_a_cut_of_another_program_is_refused(make):
+  first = make()
+  with first.scope():
+    kept = tf.Variable(tf.zeros([3]), name='w')
+  cut(first)
+  second = make()
+  with (
+    second.scope(),
+    pytest.raises(
+      errors.CheckpointError,
+      match=r'w is float32 \[3\].*makes it float32 \[4\]',
+    ),
+  ):
+    tf.Variable(tf.zeros([4]), name='w')
+  del kept
+
+
+def test_strings_in_shards_are_refused(make):
+  scope = make(partitioners.FixedShards(2)).scope()
+  refused = pytest.raises(ValueError, match='words holds strings in 2 shards')
+  with scope, refused:
+    tf.Variable(['a', 'b', 'c'], name='words')
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(make, tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.CheckpointError, match=r'file/cuts.*cannot be'):
+    make(directory=tmp_path / 'file' / 'cuts')
+
+
+def test_a_cut_that_fails_leaves_the_one_before(make, tmp_path):
+  strategy = make()
+  kept = variables(strategy)
+  first = cut(strategy)
+  with strategy.scope():
+    kept.append(tf.Variable(1.0))
+  moved = tmp_path / 'moved'
+  (tmp_path / 'cuts').rename(moved)
+  with pytest.raises(errors.CheckpointError, match='The latest is'):
+    strategy.guard.keeper.cut()
+  moved.rename(tmp_path / 'cuts')
+  assert strategy.guard.keeper.latest.path == first
+  assert cut(strategy).name == 'cut-000002'
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ({'directory': ''}, 'directory is empty'),
+    ({'directory': 'x', 'every_secs': 0}, 'every_secs=0 must be positive'),
+    ({'directory': 'x', 'max_to_keep': -1}, 'max_to_keep=-1 must be positive'),
+  ],
+)
+def test_wrong_settings_are_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    tfps.Recovery(**arguments)
+
+
+def test_a_directory_may_be_given_as_a_path():
+  assert tfps.Recovery(pathlib.Path('x')).every_secs == 60

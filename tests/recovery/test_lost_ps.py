@@ -1,0 +1,283 @@
+"""Training goes on although tasks are killed, with all variables as one cut."""
+
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import errors
+from tfps import partitioners
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def processes():
+  with testing.ProcessCluster(2, 2) as processes:
+    yield processes
+
+
+@pytest.fixture
+def make_strategy(processes, tmp_path):
+  def make(partitioner=None, **recovery):
+    return tfps.ParameterServerStrategy(
+      processes.cluster,
+      partitioner,
+      recovery=tfps.Recovery(tmp_path / 'cuts', **recovery),
+    )
+
+  return make
+
+
+def counters(strategy):
+  """On both ps, whole and in shards, of several types."""
+  with strategy.scope():
+    return [
+      tf.Variable(0, dtype=tf.int64, trainable=False),
+      tf.Variable(0.0),
+      tf.Variable(tf.zeros([5, 2])),
+      tf.Variable(tf.zeros([3], tf.float64)),
+    ]
+
+
+def add_one(variables):
+  for variable in variables:
+    variable.assign_add(tf.ones(variable.shape, variable.dtype))
+
+
+def ones(context):
+  return tf.data.Dataset.from_tensors(1).repeat()
+
+
+def count_to(coordinator, variables, steps, *hooks, per_execution=1):
+  coordinator.train(
+    lambda batch: add_one(variables),
+    ones,
+    steps=steps,
+    steps_per_execution=per_execution,
+    hooks=hooks,
+  )
+
+
+def values(variables):
+  return {
+    float(value) for v in variables for value in np.ravel(v.numpy()).tolist()
+  }
+
+
+class At:
+  """A hook that does something in a thread once a step is reached."""
+
+  def __init__(self, step, *actions):
+    self._step = step
+    self._actions = list(actions)
+    self._thread = None
+
+  def __call__(self, progress):
+    if self._thread is None and progress.step >= self._step:
+      self._thread = threading.Thread(target=self._act)
+      self._thread.start()
+    if progress.moment == 'end':
+      assert self._thread is not None
+      self._thread.join()
+
+  def _act(self):
+    for action in self._actions:
+      action()
+
+
+def lose(processes, *tasks):
+  def act():
+    for job, index in tasks:
+      processes.kill(job, index)
+    time.sleep(0.3)
+    for job, index in tasks:
+      processes.start(job, index)
+
+  return act
+
+
+LOSSES = {
+  'a ps': (None, [('ps', 1)]),
+  'both ps, of shards': (partitioners.FixedShards(2), [('ps', 0), ('ps', 1)]),
+  'a ps and a worker': (None, [('ps', 0), ('worker', 1)]),
+}
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_training_goes_on_and_every_step_counts_once(
+  processes, make_strategy, loss
+):
+  partitioner, tasks = LOSSES[loss]
+  events = []
+  strategy = make_strategy(partitioner, every_secs=0.5, on_event=events.append)
+  variables = counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    count_to(
+      coordinator,
+      variables,
+      2_000,
+      At(300, lose(processes, *tasks)),
+      per_execution=5,
+    )
+    assert values(variables) == {2_000}
+    assert coordinator.global_step.numpy() == 2_000
+  lost_ps = {f'ps:{index}' for job, index in tasks if job == 'ps'}
+  back = [e for e in events if e.kind == 'back' and e.tasks[0] in lost_ps]
+  assert {task for event in back for task in event.tasks} == lost_ps
+  assert all(event.set_back_secs >= 0 for event in back)
+  if ('worker', 1) in tasks:
+    about = [e.kind for e in events if 'worker:1' in e.tasks]
+    assert about[0] == 'lost'
+    assert set(about) <= {'lost', 'back'}
+
+
+def test_ps_may_be_lost_again_and_again(processes, make_strategy):
+  strategy = make_strategy(every_secs=0.3)
+  variables = counters(strategy)
+  act = [lose(processes, ('ps', i)) for i in range(2)]
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    count_to(coordinator, variables, 3_000, At(100, *act), per_execution=5)
+    assert values(variables) == {3_000}
+
+
+def test_a_dataset_that_a_loss_has_ended_begins_again(processes, make_strategy):
+  """So may any whose iterator was in use, although it never ends."""
+  strategy = make_strategy(every_secs=0.3)
+  variables = counters(strategy)
+
+  def step(batch):
+    for variable in variables:
+      value = tf.fill(variable.shape, tf.cast(batch, variable.dtype))
+      variable.assign_add(value)
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    coordinator.train(
+      step,
+      lambda context: tf.data.Dataset.from_tensors(1).repeat(450),
+      steps=1_000,
+      hooks=[At(100, lose(processes, ('ps', 1)))],
+    )
+    assert values(variables) == {1_000}
+
+
+def test_what_is_scheduled_is_done_after_the_loss(processes, make_strategy):
+  strategy = make_strategy(every_secs=3600)
+  variables = counters(strategy)
+  fn = tf.function(lambda: add_one(variables))
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    for _ in range(200):
+      coordinator.schedule(fn)
+    coordinator.join()
+    assert values(variables) == {200}
+    lose(processes, ('ps', 1))()
+    for _ in range(100):
+      coordinator.schedule(fn)
+    coordinator.join()
+    # The only cut is that from before the first execution.
+    assert values(variables) == {100}
+
+
+def test_a_frozen_ps_is_waited_for(processes, make_strategy):
+  strategy = make_strategy(every_secs=0.5)
+  variables = counters(strategy)
+
+  def freeze_and_replace():
+    processes.freeze('ps', 0)
+    time.sleep(1)
+    processes.restart('ps', 0)
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    count_to(coordinator, variables, 1_500, At(200, freeze_and_replace))
+    assert values(variables) == {1_500}
+
+
+def test_a_ps_that_was_frozen_for_long_is_taken_up_again(
+  processes, make_strategy
+):
+  """As if it had been cut off: nobody replaces it, and nothing is lost."""
+  strategy = make_strategy(every_secs=0.5)
+  variables = counters(strategy)
+  freeze = testing.Fault('freeze', processes.cluster.tasks('ps')[1], 0, 16)
+
+  def freeze_for_long():
+    with testing.Faults(processes, [freeze]) as faults:
+      while len(faults.events) < 2:
+        time.sleep(0.1)
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    count_to(coordinator, variables, 1_000, At(200, freeze_for_long))
+    assert min(values(variables)) >= 1_000
+
+
+def test_one_worker_of_two_that_were_lost_is_enough(processes, make_strategy):
+  strategy = make_strategy()
+  variables = counters(strategy)
+
+  def lose_both_and_get_one():
+    processes.kill('worker', 0)
+    processes.kill('worker', 1)
+    time.sleep(0.5)
+    processes.start('worker', 1)
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    count_to(coordinator, variables, 600, At(100, lose_both_and_get_one))
+    # A worker that dies has done its execution, or has not; it is done again.
+    assert coordinator.global_step.numpy() in (600, 601, 602)
+
+
+def test_a_new_chief_begins_with_the_last_cut(make_strategy):
+  first = make_strategy(every_secs=3600)
+  variables = counters(first)
+  coordinator = tfps.Coordinator(first, timeout_secs=60)
+  count_to(coordinator, variables, 40)
+  first.guard.keeper.cut()
+  count_to(coordinator, variables, 50)
+  coordinator._stop()  # as if it had died: nobody is told, no cut is made
+  second = make_strategy()
+  variables = counters(second)
+  with tfps.Coordinator(second, timeout_secs=60) as coordinator:
+    assert values(variables) == {40}
+    count_to(coordinator, variables, 60)
+    assert values(variables) == {60}
+
+
+def test_without_recovery_a_lost_ps_is_an_error(processes):
+  strategy = tfps.ParameterServerStrategy(processes.cluster)
+  variables = counters(strategy)
+  fn = tf.function(lambda: add_one(variables))
+  coordinator = tfps.Coordinator(strategy, timeout_secs=20)
+  coordinator.schedule(fn)
+  coordinator.join()
+  lose(processes, ('ps', 0), ('ps', 1))()
+  coordinator.schedule(fn)
+  with pytest.raises((tf.errors.OpError, errors.DeadlineError)):
+    coordinator.join()
+  coordinator._stop()
+
+
+def test_fit_goes_on(processes, make_strategy):
+  strategy = make_strategy(partitioners.FixedShards(2), every_secs=0.5)
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[2_000, 4]).astype(np.float32)
+  y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], np.float32)
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), 'mse', steps_per_execution=10)
+  lost = keras.callbacks.LambdaCallback(
+    on_epoch_begin=lambda epoch, logs: (
+      epoch in (3, 6)
+      and threading.Thread(target=lose(processes, ('ps', epoch % 2))).start()
+    )
+  )
+  history = model.fit(
+    x, y, batch_size=20, epochs=10, callbacks=[lost], verbose=0
+  )
+  assert len(history.history['loss']) == 10
+  assert history.history['loss'][-1] < 1e-2
+  strategy.close()

@@ -1,0 +1,70 @@
+"""Some inside, or one alone."""
+
+import threading
+
+from tests import waiting
+from tfps import _gate
+
+
+def in_thread(function):
+  thread = threading.Thread(target=function, daemon=True)
+  thread.start()
+  return thread
+
+
+def test_several_are_inside_at_once():
+  gate = _gate.Gate()
+  with gate, gate:
+    assert gate.num_entries == 2
+
+
+def test_who_closes_waits_for_those_inside():
+  gate, seen = _gate.Gate(), []
+  leave = threading.Event()
+  inside = threading.Event()
+
+  def enter():
+    with gate:
+      inside.set()
+      leave.wait()
+      seen.append('left')
+
+  def close():
+    with gate.closed():
+      seen.append('closed')
+
+  entering = in_thread(enter)
+  inside.wait()
+  closing = in_thread(close)
+  closing.join(0.1)
+  assert not seen
+  leave.set()
+  closing.join(10)
+  entering.join(10)
+  assert seen == ['left', 'closed']
+
+
+def test_who_comes_waits_while_it_is_closed():
+  gate, entered = _gate.Gate(), threading.Event()
+
+  def enter():
+    with gate:
+      entered.set()
+
+  with gate.closed():
+    in_thread(enter)
+    assert not entered.wait(0.1)
+  waiting.until(entered.is_set)
+
+
+def test_two_who_close_take_turns():
+  gate, second = _gate.Gate(), threading.Event()
+
+  def close():
+    with gate.closed():
+      second.set()
+
+  with gate.closed():
+    in_thread(close)
+    assert not second.wait(0.1)
+  waiting.until(second.is_set)

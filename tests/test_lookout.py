@@ -1,0 +1,69 @@
+"""Tasks that fall silent are seen from outside."""
+
+import contextlib
+import time
+
+import pytest
+
+from tests import waiting
+from tfps import _lookout
+from tfps import cluster as cluster_lib
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+PS = cluster_lib.Task('ps', 0)
+WORKER = cluster_lib.Task('worker', 0)
+
+
+@pytest.fixture(scope='module')
+def processes():
+  with testing.ProcessCluster(num_workers=1, num_ps=1) as processes:
+    yield processes
+    processes.heal()
+
+
+@contextlib.contextmanager
+def looking_out(processes, silent_secs=1.5):
+  reported = []
+  addresses = {task: processes.cluster.address(task) for task in (PS, WORKER)}
+  with _lookout.Lookout(
+    addresses, silent_secs=silent_secs, report=reported.append
+  ) as lookout:
+    waiting.until(lambda: len(lookout._answered) == 2)
+    yield reported
+
+
+def test_a_task_that_freezes_is_reported_once_for_each_time(processes):
+  with looking_out(processes) as reported:
+    processes.freeze('ps', 0)
+    waiting.until(lambda: reported == [PS], timeout_secs=15)
+    time.sleep(3)
+    assert reported == [PS]
+    processes.thaw('ps', 0)
+    time.sleep(2)
+    processes.freeze('ps', 0)
+    waiting.until(lambda: reported == [PS, PS], timeout_secs=15)
+    processes.thaw('ps', 0)
+
+
+def test_a_task_that_dies_is_not_reported(processes):
+  with looking_out(processes) as reported:
+    processes.kill('worker', 0)
+    time.sleep(4)
+    assert reported == []
+    processes.heal()
+
+
+def test_a_task_that_pauses_is_not_reported(processes):
+  with looking_out(processes, silent_secs=6) as reported:
+    processes.freeze('worker', 0)
+    time.sleep(2)
+    processes.thaw('worker', 0)
+    time.sleep(2)
+    assert reported == []
+
+
+def test_nobody_needs_to_be_watched():
+  with _lookout.Lookout({}, silent_secs=1, report=print):
+    pass

@@ -1,0 +1,118 @@
+"""Faults happen when they should, to whom they should."""
+
+import sys
+
+import pytest
+
+from tests import waiting
+from tfps import cluster as cluster_lib
+from tfps import probe
+from tfps import testing
+from tfps.testing import network
+
+PS = cluster_lib.Task('ps', 0)
+
+# Succeeds if the host answers, be it that nothing listens there.
+_KNOCK = """
+import socket, sys
+host, _, port = sys.argv[1].rpartition(':')
+try:
+  socket.create_connection((host, int(port)), 0.5)
+except ConnectionRefusedError:
+  pass
+"""
+
+
+@pytest.fixture(scope='module')
+def processes():
+  with testing.ProcessCluster(num_workers=1, num_ps=2) as processes:
+    yield processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['kill', 'hang'])
+def test_a_task_is_replaced(processes, kind):
+  before = processes.pid('ps', 0)
+  with testing.Faults(
+    processes, [testing.Fault(kind, PS, at_secs=0.1, for_secs=0.2)]
+  ) as faults:
+    waiting.until(lambda: len(faults.events) == 2)
+  assert processes.pid('ps', 0) != before
+  begin, end = faults.events
+  assert (begin.moment, end.moment) == ('begin', 'end')
+  assert end.at - begin.at >= 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['freeze', 'slow'])
+def test_a_task_is_stopped_for_a_while(processes, kind):
+  before = processes.pid('ps', 0)
+  with testing.Faults(processes, [testing.Fault(kind, PS, 0, 0.5)]) as faults:
+    waiting.until(lambda: len(faults.events) == 2)
+  assert processes.pid('ps', 0) == before
+  address = processes.cluster.address(PS)
+  assert probe.probe(PS, address).state is probe.State.ALIVE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(network.problem()), reason=network.problem())
+def test_a_task_is_cut_off_for_a_while():
+  sleep = [sys.executable, '-c', 'import time; time.sleep(600)']
+  jobs = dict.fromkeys(['ps', 'worker', 'chief'], sleep)
+  with testing.ProcessCluster(1, 1, commands=jobs, on_hosts=True) as processes:
+    knock = [sys.executable, '-c', _KNOCK, processes.cluster.address(PS)]
+
+    def reaches_it():
+      return not processes.network.popen(2, knock).wait(30)
+
+    cut = testing.Fault('cut', PS, 0, 3)
+    assert reaches_it()
+    with testing.Faults(processes, [cut]) as faults:
+      waiting.until(lambda: faults.events)
+      assert not reaches_it()
+      waiting.until(lambda: len(faults.events) == 2)
+    assert reaches_it()
+
+
+@pytest.mark.slow
+def test_leaving_lets_no_others_begin(processes):
+  late = testing.Fault('kill', PS, at_secs=600, for_secs=1)
+  with testing.Faults(processes, [late]) as faults:
+    pass
+  assert faults.events == []
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_is_raised(processes):
+  nobody = testing.Fault('kill', cluster_lib.Task('ps', 7), 0, 0)
+  faults = testing.Faults(processes, [nobody])
+  with pytest.raises(ValueError, match='ps:7 is no process here'), faults:
+    waiting.until(lambda: not any(t.is_alive() for t in faults._threads))
+
+
+@pytest.mark.slow
+def test_random_faults_are_the_same_for_the_same_seed(processes):
+  def make(seed, **kwargs):
+    return testing.random_faults(processes, seed=seed, until_secs=600, **kwargs)
+
+  faults = make(1)
+  assert faults == make(1)
+  assert faults != make(2)
+  assert 15 < len(faults) < 60
+  assert {f.kind for f in faults} == {'kill', 'hang', 'freeze', 'slow'}
+  assert {f.task.job for f in faults} == {'ps', 'worker'}
+  assert all(0 < f.at_secs < 600 and 0.1 <= f.for_secs <= 3 for f in faults)
+  assert {f.kind for f in make(1, kinds=['kill'])} == {'kill'}
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (('burn', PS, 0, 0), "no fault 'burn'. There are kill, freeze, hang, slow"),
+    (('kill', PS, -1, 0), 'at_secs must not be negative'),
+    (('kill', PS, 0, -1), 'for_secs must not be negative'),
+  ],
+)
+def test_wrong_faults_are_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    testing.Fault(*arguments)

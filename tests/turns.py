@@ -1,0 +1,27 @@
+"""Tests of many cases in several ways each, of which not all need be run."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def by_turns(
+  cases: Mapping[str, Any], ways: Mapping[str, Sequence[Any]]
+) -> list[Any]:
+  """Each case in one of the ways, which take turns; else with --exhaustive.
+
+  Returns:
+    What `pytest.mark.parametrize` takes for the values of a way and a case.
+  """
+  return [
+    pytest.param(
+      *way,
+      case,
+      id=f'{way_name}-{name}',
+      marks=[] if turn % len(ways) == place else [pytest.mark.exhaustive],
+    )
+    for turn, (name, case) in enumerate(cases.items())
+    for place, (way_name, way) in enumerate(ways.items())
+  ]

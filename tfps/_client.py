@@ -1,0 +1,122 @@
+"""How a process that trains by itself becomes a client of the ps."""
+
+from collections.abc import Collection
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import _grpc_options
+from tfps import _housing
+from tfps import _local_servers
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import presence as presence_lib
+from tfps import server as server_lib
+from tfps._compat import members
+
+
+def trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+  """The task of this process.
+
+  Raises:
+    ValueError: it is no chief or worker.
+  """
+  task = cluster.task
+  if task is None or task not in cluster.tasks() or task.job == 'ps':
+    raise ValueError(
+      f'{cluster.source}: BetweenGraphStrategy is for chief and workers that '
+      f'are in the cluster, and this process is {task or "no task"}. Call '
+      'tfps.serve in ps tasks.'
+    )
+  return task
+
+
+def connect(
+  cluster: cluster_lib.Cluster,
+  task: cluster_lib.Task,
+  housing: _housing.Housing,
+  timeout_secs: float,
+  *,
+  listens: bool,
+) -> presence_lib.Presence:
+  """Makes this process a client of the ps, and starts its own server.
+
+  Args:
+    cluster: the ps and this process are in it.
+    task: of this process.
+    housing: of the ps; those that are guests of others are found there.
+    timeout_secs: how long to wait for the ps to answer.
+    listens: as for `presence.Presence`.
+
+  Raises:
+    errors.UnreachableError: names the ps that did not answer in time.
+    errors.ClusterMismatchError: a ps holds another idea of the cluster.
+    errors.ServerStartError: this task's port is taken.
+  """
+  elsewhere = [
+    ps
+    for ps in cluster.tasks('ps')
+    if not _local_servers.is_here(cluster.address(ps))
+  ]
+  presence = presence_lib.Presence(
+    cluster,
+    task,
+    cluster.address(task),
+    chief=task == presence_lib.chief_of(cluster),
+    servers=elsewhere,
+    listens=listens,
+  )
+  greet(presence, housing, timeout_secs)
+  spec = cluster.spec()
+  if elsewhere:
+    server_lib.wait_for_port(task, cluster.address(task))
+    spec = _ps_and_self(cluster, task, housing)
+  _grpc_options.set_default()
+  tf.config.experimental_connect_to_cluster(
+    spec, job_name=task.job, task_index=task.index, protocol='grpc'
+  )
+  members.forget_losses()
+  return presence
+
+
+def greet(
+  presence: presence_lib.Presence,
+  housing: _housing.Housing,
+  timeout_secs: float,
+  workers: Collection[cluster_lib.Task] = (),
+) -> None:
+  """Returns once all servers answer and know of this process.
+
+  Args:
+    presence: of this process.
+    housing: of the ps.
+    timeout_secs: how long to wait.
+    workers: those that are to answer, too.
+
+  Raises:
+    errors.UnreachableError: names each silent task, its address and state.
+    errors.ClusterMismatchError: a server holds another idea of the cluster.
+  """
+  deadline = _deadline.after(timeout_secs)
+  while True:
+    housing.settle(_deadline.seconds_until(deadline) or 0.0, workers)
+    try:
+      return presence.start(without=housing.moved)
+    except errors.UnreachableError as error:  # since then
+      if _deadline.is_over(deadline):
+        raise
+      logging.warning('%s', error)
+
+
+def _ps_and_self(
+  cluster: cluster_lib.Cluster,
+  task: cluster_lib.Task,
+  housing: _housing.Housing,
+) -> tf.train.ClusterSpec:
+  # Without the other workers, which this one neither needs nor waits for.
+  jobs = {
+    'ps': {ps.index: address for ps, address in housing.addresses.items()},
+    task.job: {task.index: cluster.address(task)},
+  }
+  return tf.train.ClusterSpec(jobs)

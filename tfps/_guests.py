@@ -1,0 +1,110 @@
+"""Tasks that are served from another task's process, as their own is gone.
+
+A ps whose host is lost need not be started anywhere: a ps that lives starts a
+second server in its own process, which is the lost task under a new address.
+Variables keep their devices, and functions that were traced with them go on.
+
+A task that serves takes requests from its mailbox and posts its guests next to
+its notice. Clients ask, and find.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import json
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _mailbox
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+
+_KEY = 'take_in'
+_CALL_SECS = 10.0
+
+Addresses = Mapping[cluster_lib.Task, str]
+
+
+class Guests:
+  """The guests in a task's own process.
+
+  Args:
+    start: starts a server for a task and returns its address.
+  """
+
+  def __init__(self, start: Callable[[cluster_lib.Task], str]) -> None:
+    self._start = start
+    self._addresses: dict[cluster_lib.Task, str] = {}
+
+  def hear(self, message: str, mailbox: _mailbox.Mailbox) -> bool:
+    """Whether a message asks for a guest, who then is there.
+
+    Args:
+      message: from the mailbox.
+      mailbox: this task's own, where its guests are posted.
+    """
+    wanted = json.loads(message).get(_KEY)
+    if wanted is None:
+      return False
+    task = cluster_lib.Task(**wanted)
+    if task not in self._addresses:
+      try:
+        self._addresses[task] = self._start(task)
+      except errors.ServerStartError as error:
+        logging.error('%s could not be taken in: %s', task, error)
+        return True
+    found = {str(task): address for task, address in self._addresses.items()}
+    mailbox.post(json.dumps(found), _mailbox.GUESTS)
+    return True
+
+
+def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
+  """Asks a task to serve another one, too; asking again is harmless.
+
+  Args:
+    host: who is asked.
+    address: where its server listens.
+    task: the task to serve.
+
+  Raises:
+    errors.UnreachableError: it does not answer.
+  """
+  status = probe.probe(host, address)
+  if status.state is not probe.State.ALIVE:
+    raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
+  request = {_KEY: {'job': task.job, 'index': task.index}}
+  try:
+    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+      mailbox.put(json.dumps(request))
+  except tf.errors.OpError as error:
+    raise errors.UnreachableError(
+      f'{host} at {address} could not be asked to serve {task}: '
+      f'{errors.first_line(error)}'
+    ) from error
+
+
+def find(task: cluster_lib.Task, hosts: Addresses) -> str | None:
+  """Where a task is served as a guest, if it is.
+
+  Args:
+    task: the guest.
+    hosts: tasks that may have taken it in, with their addresses. Those that do
+      not answer are passed over.
+  """
+  for status in probe.probe_all(hosts):
+    if status.state is probe.State.ALIVE:
+      address = _posted(status.task, status.address).get(str(task))
+      if address is not None and probe.is_alive(task, address):
+        return address
+  return None
+
+
+def _posted(host: cluster_lib.Task, address: str) -> dict[str, str]:
+  try:
+    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+      text = mailbox.read(_mailbox.GUESTS)
+  except tf.errors.OpError as error:
+    logging.warning('%s: %s', host, errors.first_line(error))
+    return {}
+  return dict(json.loads(text)) if text else {}

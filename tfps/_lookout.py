@@ -1,0 +1,76 @@
+"""Sees from outside when tasks that have answered no longer do.
+
+A task that is frozen, or cut off, blocks those that talk to it, and cannot say
+so itself. A task that computes still answers: its server does so in threads of
+its own.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tfps import cluster as cluster_lib
+
+if TYPE_CHECKING:
+  from tfps import probe
+
+_PERIOD_SECS = 1.0
+_PROBE_SECS = 1.0
+
+
+class Lookout:
+  """Probes tasks and reports those that have fallen silent.
+
+  A task whose server has not come up is not waited for, nor is one that has
+  ended: both refuse a connection, which is an answer, too.
+
+  Args:
+    addresses: where the tasks' servers answer.
+    silent_secs: after how long without an answer to report a task.
+    report: called, in the lookout's thread, once for each time that a task
+      falls silent.
+  """
+
+  def __init__(
+    self,
+    addresses: Mapping[cluster_lib.Task, str],
+    *,
+    silent_secs: float,
+    report: Callable[[cluster_lib.Task], object],
+  ) -> None:
+    self._addresses = dict(addresses)
+    self._silent_secs = silent_secs
+    self._report = report
+    self._answered: dict[cluster_lib.Task, float] = {}
+    self._stopping = threading.Event()
+    self._thread = threading.Thread(
+      target=self._run, name='tfps-lookout', daemon=True
+    )
+
+  def __enter__(self) -> 'Lookout':
+    if self._addresses:
+      self._thread.start()
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self._stopping.set()
+
+  def _run(self) -> None:
+    # Only here, as a launcher that starts tasks need not wait for gRPC.
+    from tfps import probe
+
+    while not self._stopping.wait(_PERIOD_SECS):
+      for status in probe.probe_all(self._addresses, timeout_secs=_PROBE_SECS):
+        self._note(status)
+
+  def _note(self, status: 'probe.Status') -> None:
+    now, task, state = time.monotonic(), status.task, status.state.name
+    if state == 'ALIVE':
+      self._answered[task] = now
+    elif state != 'HUNG':
+      self._answered.pop(task, None)
+    elif now - self._answered.get(task, now) >= self._silent_secs:
+      del self._answered[task]
+      self._report(task)

@@ -1,0 +1,122 @@
+"""What a task that serves does beside serving, until it may end."""
+
+import concurrent.futures
+import dataclasses
+import threading
+import time
+
+from tfps import _attendance
+from tfps import _deadline
+from tfps import _farewells
+from tfps import _guests
+from tfps import _leaving
+from tfps import _mailbox
+from tfps import cluster as cluster_lib
+from tfps import presence
+from tfps import probe
+
+_CHIEF = cluster_lib.Task('chief', 0)
+_LISTEN_SECS = 0.25
+
+
+class Service:
+  """Hears what clients say, and does what they ask for.
+
+  Args:
+    task: of this process.
+    address: where its server listens.
+    cluster: in which it is.
+    guests: whom else it serves.
+    timeout_secs: as for `_attendance.Attendance`.
+    grace_secs: how long clients may take to let it go.
+  """
+
+  def __init__(
+    self,
+    task: cluster_lib.Task,
+    address: str,
+    cluster: cluster_lib.Cluster,
+    guests: _guests.Guests,
+    *,
+    timeout_secs: float | None,
+    grace_secs: float,
+  ) -> None:
+    self._task = task
+    self._address = address
+    self._notice = _with_address(cluster, task, address).tf_config()
+    self._guests = guests
+    self._grace_secs = grace_secs
+    self._attendance = _attendance.Attendance(timeout_secs)
+    if _CHIEF in cluster.tasks():
+      self._attendance.expect(_CHIEF, cluster.address(_CHIEF))
+    self._is_told = threading.Event()
+    self._holding: set[cluster_lib.Task] = set()  # who has not let it go yet
+
+  def run(self) -> _attendance.Verdict:
+    """Waits for the end in this thread, so that signals reach it."""
+    verdict: concurrent.futures.Future[_attendance.Verdict]
+    verdict = concurrent.futures.Future()
+
+    def listen() -> None:
+      try:
+        verdict.set_result(self._listen())
+      except Exception as error:
+        verdict.set_exception(error)
+
+    threading.Thread(target=listen, name='tfps-attend', daemon=True).start()
+    return verdict.result()
+
+  def ask_to_leave(self) -> None:
+    """Ends as soon as clients can do without it."""
+    self._is_told.set()
+
+  def _listen(self) -> _attendance.Verdict:
+    own = _mailbox.Mailbox(self._task, self._address, timeout_secs=None)
+    with own as mailbox:
+      mailbox.post(self._notice)
+      _leaving.say(f'{self._task} is ready at {self._address}.')
+      while not self._is_told.wait(_LISTEN_SECS):
+        self._hear(mailbox)
+        verdict = self._attendance.verdict()
+        if verdict and self._is_the_end(mailbox):
+          return verdict
+      self._take_leave(mailbox)
+    return _attendance.Verdict.DISMISSED
+
+  def _is_the_end(self, mailbox: _mailbox.Mailbox) -> bool:
+    """Whether nobody has said hello until it was known that this task ends."""
+    mailbox.post(presence.ENDING)
+    if not self._hear(mailbox):
+      return True
+    mailbox.post(self._notice)
+    return False
+
+  def _take_leave(self, mailbox: _mailbox.Mailbox) -> None:
+    listening = self._attendance.listening()
+    self._holding = _farewells.request(self._task, self._address, listening)
+    deadline = _deadline.after(self._grace_secs)
+    while self._holding and not _deadline.is_over(deadline):
+      time.sleep(_LISTEN_SECS)
+      self._hear(mailbox)
+      # One that has left meanwhile needs nobody.
+      found = probe.probe_all({c: listening[c] for c in self._holding})
+      self._holding = {s.task for s in found if s.state is probe.State.ALIVE}
+
+  def _hear(self, mailbox: _mailbox.Mailbox) -> bool:
+    """Whether there was anything to hear."""
+    messages = mailbox.take()
+    for message in messages:
+      client = _farewells.answered(message)
+      if client is not None:
+        self._holding.discard(client)
+      elif not self._guests.hear(message, mailbox):
+        self._attendance.hear(presence.Message.from_json(message))
+    return bool(messages)
+
+
+def _with_address(
+  cluster: cluster_lib.Cluster, task: cluster_lib.Task, address: str
+) -> cluster_lib.Cluster:
+  """The cluster with the port that a server found, where it had port 0."""
+  jobs = {**cluster.jobs[task.job], task.index: address}
+  return dataclasses.replace(cluster, jobs={**cluster.jobs, task.job: jobs})

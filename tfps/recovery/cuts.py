@@ -1,0 +1,252 @@
+"""The values of many variables at one moment, on disk.
+
+Each cut is a folder with a file in TensorFlow's checkpoint format, in which
+shards of a variable are parts of one tensor, and a list of what is in it. A
+folder gets its name once all of it is there and has been read back.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import errors
+from tfps.recovery import inventory
+
+_NAME = re.compile(r'cut-(\d+)')
+_VALUES = 'values'
+_CONTENTS = 'contents.json'
+_UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+  """The values of some pieces, which lie together on a device.
+
+  Attributes:
+    pieces: whose.
+    tensors: one for each.
+  """
+
+  pieces: Sequence[inventory.Piece]
+  tensors: Sequence[tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """A cut that has been written and read back.
+
+  Attributes:
+    path: its folder.
+    contents: shape and type of each variable, by key.
+  """
+
+  path: pathlib.Path
+  contents: dict[str, tuple[list[int], str]]
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> 'Cut':
+    """The cut in a folder, once all of it could be read."""
+    text = (path / _CONTENTS).read_text(encoding='utf-8')
+    contents = {
+      key: (list(shape), str(dtype))
+      for key, (shape, dtype) in json.loads(text).items()
+    }
+    cut = cls(path, contents)
+    for key in contents:  # which compares checksums
+      cut.read(key, '')
+    return cut
+
+  def check(self, entry: inventory.Entry) -> None:
+    """Raises CheckpointError if the cut has another variable of that name."""
+    mine = (entry.shape, entry.dtype.name)
+    found = self.contents.get(entry.key, mine)
+    if found != mine:
+      raise errors.CheckpointError(
+        f'{self.path}: {entry.key} is {found[1]} {found[0]}, and this '
+        f'program makes it {mine[1]} {mine[0]}. Start the program that wrote '
+        'it, or recover in another directory.'
+      )
+
+  def read(self, key: str, slice_spec: str) -> tf.Tensor:
+    """The value of a variable, or of a part of it."""
+    dtype = tf.as_dtype(self.contents[key][1])
+    (value,) = tf.raw_ops.RestoreV2(
+      prefix=os.fspath(self.path / _VALUES),
+      tensor_names=[key],
+      shape_and_slices=[slice_spec],
+      dtypes=[dtype],
+    )
+    return value
+
+
+class Cuts:
+  """The cuts in a directory.
+
+  Args:
+    directory: made if it is not there.
+    max_to_keep: how many to leave there.
+    device: of the process whose disk it is on.
+
+  Raises:
+    errors.CheckpointError: the directory cannot be written, or has cuts of
+      which none can be read.
+  """
+
+  def __init__(
+    self, directory: str | os.PathLike[str], *, max_to_keep: int, device: str
+  ) -> None:
+    self._directory = pathlib.Path(directory)
+    self._max_to_keep = max_to_keep
+    self._device = device
+    _check_writable(self._directory)
+    self.latest = self._find()
+
+  def write(
+    self, entries: Iterable[inventory.Entry], groups: Sequence[Values]
+  ) -> None:
+    """Writes a cut, reads it back, and deletes those that are too many.
+
+    Args:
+      entries: all variables.
+      groups: their values, by the device where they lie.
+
+    Raises:
+      errors.CheckpointError: it could not be written; those before it stay.
+      tf.errors.OpError: a device is lost.
+    """
+    contents = {e.key: (e.shape, e.dtype.name) for e in entries}
+    draft = self._directory / f'draft-{os.getpid()}'
+    with self._making(draft), tf.device(self._device):
+      prefixes = []
+      for i, group in enumerate(groups):
+        # One after another, so that this process holds no more than one.
+        here = [tf.identity(tensor) for tensor in group.tensors]
+        prefix = os.fspath(draft / f'part-{i}' / _VALUES)
+        with self._explaining(draft):
+          _save(prefix, group.pieces, here)
+        prefixes.append(prefix)
+      with self._explaining(draft):
+        path = self._complete(draft, prefixes, contents)
+    self.latest = Cut(path, contents)
+    for old in self._paths()[: -self._max_to_keep]:
+      shutil.rmtree(old, ignore_errors=True)
+
+  def reading(self) -> contextlib.AbstractContextManager[object]:
+    """In which values of a cut are read, by the process that has the disk."""
+    return tf.device(self._device)
+
+  def _complete(
+    self,
+    draft: pathlib.Path,
+    prefixes: list[str],
+    contents: dict[str, tuple[list[int], str]],
+  ) -> pathlib.Path:
+    """Makes a cut of what has been written, once it can be read."""
+    tf.raw_ops.MergeV2Checkpoints(
+      checkpoint_prefixes=prefixes,
+      destination_prefix=os.fspath(draft / _VALUES),
+      delete_old_dirs=True,
+    )
+    _write_through(draft / _CONTENTS, json.dumps(contents, indent=1))
+    Cut.load(draft)
+    return draft.rename(self._directory / self._next_name())
+
+  @contextlib.contextmanager
+  def _making(self, folder: pathlib.Path) -> Iterator[None]:
+    with self._explaining(folder):
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir()
+    try:
+      yield
+    except BaseException:
+      shutil.rmtree(folder, ignore_errors=True)
+      raise
+
+  @contextlib.contextmanager
+  def _explaining(self, folder: pathlib.Path) -> Iterator[None]:
+    try:
+      yield
+    except (tf.errors.OpError, OSError) as error:
+      raise errors.CheckpointError(
+        f'{folder} could not be written: {errors.first_line(error)} '
+        f'{self._say_latest()}'
+      ) from error
+
+  def _find(self) -> Cut | None:
+    """The last cut that can be read; None if there is none at all."""
+    paths = self._paths()
+    for path in reversed(paths):
+      try:
+        with tf.device(self._device):
+          return Cut.load(path)
+      except _UNREADABLE as error:
+        logging.warning('%s is damaged: %s', path, errors.first_line(error))
+    if paths:
+      raise errors.CheckpointError(
+        f'{self._directory}: none of {", ".join(p.name for p in paths)} can '
+        'be read. Bring back a sound copy, or recover in another directory to '
+        'begin afresh.'
+      )
+    return None
+
+  def _next_name(self) -> str:
+    number = max((_number(path) for path in self._paths()), default=0)
+    return f'cut-{number + 1:06d}'
+
+  def _paths(self) -> list[pathlib.Path]:
+    """The folders of all cuts, oldest first."""
+    found = [p for p in self._directory.iterdir() if _NAME.fullmatch(p.name)]
+    return sorted(found, key=_number)
+
+  def _say_latest(self) -> str:
+    if self.latest is None:
+      return 'There is no earlier one.'
+    return f'The latest is {self.latest.path}.'
+
+
+def _save(
+  prefix: str,
+  pieces: Sequence[inventory.Piece],
+  tensors: Sequence[tf.Tensor],
+) -> None:
+  tf.raw_ops.SaveV2(
+    prefix=prefix,
+    tensor_names=[piece.key for piece in pieces],
+    shape_and_slices=[piece.slice_spec for piece in pieces],
+    tensors=tensors,
+  )
+
+
+def _check_writable(directory: pathlib.Path) -> None:
+  trial = directory / f'trial-{os.getpid()}'
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_through(trial, 'trial')
+    trial.unlink()
+  except OSError as error:
+    raise errors.CheckpointError(
+      f'{directory}, where variables are to be kept, cannot be written: '
+      f'{error}.'
+    ) from error
+
+
+def _write_through(path: pathlib.Path, text: str) -> None:
+  with path.open('w', encoding='utf-8') as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _number(path: pathlib.Path) -> int:
+  match = _NAME.fullmatch(path.name)
+  return int(match[1]) if match else 0

@@ -1,0 +1,158 @@
+"""Which variables a strategy has on its ps, under names that stay."""
+
+import collections
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import sharded
+from tfps._compat import survivors
+
+_NAMELESS = 'Variable'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+  """A variable, or a shard of one, as it lies on a ps.
+
+  Attributes:
+    variable: a `tf.Variable`.
+    key: the name of the whole variable.
+    slice_spec: which part of the whole it is, as TensorFlow's `SaveV2` takes
+      it; empty for all of it.
+  """
+
+  variable: Any
+  key: str
+  slice_spec: str = ''
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+  """A variable.
+
+  Attributes:
+    key: its name, followed by a number if others had the name before.
+    variable: a `tf.Variable` or a `ShardedVariable`.
+  """
+
+  key: str
+  variable: Any
+
+  @property
+  def shape(self) -> list[int]:
+    return list(self.variable.shape.as_list())
+
+  @property
+  def dtype(self) -> tf.DType:
+    dtype: tf.DType = self.variable.dtype
+    return dtype
+
+  def pieces(self) -> Iterator[Piece]:
+    """The variable itself, or its shards."""
+    if not isinstance(self.variable, sharded.ShardedVariable):
+      yield Piece(self.variable, self.key)
+      return
+    first = 0
+    for shard in self.variable.variables:
+      yield Piece(shard, self.key, _slice_spec(self.shape, first, shard.shape))
+      first += shard.shape[0]
+
+
+class Inventory:
+  """The variables of a strategy, in the order in which they were made.
+
+  A program that is started again makes its variables in the same order and
+  finds them under the same keys.
+  """
+
+  def __init__(self) -> None:
+    self._lock = threading.Lock()
+    self._entries: list[Entry] = []
+    self._names: collections.Counter[str] = collections.Counter()
+
+  def add(self, variable: Any, surviving: survivors.Surviving) -> Entry | None:
+    """Takes note of a variable, unless it is elsewhere than on a ps.
+
+    Args:
+      variable: a `tf.Variable` or a `ShardedVariable`.
+      surviving: what its reads, and its assignment, are done by.
+
+    Raises:
+      ValueError: it holds strings in shards.
+    """
+    if not _is_on_ps(variable):
+      return None
+    name = _name(variable)
+    _check(name, variable)
+    with self._lock:
+      count = self._names[name]
+      self._names[name] += 1
+      entry = Entry(f'{name}#{count}' if count else name, variable)
+      self._entries.append(entry)
+    for piece in entry.pieces():
+      survivors.make_survive(piece.variable, surviving)
+    return entry
+
+  def entries(self) -> list[Entry]:
+    """All variables."""
+    with self._lock:
+      return list(self._entries)
+
+  def on(self, ps: set[int]) -> list[Any]:
+    """The variables, and shards of variables, on some ps."""
+    return [
+      piece.variable
+      for entry in self.entries()
+      for piece in entry.pieces()
+      if _ps_index(piece.variable.device) in ps
+    ]
+
+  def __len__(self) -> int:
+    return len(self._entries)
+
+
+def say(ps: Iterable[int]) -> str:
+  """The tasks' names."""
+  return ', '.join(f'ps:{index}' for index in sorted(ps)) or 'A ps'
+
+
+def _is_on_ps(variable: Any) -> bool:
+  """Whether a variable, or its first shard, is on a ps."""
+  if isinstance(variable, sharded.ShardedVariable):
+    return _is_on_ps(variable.variables[0])
+  return _ps_index(variable.device) is not None
+
+
+def _name(variable: Any) -> str:
+  """The name that the program gave it, or one for those without."""
+  if isinstance(variable, sharded.ShardedVariable):
+    name = variable.variables[0].name.rpartition('/part_')[0]
+  else:
+    name = variable.name.partition(':')[0]
+  return name or _NAMELESS
+
+
+def _check(name: str, variable: Any) -> None:
+  is_sharded = isinstance(variable, sharded.ShardedVariable)
+  if is_sharded and variable.dtype == tf.string:
+    raise ValueError(
+      f'{name} holds strings in {len(variable.variables)} shards, which '
+      'TensorFlow cannot save as parts of one tensor. Make it with a '
+      'partitioner that leaves it whole.'
+    )
+
+
+def _ps_index(device: str) -> int | None:
+  spec: Any = tf.DeviceSpec.from_string(device)
+  return spec.task if spec.job == 'ps' else None
+
+
+def _slice_spec(whole: list[int], first: int, shape: tf.TensorShape) -> str:
+  sizes = ' '.join(map(str, whole))
+  rows = f'{first},{shape[0]}'
+  return f'{sizes} {":".join([rows, *("-" for _ in whole[1:])])}'

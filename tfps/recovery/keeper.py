@@ -1,0 +1,186 @@
+"""Keeps what variables are: notes them, saves them and puts them back."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _gate
+from tfps import errors
+from tfps.recovery import config
+from tfps.recovery import cuts
+from tfps.recovery import inventory
+from tfps.recovery import reading
+
+_STOP_SECS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Taken:
+  """What is to be written as a cut.
+
+  Attributes:
+    covers: the number of variables and of the gate's entries.
+    entries: the variables.
+    values: theirs.
+    read_at: when they were read, by `time.monotonic`.
+  """
+
+  covers: tuple[int, int]
+  entries: list[inventory.Entry]
+  values: list[cuts.Values]
+  read_at: float
+
+
+class Keeper:
+  """Saves variables as they are while nobody is inside a gate.
+
+  Args:
+    recovery: how often, and where to.
+    device: of this process, which writes.
+
+  Attributes:
+    inventory: the variables.
+    begun_with: the cut that was there when this process began.
+
+  Raises:
+    errors.CheckpointError: the directory cannot be used.
+  """
+
+  def __init__(self, recovery: config.Recovery, *, device: str) -> None:
+    self._every_secs = recovery.every_secs
+    self._cuts = cuts.Cuts(
+      recovery.directory, max_to_keep=recovery.max_to_keep, device=device
+    )
+    self.begun_with = self._cuts.latest
+    if self.begun_with is not None:
+      logging.warning('There is %s to begin with.', self.begun_with.path)
+    self.inventory = inventory.Inventory()
+    self._reader = reading.Reader()
+    self._gate = _gate.Gate()
+    # Taken while the gate is closed, and held until a cut is on disk.
+    self._writing = threading.Lock()
+    # The variables and the gate's entries that the latest cut covers.
+    self._covered = (0, 0)
+    self._read_at = 0.0
+    self._stopping = threading.Event()
+    self._thread: threading.Thread | None = None
+
+  @property
+  def latest(self) -> cuts.Cut | None:
+    """The last cut that was written, here or before."""
+    return self._cuts.latest
+
+  def start(self, gate: _gate.Gate) -> None:
+    """Makes cuts from now on, while nobody is inside the gate."""
+    self.stop()
+    self._gate = gate
+    self._stopping = threading.Event()
+    self._thread = threading.Thread(
+      target=self._run, name='tfps-recovery', daemon=True
+    )
+    self._thread.start()
+
+  def stop(self) -> None:
+    """Makes no more cuts; twice is harmless."""
+    self._stopping.set()
+    if self._thread is not None:
+      self._thread.join(_STOP_SECS)
+      self._thread = None
+
+  def cut(self) -> None:
+    """Makes a cut now, unless nobody was inside the gate since the last.
+
+    Raises:
+      errors.CheckpointError: it could not be written.
+      tf.errors.OpError: a ps is lost.
+    """
+    with contextlib.ExitStack() as writing:
+      with self._gate.closed():
+        writing.enter_context(self._writing)
+        taken = self._take()
+      self._write(taken)
+
+  def cut_alone(self) -> None:
+    """As `cut`, by who has closed the gate."""
+    with self._writing:
+      self._write(self._take())
+
+  def cover(self) -> None:
+    """Makes a cut if the last one lacks a variable: it could not come back."""
+    if self._covered[0] != len(self.inventory):
+      self.cut()
+
+  def begin(self, entry: inventory.Entry) -> None:
+    """Gives a new variable its value in the cut that was there to begin with.
+
+    Raises:
+      errors.CheckpointError: the cut has another variable of that name.
+    """
+    cut = self.begun_with
+    if cut is not None and entry.key in cut.contents:
+      with tf.init_scope():
+        self._put_back(entry, cut)
+
+  def put_all_back(self, lost: str) -> float:
+    """Gives all variables their values in the last cut; the gate is closed.
+
+    Args:
+      lost: the tasks that were lost, for the log and for errors.
+
+    Returns:
+      How long ago the variables had these values, in seconds.
+
+    Raises:
+      errors.CheckpointError: there is no cut of all variables.
+    """
+    with self._writing:
+      entries = self.inventory.entries()
+      cut = self._cuts.latest
+      if cut is None or any(e.key not in cut.contents for e in entries):
+        raise errors.CheckpointError(
+          f'{lost} was lost before all variables had been saved.'
+        )
+      for entry in entries:
+        self._put_back(entry, cut)
+    secs = time.monotonic() - self._read_at
+    logging.warning(
+      '%s was lost and is back. All variables are as they were %.1f seconds '
+      'ago (%s).',
+      lost,
+      secs,
+      cut.path,
+    )
+    return secs
+
+  def _put_back(self, entry: inventory.Entry, cut: cuts.Cut) -> None:
+    cut.check(entry)
+    for piece in entry.pieces():
+      with self._cuts.reading():
+        value = cut.read(piece.key, piece.slice_spec)
+      piece.variable.assign(value)
+
+  def _take(self) -> '_Taken | None':
+    """What there is to write; None if the last cut has it all."""
+    covers = (len(self.inventory), self._gate.num_entries)
+    if covers == self._covered:
+      return None
+    entries = self.inventory.entries()
+    values = self._reader.read(entries)
+    return _Taken(covers, entries, values, time.monotonic())
+
+  def _write(self, taken: '_Taken | None') -> None:
+    if taken is not None:
+      self._cuts.write(taken.entries, taken.values)
+      self._covered = taken.covers
+      self._read_at = taken.read_at
+
+  def _run(self) -> None:
+    while not self._stopping.wait(self._every_secs):
+      try:
+        self.cut()
+      except (tf.errors.OpError, errors.CheckpointError) as error:
+        logging.warning('The variables could not be saved: %s', error)

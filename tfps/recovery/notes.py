@@ -1,0 +1,52 @@
+"""A note on every ps: which ps hold variables that belong together.
+
+A ps that restarts has lost its note, so that whoever comes later sees that what
+is on the others is of another time.
+"""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+_NAME = 'tfps_recovery_note'
+
+
+def leave(incarnations: Mapping[int, int | None]) -> None:
+  """Leaves the note on each ps.
+
+  Args:
+    incarnations: of all ps, by index.
+  """
+  for ps in incarnations:
+    with tf.device(_device(ps)):
+      tf.raw_ops.AssignVariableOp(
+        resource=_handle(), value=tf.constant(_text(incarnations))
+      )
+
+
+def are(incarnations: Mapping[int, int | None]) -> bool:
+  """Whether each ps has the note that these belong together."""
+  return all(_read(ps) == _text(incarnations) for ps in incarnations)
+
+
+def _read(ps: int) -> str | None:
+  with tf.device(_device(ps)):
+    handle = _handle()
+    if not tf.raw_ops.VarIsInitializedOp(resource=handle).numpy():
+      return None
+    text: bytes = tf.raw_ops.ReadVariableOp(
+      resource=handle, dtype=tf.string
+    ).numpy()
+  return text.decode()
+
+
+def _handle() -> tf.Tensor:
+  return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=_NAME)
+
+
+def _text(incarnations: Mapping[int, int | None]) -> str:
+  return ' '.join(f'{ps}:{number}' for ps, number in incarnations.items())
+
+
+def _device(ps: int) -> str:
+  return f'/job:ps/task:{ps}/device:CPU:0'

@@ -1,0 +1,248 @@
+"""Trains again and again while tasks are struck, and says what became of it.
+
+    python -m tfps.testing.campaign --faults=kill,hang --runs=3 --seed=1
+
+Each run starts a cluster of real processes, strikes one task at a moment that
+the seed chooses, and waits for training to end. The table has a line for each
+fault, job and mode.
+"""
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+import itertools
+import json
+import pathlib
+import random
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps.testing import faults as faults_lib
+from tfps.testing import process_cluster
+
+_MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
+_JOBS = ['worker', 'ps', 'chief']
+
+_FAULTS = flags.DEFINE_list('faults', ['kill', 'hang'], 'Which faults.')
+_STRUCK = flags.DEFINE_list('jobs', _JOBS, 'Which jobs to strike.')
+_IN_MODES = flags.DEFINE_list('modes', _MODES, 'How to train.')
+_RUNS = flags.DEFINE_integer('runs', 3, 'Of each.', lower_bound=1)
+_SEED = flags.DEFINE_integer('seed', 1, 'Of the moments and tasks.')
+_STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
+_TIMEOUT_SECS = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
+_EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_FOR_SECS = flags.DEFINE_list(
+  'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
+)
+_KEEP_LOGS = flags.DEFINE_string(
+  'keep_logs', None, 'Where to leave what the tasks of a failed run have said.'
+)
+_OUTPUT = flags.DEFINE_string('output', None, 'Also write JSON there.')
+_PAGE = flags.DEFINE_string(
+  'page', None, 'Also put the table into this Markdown, between its marks.'
+)
+
+_STRIKE_SECS = (1.0, 3.0)  # after the first execution
+_START_SECS = 120.0
+_MARKS = ('<!-- campaign: begin -->', '<!-- campaign: end -->')
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What became of a run.
+
+  Attributes:
+    fault: its kind.
+    job: whose task was struck.
+    mode: how it trained.
+    completed: whether all tasks ended in order, with all steps done.
+    resume_secs: the longest time without an execution, from the fault on.
+    lost: steps that were applied and then set back.
+    doubled: how much more than the steps was added to a variable, at most.
+    detail: what went wrong, if anything.
+  """
+
+  fault: str
+  job: str
+  mode: str
+  completed: bool
+  resume_secs: float = 0.0
+  lost: int = 0
+  doubled: int = 0
+  detail: str = ''
+
+
+def main(args: Sequence[str]) -> int:
+  """The status: 0 if every run was completed."""
+  if len(args) > 1:
+    raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
+  choices = random.Random(_SEED.value)
+  outcomes = []
+  for fault in _FAULTS.value:
+    for job in _STRUCK.value:
+      for mode in _IN_MODES.value:
+        for _ in range(_RUNS.value):
+          outcomes.append(run(fault, job, mode, choices))
+          print(outcomes[-1], file=sys.stderr, flush=True)
+  print(table(outcomes))
+  if _OUTPUT.value:
+    found = [dataclasses.asdict(outcome) for outcome in outcomes]
+    pathlib.Path(_OUTPUT.value).write_text(json.dumps(found, indent=1))
+  if _PAGE.value:
+    page = pathlib.Path(_PAGE.value)
+    page.write_text(with_table(page.read_text(), table(outcomes)))
+  return 0 if all(outcome.completed for outcome in outcomes) else 1
+
+
+def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
+  """One run."""
+  with tempfile.TemporaryDirectory(prefix='tfps-campaign-') as folder:
+    program = (
+      *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+      *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={folder}'),
+      f'--every_secs={_EVERY_SECS.value}',
+    )
+    commands = {'chief': program}
+    if mode.startswith('between'):
+      commands['worker'] = program
+    logs = pathlib.Path(folder, 'logs')
+    with process_cluster.ProcessCluster(
+      2, 2, commands=commands, on_hosts=kind == 'cut', log_dir=logs
+    ) as cluster:
+      fault = _choose(cluster, kind, job, choices)
+      try:
+        outcome = _strike(cluster, fault, mode)
+      except errors.Error as error:
+        detail = errors.first_line(error)
+        outcome = Outcome(kind, job, mode, completed=False, detail=detail)
+    if _KEEP_LOGS.value and not outcome.completed:
+      kept = pathlib.Path(
+        _KEEP_LOGS.value, f'{kind}-{job}-{mode}-{time.time()}'
+      )
+      shutil.copytree(logs, kept)
+    return outcome
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+  """The outcomes in Markdown: a line for each fault, job and mode."""
+  lines = [
+    '| fault | task | mode | completed | seconds to resume | lost | doubled |',
+    '|---|---|---|---|---|---|---|',
+  ]
+  groups = collections.defaultdict(list)
+  for outcome in outcomes:
+    groups[outcome.fault, outcome.job, outcome.mode].append(outcome)
+  for (fault, job, mode), group in groups.items():
+    good = [outcome for outcome in group if outcome.completed]
+    cells = [fault, job, mode, f'{len(good)} of {len(group)}']
+    if good:
+      secs = [outcome.resume_secs for outcome in good]
+      cells += [
+        f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})',
+        f'{max(outcome.lost for outcome in good)}',
+        f'{max(outcome.doubled for outcome in good)}',
+      ]
+    else:
+      cells += ['', '', '']
+    lines.append(f'| {" | ".join(cells)} |')
+  return '\n'.join(lines)
+
+
+def with_table(page: str, text: str) -> str:
+  """A page with the table between its marks, instead of what was there.
+
+  Raises:
+    ValueError: it does not have the marks.
+  """
+  begin, end = _MARKS
+  before, found, rest = page.partition(begin)
+  _, also_found, after = rest.partition(end)
+  if not (found and also_found):
+    raise ValueError(f'The page lacks {begin!r} or, after it, {end!r}.')
+  return f'{before}{begin}\n\n{text}\n\n{end}{after}'
+
+
+def _choose(
+  cluster: process_cluster.ProcessCluster,
+  kind: str,
+  job: str,
+  choices: random.Random,
+) -> faults_lib.Fault:
+  tasks = cluster.cluster.tasks(job)
+  return faults_lib.Fault(
+    kind,
+    choices.choice(tasks),
+    at_secs=choices.uniform(*_STRIKE_SECS),
+    for_secs=choices.uniform(*map(float, _FOR_SECS.value)),
+  )
+
+
+def _strike(
+  cluster: process_cluster.ProcessCluster, fault: faults_lib.Fault, mode: str
+) -> Outcome:
+  trainers = _trainers(cluster, mode)
+  cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
+  with faults_lib.Faults(cluster, [fault]) as happening:
+    for task in trainers:
+      # A worker may be back too late to find the others.
+      if task != fault.task or task.job == 'chief':
+        _wait_for_end(cluster, task)
+  began = happening.events[0].at if happening.events else 0.0
+  logs = [cluster.log(task.job, task.index) for task in trainers]
+  counts = [c for log in logs for c in _numbers(log, 'count')]
+  steps = [s for log in logs for s in [_numbers(log, 'at')]]
+  done = bool(counts) and all(c[2] >= _STEPS.value for c in counts)
+  return Outcome(
+    fault.kind,
+    fault.task.job,
+    mode,
+    completed=done and bool(happening.events),
+    resume_secs=_longest_gap([at for s in steps for _, at in s], began),
+    lost=max(_set_back([step for step, _ in s]) for s in steps),
+    doubled=int(max((c[1] - c[2] for c in counts), default=0)),
+  )
+
+
+def _wait_for_end(
+  cluster: process_cluster.ProcessCluster, task: cluster_lib.Task
+) -> None:
+  """Waits for a task's orderly end, which may come after a restart."""
+  cluster.wait_for_line(
+    task.job, task.index, 'done', timeout_secs=_TIMEOUT_SECS.value
+  )
+
+
+def _trainers(
+  cluster: process_cluster.ProcessCluster, mode: str
+) -> list[cluster_lib.Task]:
+  jobs = ['chief', 'worker'] if mode.startswith('between') else ['chief']
+  return [task for job in jobs for task in cluster.cluster.tasks(job)]
+
+
+def _numbers(log: str, what: str) -> list[list[float]]:
+  found = re.findall(rf'^{what} (.*)$', log, re.MULTILINE)
+  return [[float(word) for word in line.split()] for line in found]
+
+
+def _longest_gap(times: Sequence[float], began: float) -> float:
+  later = sorted(at for at in times if at > began)
+  pairs = itertools.pairwise([began, *later])
+  return max((after - before for before, after in pairs), default=0.0)
+
+
+def _set_back(steps: Sequence[float]) -> int:
+  """By how much the step has gone back, in all."""
+  return int(sum(max(0.0, a - b) for a, b in itertools.pairwise(steps)))
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,146 @@
+"""What the tasks of a campaign train, and how they tell how they get on.
+
+Every trained variable is added to once a step, so that at the end it tells how
+many steps have been applied. Chief and workers print, for each execution,
+`at STEP TIME` and at the end `count LEAST MOST STEP` and `done`.
+"""
+
+from collections.abc import Callable
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+import tensorflow as tf
+
+import tfps
+
+_MODE = flags.DEFINE_enum(
+  'mode',
+  'coordinator',
+  ['coordinator', 'between_graph', 'fit', 'between_graph_fit'],
+  'How to train.',
+)
+_STEPS = flags.DEFINE_integer('steps', 1000, 'Where to stop.')
+_PER_EXECUTION = flags.DEFINE_integer('steps_per_execution', 5, 'In one call.')
+_EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
+_PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
+
+_FEATURES = 4
+_TIMEOUT_SECS = 120.0
+
+tfps.define_flags()
+
+
+def main(_: list[str]) -> None:
+  """Does what this task has to do in its cluster."""
+  cluster = tfps.resolve_cluster()
+  mode = _MODE.value
+  servers = ('ps',) if mode.startswith('between') else ('ps', 'worker')
+  if cluster.task and cluster.task.job in servers:
+    return tfps.serve(cluster)
+  recovery = tfps.Recovery(_DIRECTORY.value or '', every_secs=_EVERY_SECS.value)
+  if mode.startswith('between'):
+    strategy: Any = tfps.BetweenGraphStrategy(cluster, recovery=recovery)
+    if mode.endswith('fit'):
+      _fit(strategy)
+    else:
+      _train(strategy, strategy)
+  else:
+    strategy = tfps.ParameterServerStrategy(cluster, recovery=recovery)
+    with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS) as coordinator:
+      if mode == 'fit':
+        _fit(strategy)
+      else:
+        _train(coordinator, strategy)
+  print('done', flush=True)
+
+
+def _train(trainer: Any, strategy: Any) -> None:
+  """Adds one to each variable in each step; the trainer may be the strategy."""
+  variables = _variables(strategy)
+  trainer.train(
+    lambda batch: _add_one(variables),
+    _ones,
+    steps=_STEPS.value,
+    steps_per_execution=_PER_EXECUTION.value,
+    hooks=[_saying(lambda: trainer.global_step)],
+  )
+  _say_counts(variables, trainer.global_step)
+
+
+def _fit(strategy: Any) -> None:
+  tf.keras.utils.set_random_seed(1)
+  tf.keras.config.disable_traceback_filtering()  # should a run fail
+  with strategy.scope():
+    model = tf.keras.Sequential(
+      [tf.keras.layers.Input((_FEATURES,)), tf.keras.layers.Dense(1)]
+    )
+    model.compile(
+      tf.keras.optimizers.SGD(0.05),
+      'mse',
+      steps_per_execution=_PER_EXECUTION.value,
+    )
+    model.optimizer.build(model.trainable_variables)
+  iterations = model.optimizer.iterations
+  say = _saying(lambda: iterations.value)
+
+  def on_train_batch_end(batch: int, logs: object) -> None:
+    say(batch)
+    model.stop_training = int(iterations.numpy()) >= _STEPS.value
+
+  model.fit(
+    _line(),
+    epochs=1_000_000,
+    steps_per_epoch=10 * _PER_EXECUTION.value,
+    verbose=0,
+    callbacks=[
+      tf.keras.callbacks.LambdaCallback(on_train_batch_end=on_train_batch_end)
+    ],
+  )
+  step = int(iterations.numpy())
+  print('count', step, step, step, flush=True)
+
+
+def _variables(strategy: Any) -> list[Any]:
+  with strategy.scope():
+    return [
+      tf.Variable(0, dtype=tf.int64, trainable=False, name='count'),
+      tf.Variable(tf.zeros([1000, 8]), name='table'),
+      tf.Variable(tf.zeros([100]), name='vector'),
+    ]
+
+
+def _add_one(variables: list[Any]) -> None:
+  for variable in variables:
+    variable.assign_add(tf.ones(variable.shape, variable.dtype))
+
+
+def _ones(context: tf.distribute.InputContext) -> tf.data.Dataset:
+  return tf.data.Dataset.from_tensors(1).repeat()
+
+
+def _line() -> tf.data.Dataset:
+  """Batches of points and what a linear model should make of them."""
+  x = tf.random.stateless_normal([640, _FEATURES], seed=[1, 2])
+  y = x @ tf.constant([[1.0], [-2.0], [3.0], [0.5]])
+  return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(16)
+
+
+def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
+  def say(_: object) -> None:
+    print('at', int(step().numpy()), f'{time.time():.3f}', flush=True)
+    time.sleep(_PAUSE_SECS.value)
+
+  return say
+
+
+def _say_counts(variables: list[Any], step: Any) -> None:
+  least = min(float(tf.reduce_min(v.read_value())) for v in variables)
+  most = max(float(tf.reduce_max(v.read_value())) for v in variables)
+  print('count', least, most, int(step.numpy()), flush=True)
+
+
+if __name__ == '__main__':
+  app.run(main)
