@@ -158,12 +158,22 @@ def test_training_goes_on_without_a_killed_worker(
       time.sleep(0.5)
       processes.kill('worker', 1)
 
+  def step(batch):
+    add_one(variables)
+    return {'batch': batch}
+
+  seen = []
   others = set(threading.enumerate())
   with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
     result = coordinator.train(
-      lambda batch: add_one(variables), ones, steps=600, hooks=[kill]
+      step,
+      ones,
+      steps=600,
+      hooks=[kill, lambda progress: seen.append(progress)],
     )
   assert result.steps == 600
+  metrics = [progress.metrics for progress in seen if progress.moment == 'step']
+  assert metrics == [{'batch': 1}] * 600
   # The killed worker's execution was done again.
   assert variables[0].numpy() in (600, 601)
   assert not [

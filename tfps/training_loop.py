@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 _RATE_WINDOW = 64
-LOST_METRICS = (
-  'What %d steps have found out is lost with the worker that did them. '
-  'The steps count.'
-)
 _CHIEF = cluster_lib.Task('chief', 0)
 
 
@@ -207,14 +203,8 @@ class TrainingLoop:
       self._tell('step', metrics)
 
   def _take_in(self, value: Any, done: execution.Execution) -> dict[str, float]:
-    """An execution's metrics; none if its worker has died with them."""
-    try:
-      vector = self._coordinator.fetch(value, self._plan.timeout_secs)
-    except tf.errors.UnavailableError as error:
-      if not is_about_workers_alone(error):
-        raise
-      logging.warning(LOST_METRICS, done.num_steps)
-      return {}
+    """An execution's metrics."""
+    vector = self._coordinator.fetch(value, self._plan.timeout_secs)
     self._transfers.count(done.num_bytes(vector), done.num_steps)
     return done.metrics(vector)
 
@@ -287,11 +277,3 @@ class TrainingLoop:
 
   def _secs(self) -> float:
     return self._clock() - self._started_at
-
-
-def is_about_workers_alone(error: tf.errors.UnavailableError) -> bool:
-  """Whether an execution was done, and only its worker cannot be asked now.
-
-  An execution that a worker's death has cut short is done again by another.
-  """
-  return '/job:worker' in error.message and '/job:ps' not in error.message

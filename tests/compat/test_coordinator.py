@@ -172,11 +172,22 @@ ATTRIBUTES = {
   ),
   'closure': (
     lambda _: make_queue(1).get(),
-    {'_output_remote_value_ref', 'mark_cancelled', 'value'},
+    {
+      '_output_remote_value_ref',
+      'mark_cancelled',
+      'maybe_call_with_output_remote_value',
+      'value',
+    },
   ),
   'remote value': (
     lambda coordinator: coordinator.schedule(tf.function(lambda: 1.0)),
-    {'_error', '_has_fetched_to_local', '_status_available_event'},
+    {
+      '_error',
+      '_has_fetched_to_local',
+      '_status',
+      '_status_available_event',
+      '_values',
+    },
   ),
 }
 
@@ -237,6 +248,17 @@ def test_the_queue_gives_up_draining_at_its_deadline_and_keeps_the_error():
     queue.wait()
   assert queue.wait()
   assert queue.done()
+
+
+def test_what_is_put_back_has_no_result_until_it_is_done_again():
+  queue = make_queue(1)
+  closure = queue.get()
+  closure.value._set_values(tf.constant(1.0))
+  assert closure.value._status_available_event.is_set()
+  queue.put_back(closure)
+  assert not closure.value._status_available_event.is_set()
+  queue.get().value._set_values(tf.constant(2.0))
+  assert closure.value.fetch() == 2.0
 
 
 def test_the_queue_says_when_its_wait_ends_early():

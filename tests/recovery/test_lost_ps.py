@@ -183,6 +183,30 @@ def test_what_is_scheduled_is_done_after_the_loss(processes, make_strategy):
     assert values(variables) == {100}
 
 
+def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
+  processes, make_strategy
+):
+  """Its loss is not noticed before it is out of the cluster."""
+  strategy = make_strategy(every_secs=3600)
+  variables = counters(strategy)
+  fn = tf.function(lambda: add_one(variables))
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    coordinator.schedule(fn)
+    coordinator.join()
+    strategy.guard.keeper.cut()
+    processes.kill('worker', 1)
+    lose(processes, ('ps', 1))()
+    assert values(variables) == {1}  # a repair was needed for this
+    for _ in range(100):
+      coordinator.schedule(fn)
+    coordinator.join()
+    processes.start('worker', 1)
+    for _ in range(100):
+      coordinator.schedule(fn)
+    coordinator.join()
+    assert values(variables) == {201}
+
+
 def test_a_frozen_ps_is_waited_for(processes, make_strategy):
   strategy = make_strategy(every_secs=0.5)
   variables = counters(strategy)

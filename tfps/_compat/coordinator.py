@@ -15,6 +15,9 @@ from typing import Any
 
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.distribute.coordinator import (
+  remote_value as remote_value_lib,
+)
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.eager import context
 
@@ -66,6 +69,12 @@ class Queue(cluster_coordinator._CoordinatedClosureQueue):
     return self.failed or (
       self._queue.empty() and not self._inflight_closure_count
     )
+
+  def put_back(self, closure: Any) -> None:
+    # What it returned, if it did, was out of reach before anybody had it. Who
+    # waits for it is to wait for what it returns next.
+    closure.maybe_call_with_output_remote_value(_forget_result)
+    super().put_back(closure)
 
   def cancel_queued(self) -> None:
     """Cancels what no worker has begun."""
@@ -148,13 +157,20 @@ class Worker(cluster_coordinator.Worker):
 
   def _on_closure_failure(self, closure: Any, error: Exception) -> None:
     # The worker is lost and waits for its recovery; another takes the closure.
-    self._end()
     super()._on_closure_failure(closure, error)
+    self._end()
 
   def _end(self) -> None:
     self._closure = None
     with self.finished:
       self.finished.notify_all()
+
+
+def _forget_result(remote_value: Any) -> None:
+  remote_value._status_available_event.clear()
+  remote_value._status = remote_value_lib.RemoteValueStatus.NOT_READY
+  remote_value._values = None
+  remote_value._error = None
 
 
 def take_over(

@@ -76,6 +76,9 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._error: BaseException | None = None
     self._lost: set[int] = set()  # workers whose threads wait for them
     self._left_out: set[int] = set()  # workers that the runtime knows not
+    # Workers that have lost what they held, which their threads may not know.
+    self._are_bare: set[int] = set()
+    self._workers: dict[int, int | None] = {}
     # Workers with an execution that the loss of a ps has cut short.
     self._cut_short: set[int] = set()
     # Workers that are to end, by their incarnation.
@@ -96,7 +99,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       repairs: does it.
       timeout_secs: how long to wait for a ps that does not come back.
     """
-    self._ps = _ps_of(self._incarnations())
+    found = self._incarnations()
+    self._ps, self._workers = _of('ps', found), _of('worker', found)
     self._repairs = repairs
     self._timeout_secs = timeout_secs
 
@@ -138,6 +142,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def wait_for_return(self, worker: int, recover: _Call) -> None:
     """Waits until a worker that is to end has restarted, and recovers it."""
     logging.warning('worker:%d leaves.', worker)
+    self._note_lost(worker)
     self._wait_until_back(worker)
     with self.wait_on_failure(
       on_recovery_fn=recover,
@@ -171,13 +176,15 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     except _FAILURES as error:
       failure = error
     worker = int(worker_device_name.rpartition(':')[2])
-    if self._goes_on(worker, failure, num_repairs):
-      if on_transient_failure_fn:
-        on_transient_failure_fn()
-      return
-    self._validate_preemption_failure(failure)
+    if worker not in self._are_bare:
+      if self._goes_on(worker, failure, num_repairs):
+        if on_transient_failure_fn:
+          on_transient_failure_fn()
+        return
+      self._validate_preemption_failure(failure)
+      self._note_lost(worker)
+      self._tell('lost', {worker})
     logging.warning('worker:%d is lost: %s', worker, failure)
-    self._tell('lost', {worker})
     if on_failure_fn:
       on_failure_fn(failure)
     self._wait_until_back(worker)
@@ -224,7 +231,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       return False
     if num_repairs != self.num_repairs:  # it has been, meanwhile
       return True
-    if _ps_of(self._incarnations()) == self._ps:
+    if _of('ps', self._incarnations()) == self._ps:
       return cluster_coordinator._is_ps_failure(failure) and self._passes(
         failure
       )
@@ -270,13 +277,20 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       failure
     )
 
-  def _wait_until_back(self, worker: int) -> None:
+  def _note_lost(self, worker: int) -> None:
     with self._worker_up_cond:
       self._lost.add(worker)
       self._cluster_due_for_update_or_finish.set()
+
+  def _wait_until_back(self, worker: int) -> None:
+    """Waits for a worker; what it held is to be made anew after this."""
+    with self._worker_up_cond:
       self._worker_up_cond.wait_for(
-        lambda: worker not in self._lost or self._stopping.is_set()
+        lambda: (
+          worker not in self._lost | self._left_out or self._stopping.is_set()
+        )
       )
+      self._are_bare.discard(worker)
 
   def _preemption_handler(self) -> None:
     while not self._stopping.is_set():
@@ -302,7 +316,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       if found.get(('worker', worker)) is not None
       and not self.is_dismissed(worker)
     }
-    if not back or None in _ps_of(found).values():
+    if not back or None in _of('ps', found).values():
       return False
     self._update(found)
     for worker in sorted(back):
@@ -318,7 +332,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def _repair(self) -> bool:
     """Repairs the ps, once all have restarted."""
     assert self._repairs is not None
-    ps = _ps_of(self._incarnations())
+    ps = _of('ps', self._incarnations())
     if None in ps.values():
       if not self._has_given_up(ps):
         return False
@@ -337,7 +351,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def _is_repaired(self) -> bool:
     """Whether there is nothing more to be done about the ps."""
     found = self._incarnations()
-    ps = _ps_of(found)
+    ps = _of('ps', found)
     if None in ps.values():
       return self._has_given_up(ps)
     try:
@@ -350,7 +364,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def _rebuild(self, found: Incarnations) -> None:
     """Gives ps that have restarted what they had."""
     assert self._repairs is not None
-    ps = _ps_of(found)
+    ps = _of('ps', found)
     restarted = {i for i in ps if ps[i] != self._ps.get(i)}
     self._error = None
     self._update(found)
@@ -377,15 +391,24 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _update(self, found: Incarnations) -> None:
     """Tells the runtime who is in the cluster: those that answer."""
-    silent = {
-      task for task, incarnation in found.items() if incarnation is None
+    workers = _of('worker', found)
+    silent = {i for i, incarnation in workers.items() if incarnation is None}
+    restarted = {
+      i for i in workers if workers[i] != self._workers.get(i, workers[i])
     }
+    with self._worker_up_cond:
+      unnoticed = silent - self._lost - self._left_out
+      self._are_bare |= silent | restarted
+    self._tell('lost', unnoticed)
     moved = self._repairs.moved() if self._repairs else {}
-    members.update(self._server_def, without=silent, moved=moved)
-    self._left_out = {index for _, index in silent}
+    members.update(
+      self._server_def, without={('worker', i) for i in silent}, moved=moved
+    )
+    self._left_out = silent
+    self._workers = workers
 
   def _tell(self, kind: str, workers: set[int]) -> None:
-    if self._repairs is not None:
+    if self._repairs is not None and workers:
       self._repairs.notice(kind, workers)
 
   def _settle(self) -> None:
@@ -396,5 +419,5 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._worker_up_cond.notify_all()
 
 
-def _ps_of(found: Incarnations) -> dict[int, int | None]:
-  return {i: value for (job, i), value in found.items() if job == 'ps'}
+def _of(job: str, found: Incarnations) -> dict[int, int | None]:
+  return {i: value for (name, i), value in found.items() if name == job}

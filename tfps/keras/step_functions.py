@@ -14,13 +14,10 @@ import dataclasses
 from typing import Any
 from typing import Protocol
 
-from absl import logging
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfps import execution as tf_execution
-from tfps import training_loop
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
@@ -142,25 +139,13 @@ class StepFunction:
     """Takes in the result of the oldest execution."""
     oldest = self._under_way.popleft()
     with self._forgetting():
-      fetched = self._fetch(oldest)
-    if fetched is None:
-      return
+      fetched = self._executor.fetch(oldest.value)
     result = self._executions.result(fetched)
     self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
     self._state.add(result.metrics)
     self._transfers.count(result.num_bytes, oldest.num_steps)
     self._logs.clear()
     self._logs.update(self._merged(result.logs))
-
-  def _fetch(self, scheduled: _Scheduled) -> Any:
-    """What an execution has returned; None if its worker has died with it."""
-    try:
-      return self._executor.fetch(scheduled.value)
-    except tf.errors.UnavailableError as error:
-      if not training_loop.is_about_workers_alone(error):
-        raise
-      logging.warning(training_loop.LOST_METRICS, scheduled.num_steps)
-      return None
 
   @contextlib.contextmanager
   def _forgetting(self) -> Iterator[None]:
