@@ -4,12 +4,11 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import time
-from typing import Any
 from typing import TYPE_CHECKING
-from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps import _endless
 from tfps import checkpoints as checkpoints_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
@@ -18,8 +17,6 @@ from tfps import worker_input
 
 if TYPE_CHECKING:
   from tfps import between_graph
-
-_Result = TypeVar('_Result')
 
 
 class ReplicaLoop:
@@ -62,7 +59,7 @@ class ReplicaLoop:
     """Trains to the last step; returns the first, the last and the seconds."""
     start = self._begin()
     dataset = dataset_fn(self._strategy.input_context())
-    batches = _Endless(dataset, self._strategy)
+    batches = _endless.Endless(dataset, self._num_interruptions)
     step = start
     while step < self._plan.steps:
       size = self._size(step)
@@ -103,11 +100,16 @@ class ReplicaLoop:
         max_unroll=self._plan.max_unroll,
       )
 
-  def _execute(self, to_do: execution.Execution, batches: '_Endless') -> int:
+  def _execute(
+    self, to_do: execution.Execution, batches: _endless.Endless
+  ) -> int:
     """Does some steps; the global step after them."""
-    vector = batches.consumed_by(
-      lambda iterator: self._surviving(lambda: to_do.function(iterator).numpy())
-    )
+    try:
+      vector = self._surviving(lambda: to_do.function(batches.iterator).numpy())
+    except tf.errors.OutOfRangeError as error:
+      raise ValueError(
+        'dataset_fn: the dataset ran out; repeat() it.'
+      ) from error
     metrics = to_do.metrics(vector)
     self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
     step = self._global_step()
@@ -133,49 +135,12 @@ class ReplicaLoop:
     for hook in self._hooks:
       hook(progress)
 
+  def _num_interruptions(self) -> int:
+    guard = self._strategy.guard
+    return guard.num_interruptions if guard else 0
+
   def _global_step(self) -> int:
     return self._surviving(lambda: int(self._strategy.global_step.numpy()))
 
   def _secs(self) -> float:
     return self._clock() - self._started_at
-
-
-class _Endless:
-  """Batches from a dataset that must not run out.
-
-  Of an execution that the loss of a ps has cut short, TensorFlow's iterator may
-  be left at its end.
-  """
-
-  def __init__(
-    self,
-    dataset: tf.data.Dataset,
-    strategy: 'between_graph.BetweenGraphStrategy',
-  ) -> None:
-    self._dataset = dataset
-    self._strategy = strategy
-    self._begin()
-
-  def consumed_by(self, execute: Callable[[Any], _Result]) -> _Result:
-    """The result of the function, which is given the iterator.
-
-    Raises:
-      ValueError: the dataset ran out.
-    """
-    try:
-      return execute(self._iterator)
-    except tf.errors.OutOfRangeError as error:
-      if self._num_interruptions() == self._begun_after:
-        raise ValueError(
-          'dataset_fn: the dataset ran out; repeat() it.'
-        ) from error
-    self._begin()
-    return self.consumed_by(execute)
-
-  def _begin(self) -> None:
-    self._begun_after = self._num_interruptions()
-    self._iterator = iter(self._dataset)
-
-  def _num_interruptions(self) -> int:
-    guard = self._strategy.guard
-    return guard.num_interruptions if guard else 0

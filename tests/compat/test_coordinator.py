@@ -234,6 +234,22 @@ def test_a_thread_knows_its_target():
   thread.join()
 
 
+def test_own_datasets_begin_again(coordinator):
+  dataset_fn = tf.function(lambda: tf.data.Dataset.range(3))
+  iterators, spec = compat.per_worker_iterators(
+    coordinator, [dataset_fn.get_concrete_function()]
+  )
+  take = tf.function(lambda batches: next(batches), input_signature=[spec])
+  [worker] = coordinator._cluster.workers
+
+  def taken():
+    return int(coordinator.fetch(coordinator.schedule(take, (iterators,))))
+
+  assert [taken(), taken()] == [0, 1]
+  compat.Worker.begin_datasets_again(worker)
+  assert [taken(), taken()] == [0, 1]
+
+
 def test_the_queue_gives_up_draining_at_its_deadline_and_keeps_the_error():
   queue = make_queue(3)
   queue.get()

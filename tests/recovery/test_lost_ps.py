@@ -146,22 +146,39 @@ def test_ps_may_be_lost_again_and_again(processes, make_strategy):
     assert values(variables) == {3_000}
 
 
-def test_a_dataset_that_a_loss_has_ended_begins_again(processes, make_strategy):
+def test_a_dataset_that_a_loss_has_ended_begins_again(
+  processes, make_strategy, tmp_path
+):
   """So may any whose iterator was in use, although it never ends."""
   strategy = make_strategy(every_secs=0.3)
   variables = counters(strategy)
+  lost_at = tmp_path / 'lost_at'
+  lost_at.write_text('0')
 
-  def step(batch):
-    for variable in variables:
-      value = tf.fill(variable.shape, tf.cast(batch, variable.dtype))
-      variable.assign_add(value)
+  def is_after_loss(began):
+    return began > tf.strings.to_number(
+      tf.io.read_file(str(lost_at)), tf.float64
+    )
+
+  def ends_with_the_loss(context):
+    began = tf.data.Dataset.from_tensors(0).map(lambda _: tf.timestamp())
+    return began.flat_map(
+      lambda began: ones(context).take_while(lambda _: is_after_loss(began))
+    )
+
+  def lose_ps():
+    processes.kill('ps', 1)
+    lost_at.write_text(str(time.time()))
+    time.sleep(0.3)
+    processes.start('ps', 1)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     coordinator.train(
-      step,
-      lambda context: tf.data.Dataset.from_tensors(1).repeat(450),
+      lambda batch: add_one(variables),
+      ends_with_the_loss,
       steps=1_000,
-      hooks=[At(100, lose(processes, ('ps', 1)))],
+      steps_per_execution=5,
+      hooks=[At(100, lose_ps)],
     )
     assert values(variables) == {1_000}
 

@@ -113,16 +113,13 @@ class Worker(cluster_coordinator.Worker):
     since = self._since
     return None if self._closure is None else since
 
-  def begin_datasets_again(self) -> bool:
-    """Makes anew the iterators that never end; whether there are any."""
+  def begin_datasets_again(self) -> None:
+    """Makes anew the iterators that never end."""
     with self._resource_tracking_lock:
-      resources = [
-        reference() for reference in self._resource_remote_value_refs
-      ]
-      endless = [r for r in resources if getattr(r, '_never_ends', False)]
-      for resource in endless:
-        self._schedule_resource(resource._closure)
-    return bool(endless)
+      for reference in self._resource_remote_value_refs:
+        resource = reference()
+        if getattr(resource, '_never_ends', False):
+          self._schedule_resource(resource._closure)
 
   def is_executing(self, remote_value: Any) -> bool:
     """Whether the value's result or error is still being dealt with.
@@ -328,8 +325,9 @@ def per_worker_iterators(
   Args:
     coordinator: a `ClusterCoordinator`.
     dataset_fns: for each worker, a concrete function that returns a dataset;
-      all of one element type. One that ends after the loss of a ps begins
-      again: TensorFlow's iterators may end when what uses them is cancelled.
+      all of one element type. They begin again when the loss of a ps has cut
+      short what used them: TensorFlow may leave an iterator near its end then,
+      and a step without a batch may make some of its updates nevertheless.
 
   Returns:
     What to pass to `schedule`, and the type of the iterators.

@@ -79,8 +79,6 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     # Workers that have lost what they held, which their threads may not know.
     self._are_bare: set[int] = set()
     self._workers: dict[int, int | None] = {}
-    # Workers with an execution that the loss of a ps has cut short.
-    self._cut_short: set[int] = set()
     # Workers that are to end, by their incarnation.
     self._dismissed: dict[int, int | None] = {}
     super().__init__(server_def, cluster)
@@ -198,16 +196,10 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _goes_on(self, worker: int, failure: Exception, num_repairs: int) -> bool:
     """Whether the worker can just try again, with all mended that has to be."""
-    is_mended = self._mends(failure, num_repairs)
-    if not isinstance(failure, tf.errors.OutOfRangeError):
-      if is_mended:
-        self._cut_short.add(worker)
-      return is_mended or self._is_passing(failure)
-    if not is_mended and worker not in self._cut_short:
-      return False
-    # An iterator of which an execution was cancelled may have ended with it.
-    self._cut_short.discard(worker)
-    return bool(self._cluster.workers[worker].begin_datasets_again())
+    if not self._mends(failure, num_repairs):
+      return self._is_passing(failure)
+    self._cluster.workers[worker].begin_datasets_again()
+    return True
 
   def _prepare(self) -> None:
     while self._repairs is not None:
