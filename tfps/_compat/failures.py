@@ -389,15 +389,17 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       i for i in workers if workers[i] != self._workers.get(i, workers[i])
     }
     with self._worker_up_cond:
-      unnoticed = silent - self._lost - self._left_out
+      unnoticed = (silent | restarted) - self._lost - self._left_out
       self._are_bare |= silent | restarted
+      self._left_out |= silent
+      self._workers = workers
     self._tell('lost', unnoticed)
+    self._tell('back', unnoticed - silent)
     moved = self._repairs.moved() if self._repairs else {}
     members.update(
       self._server_def, without={('worker', i) for i in silent}, moved=moved
     )
     self._left_out = silent
-    self._workers = workers
 
   def _tell(self, kind: str, workers: set[int]) -> None:
     if self._repairs is not None and workers:
