@@ -1,5 +1,7 @@
 """Canaries for what `tfps._compat.handles` relies upon."""
 
+import types
+
 import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import ps_values
@@ -46,6 +48,25 @@ def test_a_variable_and_its_functions_go_on_with_new_memory(make):
   assert outer().numpy().tolist() == [7.0, 8.0]
   assert variable.numpy().tolist() == [6.0, 7.0]
   assert outer.experimental_get_tracing_count() == 1
+
+
+def test_if_one_cannot_be_renewed_all_can_be_later():
+  variable = tf.Variable(1.0)
+  unreachable = types.SimpleNamespace(
+    _v=tf.Variable(1.0), device='/job:ps/task:7/device:CPU:0'
+  )
+
+  @tf.function
+  def add():
+    variable.assign_add(1.0)
+
+  add()
+  with pytest.raises(tf.errors.InvalidArgumentError, match='device'):
+    handles.renew([variable, unreachable])
+  handles.renew([variable])
+  variable.assign(5.0)
+  add()
+  assert variable.numpy() == 6.0
 
 
 def test_what_is_traced_later_has_the_new_memory_too():

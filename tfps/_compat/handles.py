@@ -18,16 +18,20 @@ from tfps._compat import shared_variables
 
 
 def renew(variables: Iterable[Any]) -> None:
-  """Gives variables memory without a value, on the devices they are on."""
-  new = {}
-  kept = []  # else an old handle's id could become another object's
+  """Gives variables memory without a value, on the devices they are on.
+
+  Raises:
+    tf.errors.OpError: a ps is lost; all are as they were.
+  """
+  fresh = []
   for variable in variables:
     own = inner(variable)
-    old = own._handle
-    kept.append(old)
     with tf.init_scope(), tf.device(variable.device):
-      own._handle = new[id(old)] = _fresh(own)
-  _replace_captures(new)
+      fresh.append((own, own._handle, _fresh(own)))
+  # Old handles live on in this list: else their ids could become others'.
+  for own, _, handle in fresh:
+    own._handle = handle
+  _replace_captures({id(old): handle for _, old, handle in fresh})
 
 
 def _fresh(variable: Any) -> tf.Tensor:
