@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import json
 import threading
+from typing import ClassVar
 
 from absl import logging
 import tensorflow as tf
@@ -54,16 +55,24 @@ def answered(message: str) -> cluster_lib.Task | None:
 class Listener:
   """Hears, in a thread, which tasks want to leave, and lets them go.
 
+  A process has one mailbox, so a new listener stops the last one: that of a
+  strategy that was not closed would let tasks go that are in use.
+
   Args:
     task: of this process, which is connected to its cluster.
     do_without: called with a task; it may leave when that returns.
   """
+
+  _last: ClassVar['Listener | None'] = None
 
   def __init__(
     self,
     task: cluster_lib.Task,
     do_without: Callable[[cluster_lib.Task], object],
   ) -> None:
+    last, Listener._last = Listener._last, self
+    if last is not None:
+      last.stop()
     self._task = task
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
     self._do_without = do_without

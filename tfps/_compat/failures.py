@@ -124,7 +124,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
     Returns once it has done what it does now, or time is over.
     """
-    self._dismissed[worker] = self._incarnations().get(('worker', worker))
+    found = self._incarnations().get(('worker', worker))
+    self._dismissed[worker] = found or self._workers.get(worker)
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:

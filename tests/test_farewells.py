@@ -1,0 +1,13 @@
+from tfps import _farewells
+from tfps.cluster import Task
+
+
+def test_a_new_listener_stops_the_last():
+  first, second = (
+    _farewells.Listener(Task('localhost', 0), lambda task: None)
+    for _ in range(2)
+  )
+  assert not first._thread.is_alive()
+  assert second._thread.is_alive()
+  second.stop()
+  assert not second._thread.is_alive()
