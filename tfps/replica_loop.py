@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import time
 from typing import TYPE_CHECKING
 
+from absl import logging
 import tensorflow as tf
 
 from tfps import _endless
@@ -61,7 +62,7 @@ class ReplicaLoop:
     dataset = dataset_fn(self._strategy.input_context())
     batches = _endless.Endless(dataset, self._num_interruptions)
     step = start
-    while step < self._plan.steps:
+    while step < self._plan.steps or self._is_set_back():
       size = self._size(step)
       if size not in self._executions:
         self._executions[size] = self._trace(step_fn, dataset, size)
@@ -71,6 +72,17 @@ class ReplicaLoop:
     self._save(step)
     self._tell('end', step)
     return start, step, self._secs()
+
+  def _is_set_back(self) -> bool:
+    """Whether steps were lost, with a ps, before the chief could keep them."""
+    guard = self._strategy.guard
+    if guard is None or not self._strategy.is_chief:
+      return False
+    try:
+      guard.keep()
+    except tf.errors.OpError as error:  # the next line mends it
+      logging.warning('A ps is lost at the end: %s', error)
+    return self._global_step() < self._plan.steps
 
   def _begin(self) -> int:
     """Restores a checkpoint unless somebody has trained; the global step."""

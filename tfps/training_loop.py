@@ -170,6 +170,9 @@ class TrainingLoop:
 
   def _is_set_back(self) -> bool:
     """Whether steps were lost, with a ps, and are to be done again."""
+    guard = getattr(self._coordinator.strategy, 'guard', None)
+    if guard is not None:  # what is counted below is not to be lost later
+      self._call('recovery', lambda: self._coordinator.surviving(guard.keep))
     step = self._call(
       'global_step', lambda: int(self._coordinator.global_step.numpy())
     )

@@ -112,6 +112,14 @@ class Guard(_repairs.Repairs):
         self._have_left.wait(_ASK_SECS)
       self._are_to_leave = set()
 
+  def keep(self) -> None:
+    """Has a loss from now on take nothing away of what is trained so far.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self.keeper.cut_if_possible()
+
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
     handler = self._handler

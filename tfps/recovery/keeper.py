@@ -109,6 +109,17 @@ class Keeper:
     with self._writing:
       self._write(self._take())
 
+  def cut_if_possible(self) -> None:
+    """As `cut`, but where it cannot be written, that is only logged.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    try:
+      self.cut()
+    except errors.CheckpointError as error:
+      logging.warning('The variables could not be saved: %s', error)
+
   def cover(self) -> None:
     """Makes a cut if the last one lacks a variable: it could not come back."""
     if self._covered[0] != len(self.inventory):

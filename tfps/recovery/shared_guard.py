@@ -120,6 +120,15 @@ class SharedGuard:
       except (tf.errors.OpError, errors.CheckpointError) as error:
         logging.warning('%s leaves, and no cut was made: %s', task, error)
 
+  def keep(self) -> None:
+    """Has a loss from now on take nothing away, if this is the chief.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if self._keeper is not None:
+      self._keeper.cut_if_possible()
+
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
     self._gate.close()

@@ -24,6 +24,7 @@ import time
 from absl import app
 from absl import flags
 
+from tfps import _deadline
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps.testing import faults as faults_lib
@@ -51,7 +52,8 @@ _PAGE = flags.DEFINE_string(
   'page', None, 'Also put the table into this Markdown, between its marks.'
 )
 
-_STRIKE_SECS = (1.0, 3.0)  # after the first execution
+_STRIKE_AT = (0.1, 0.5)  # of all steps
+_POLL_SECS = 0.05
 _START_SECS = 120.0
 _MARKS = ('<!-- campaign: begin -->', '<!-- campaign: end -->')
 
@@ -119,7 +121,9 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       2, 2, commands=commands, on_hosts=kind == 'cut', log_dir=logs
     ) as cluster:
       fault = _choose(cluster, kind, job, choices)
+      step = choices.uniform(*_STRIKE_AT) * _STEPS.value
       try:
+        _wait_for_step(cluster, step)
         outcome = _strike(cluster, fault, mode)
       except errors.Error as error:
         detail = errors.first_line(error)
@@ -181,7 +185,7 @@ def _choose(
   return faults_lib.Fault(
     kind,
     choices.choice(tasks),
-    at_secs=choices.uniform(*_STRIKE_SECS),
+    at_secs=0.0,
     for_secs=choices.uniform(*map(float, _FOR_SECS.value)),
   )
 
@@ -190,7 +194,6 @@ def _strike(
   cluster: process_cluster.ProcessCluster, fault: faults_lib.Fault, mode: str
 ) -> Outcome:
   trainers = _trainers(cluster, mode)
-  cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
   with faults_lib.Faults(cluster, [fault]) as happening:
     for task in trainers:
       # A worker may be back too late to find the others.
@@ -210,6 +213,20 @@ def _strike(
     lost=max(_set_back([step for step, _ in s]) for s in steps),
     doubled=int(max((c[1] - c[2] for c in counts), default=0)),
   )
+
+
+def _wait_for_step(
+  cluster: process_cluster.ProcessCluster, step: float
+) -> None:
+  cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
+  deadline = _deadline.after(_TIMEOUT_SECS.value)
+  while all(at[0] < step for at in _numbers(cluster.log('chief', 0), 'at')):
+    if _deadline.is_over(deadline):
+      raise errors.DeadlineError(
+        f'chief:0 is not at step {step:.0f} after {_TIMEOUT_SECS.value:g} '
+        'seconds.'
+      )
+    time.sleep(_POLL_SECS)
 
 
 def _wait_for_end(
