@@ -48,6 +48,27 @@ def test_another_program_attaches_to_the_live_values(tfps_cluster, strategy):
   assert again.device == variable.device
 
 
+def test_values_that_have_gone_are_put_back(tfps_cluster, tmp_path):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path, every_secs=3600)
+  )
+  with strategy.scope():
+    variable = tf.Variable(0.0, name='goes')
+    other = tf.Variable(0.0, name='stays')
+
+  def step(batch):
+    variable.assign_add(1.0)
+    other.assign_add(1.0)
+
+  def ones(context):
+    return tf.data.Dataset.from_tensors(1).repeat()
+
+  strategy.train(step, ones, steps=5)
+  tf.raw_ops.DestroyResourceOp(resource=variable.handle)
+  strategy.surviving(tf.function(lambda: step(1)))
+  assert (variable.numpy(), other.numpy()) == (6, 6)
+
+
 @pytest.mark.parametrize(
   ('value', 'complaint'),
   [

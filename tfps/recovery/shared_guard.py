@@ -35,6 +35,7 @@ _Result = TypeVar('_Result')
 _POLL_SECS = 0.1
 _LOOK_SECS = 1.0  # how often to look for a lost ps elsewhere
 _OUT_OF_REACH = (tf.errors.UnavailableError, tf.errors.AbortedError)
+_NOT_THERE = (tf.errors.NotFoundError, tf.errors.FailedPreconditionError)
 
 
 class SharedGuard:
@@ -173,8 +174,9 @@ class SharedGuard:
   def _is_about_ps(self, error: tf.errors.OpError) -> bool:
     if self._incarnations() != self._known:
       return True
-    is_about_reach = isinstance(error, _OUT_OF_REACH)
-    return is_about_reach and '/job:ps' in str(error)
+    if isinstance(error, _OUT_OF_REACH):
+      return '/job:ps' in str(error)
+    return isinstance(error, _NOT_THERE) and bool(self._emptied())
 
   def _mend(self, deadline: float | None) -> None:
     """Goes on with the ps that are there, once all are."""
@@ -196,6 +198,8 @@ class SharedGuard:
 
   def _has_mended(self, found: dict[int, int | None]) -> bool:
     lost = {ps for ps in found if found[ps] != self._known[ps]}
+    if not lost and self._keeper is not None:
+      lost = self._emptied()
     if not lost:
       time.sleep(_POLL_SECS)
       return True
@@ -220,6 +224,17 @@ class SharedGuard:
       self._events.tell('moved', [str(task)])
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
+
+  def _emptied(self) -> set[int]:
+    """The ps whose variables are not all there, although it is the same.
+
+    TensorFlow tells of a remote operation's failure late, or not at all.
+    """
+    return {
+      ps
+      for ps in self._known
+      if not all(v.is_initialized() for v in self._inventory.on({ps}))
+    }
 
   def _look_elsewhere(
     self, found: dict[int, int | None], lost_secs: float
