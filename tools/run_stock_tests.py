@@ -26,7 +26,10 @@ import types
 
 from tfps import _processes
 
-_LINE = re.compile(r'\[ +(RUN|OK|FAILED|SKIPPED) +\] (\w+\.\w+)')
+# A log message may follow on the same line.
+_LINE = re.compile(
+  r'\[ +(RUN|OK|FAILED|SKIPPED) +\] (\w+\.\w+?)(?:\b|INFO:|WARNING:)'
+)
 _SETUP = re.compile(r'^ERROR: (setUp\w+ \(\S+\))', re.MULTILINE)
 _GRACE_SECS = 30
 _DISTRIBUTE = 'tensorflow.python.distribute'
