@@ -41,6 +41,10 @@ def test_the_table_takes_the_place_of_the_last():
 
 
 def test_gaps_and_losses_are_told_from_what_was_written():
+  assert campaign._numbers('at 5 1.5\nat 10 2.5\nat ', 'at') == [
+    [5, 1.5],
+    [10, 2.5],
+  ]
   assert campaign._longest_gap([9, 1, 10, 14, 15], began=9.5) == 4
   assert campaign._longest_gap([], began=0) == 0
   assert campaign._set_back([5, 10, 15, 5, 10, 8, 20]) == 12

@@ -246,7 +246,8 @@ def _trainers(
 
 
 def _numbers(log: str, what: str) -> list[list[float]]:
-  found = re.findall(rf'^{what} (.*)$', log, re.MULTILINE)
+  # Whole lines: of the last, only the beginning may have been written.
+  found = re.findall(rf'^{what} (.*)\n', log, re.MULTILINE)
   return [[float(word) for word in line.split()] for line in found]
 
 
