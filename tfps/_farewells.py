@@ -8,6 +8,7 @@ import atexit
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+import dataclasses
 import json
 import threading
 from typing import ClassVar
@@ -38,7 +39,7 @@ def request(
     address: where its server listens, for the answer.
     clients: whom to ask, with their addresses.
   """
-  message = {_LEAVING: {'job': task.job, 'index': task.index}, 'at': address}
+  message = {_LEAVING: dataclasses.asdict(task), 'at': address}
   return {
     client
     for client, where in clients.items()
@@ -104,8 +105,8 @@ class Listener:
       task = cluster_lib.Task(**facts[_LEAVING])
       logging.warning('%s is about to leave.', task)
       self._do_without(task)
-      client = {'job': self._task.job, 'index': self._task.index}
-      _tell(task, facts['at'], json.dumps({_MAY_LEAVE: client}))
+      answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
+      _tell(task, facts['at'], json.dumps(answer))
 
 
 def _tell(task: cluster_lib.Task, address: str, message: str) -> bool:

@@ -10,6 +10,7 @@ its notice. Clients ask, and find.
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import dataclasses
 import json
 
 from absl import logging
@@ -73,7 +74,7 @@ def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
   status = probe.probe(host, address)
   if status.state is not probe.State.ALIVE:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
-  request = {_KEY: {'job': task.job, 'index': task.index}}
+  request = {_KEY: dataclasses.asdict(task)}
   try:
     with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
       mailbox.put(json.dumps(request))

@@ -13,7 +13,6 @@ model.fit(make_dataset(strategy.input_context()))
 """
 
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
@@ -25,7 +24,7 @@ from tfps import _farewells
 from tfps import _housing
 from tfps import _ledger
 from tfps import _local_servers
-from tfps import _placing
+from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
@@ -34,12 +33,9 @@ from tfps import hooks as hooks_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import replica_loop
-from tfps import sharded
 from tfps import shared_variables
 from tfps import training_loop
 from tfps import worker_input
-from tfps._compat import keras as keras_compat
-from tfps._compat import strategy as compat
 from tfps.recovery import config as recovery_config
 from tfps.recovery import preemption
 from tfps.recovery import shared_guard
@@ -119,7 +115,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       listens=recovery is not None and self.is_chief,
     )
     policy = placement or placement_lib.ByteBalanced()
-    extended = _Extended(self, self._cluster.resolver(), variable_partitioner)
+    extended = _sharing.Extended(
+      self, self._cluster.resolver(), variable_partitioner
+    )
     extended.is_chief = self.is_chief
     extended.ledger = _ledger.Ledger(policy, self._cluster.num_ps)
     extended.shared = shared_variables.SharedVariables(
@@ -328,76 +326,3 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       if task == self.task
       or not _local_servers.is_here(self._cluster.address(task))
     ]
-
-
-class _Extended(_placing.Extended):
-  """Shares variables by name, and computes in this process alone."""
-
-  is_chief: bool
-  shared: shared_variables.SharedVariables
-
-  def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
-    owner = kwargs.get('colocate_with')
-    if isinstance(owner, sharded.ShardedVariable):
-      return False
-    if kwargs.get('per_worker_variable'):
-      return True
-    if owner is not None:
-      return _ledger.ps_index(getattr(owner, 'device', '')) is None
-    on_read = tf.VariableSynchronization.ON_READ
-    return kwargs.get(
-      'synchronization'
-    ) == on_read or keras_compat.is_seed_state(kwargs)
-
-  def _create_local(self, next_creator: Any, **kwargs: Any) -> Any:
-    kwargs.pop('per_worker_variable', None)
-    with compat.colocated(None), tf.device(None):
-      return next_creator(**kwargs)
-
-  def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
-    # TensorFlow's code has the result make each variable and each shard.
-    return self.shared.make
-
-  def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-    strategy = self._container_strategy()
-    with (
-      tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
-      strategy.transfers.step_alone(),
-    ):
-      return fn(*args, **kwargs)
-
-  def _reduce_to(
-    self, reduce_op: Any, value: Any, destinations: Any, options: Any
-  ) -> Any:
-    return value
-
-  def _reduce(self, reduce_op: Any, value: Any) -> Any:
-    return value
-
-  def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-    return dataset
-
-  def _distribute_datasets_from_function(
-    self, dataset_fn: Any, options: Any
-  ) -> Any:
-    return dataset_fn(self._container_strategy().input_context())
-
-  def _resource_creator_scope(self) -> Any:
-    return []  # lookup tables stay in the worker
-
-  @property
-  def _num_replicas_in_sync(self) -> int:
-    return 1
-
-  @property
-  def worker_devices(self) -> tuple[str, ...]:
-    kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
-    return (f'/device:{kind}:0',)
-
-  @property
-  def should_checkpoint(self) -> bool:
-    return self.is_chief
-
-  @property
-  def should_save_summary(self) -> bool:
-    return self.is_chief

@@ -270,7 +270,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
         scalar metrics by name, or None. Runs on workers, in a graph.
       dataset_fn: makes the dataset of one worker; called once for each, with
         `input_pipeline_id` the worker's index. The dataset must not run out:
-        `repeat()` it. A worker that comes back begins its dataset anew.
+        `repeat()` it. A worker that comes back begins its dataset anew, and so
+        does one whose execution the loss of a ps has cut short.
       steps: where to stop, counted from the beginning of training, not of this
         call: after a resume, only what is left is done.
       steps_per_execution: how many steps a worker does at a time.

@@ -20,6 +20,7 @@ from absl import logging
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from tfps import _dismissals
 from tfps import _gate
 from tfps import _repairs
 from tfps import errors
@@ -79,8 +80,9 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     # Workers that have lost what they held, which their threads may not know.
     self._are_bare: set[int] = set()
     self._workers: dict[int, int | None] = {}
-    # Workers that are to end, by their incarnation.
-    self._dismissed: dict[int, int | None] = {}
+    self._dismissals = _dismissals.Dismissals(
+      lambda worker: self._incarnations().get(('worker', worker))
+    )
     super().__init__(server_def, cluster)
 
   @property
@@ -124,8 +126,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
     Returns once it has done what it does now, or time is over.
     """
-    found = self._incarnations().get(('worker', worker))
-    self._dismissed[worker] = found or self._workers.get(worker)
+    self._dismissals.add(worker, self._workers.get(worker))
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:
@@ -133,10 +134,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def is_dismissed(self, worker: int) -> bool:
     """Whether a worker is to end, and has not restarted."""
-    if worker not in self._dismissed:
-      return False
-    found = self._incarnations().get(('worker', worker))
-    return found is None or found == self._dismissed[worker]
+    return worker in self._dismissals
 
   def wait_for_return(self, worker: int, recover: _Call) -> None:
     """Waits until a worker that is to end has restarted, and recovers it."""
@@ -307,7 +305,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       worker
       for worker in self._lost | self._left_out
       if found.get(('worker', worker)) is not None
-      and not self.is_dismissed(worker)
+      and worker not in self._dismissals
     }
     if not back or None in _of('ps', found).values():
       return False
@@ -318,7 +316,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     with self._worker_up_cond:
       self._lost -= back
       for worker in back:
-        self._dismissed.pop(worker, None)
+        self._dismissals.discard(worker)
       self._settle()
     return True
 

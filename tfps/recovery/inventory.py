@@ -112,6 +112,22 @@ class Inventory:
       if _ps_index(piece.variable.device) in ps
     ]
 
+  def emptied(self) -> set[int]:
+    """The ps on which a variable, or a shard of one, has no value.
+
+    TensorFlow tells of a remote operation's failure late, or not at all.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return {
+      ps
+      for entry in self.entries()
+      for piece in entry.pieces()
+      if not piece.variable.is_initialized()
+      and (ps := _ps_index(piece.variable.device)) is not None
+    }
+
   def __len__(self) -> int:
     return len(self._entries)
 

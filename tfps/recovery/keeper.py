@@ -1,6 +1,5 @@
 """Keeps what variables are: notes them, saves them and puts them back."""
 
-from collections.abc import Sequence
 import contextlib
 import dataclasses
 import threading
@@ -159,7 +158,10 @@ class Keeper:
         )
       for entry in entries:
         self._put_back(entry, cut)
-      _check_all_are_there(entries)
+      if emptied := self.inventory.emptied():
+        raise tf.errors.UnavailableError(
+          None, None, f'{inventory.say(emptied)} could not take all values.'
+        )
     secs = time.monotonic() - self._read_at
     logging.warning(
       '%s was lost and is back. All variables are as they were %.1f seconds '
@@ -198,13 +200,3 @@ class Keeper:
         self.cut()
       except (tf.errors.OpError, errors.CheckpointError) as error:
         logging.warning('The variables could not be saved: %s', error)
-
-
-def _check_all_are_there(entries: Sequence[inventory.Entry]) -> None:
-  # A remote operation that fails may be told of only by the next one.
-  for entry in entries:
-    for piece in entry.pieces():
-      if not piece.variable.is_initialized():
-        raise tf.errors.UnavailableError(
-          None, None, f'{entry.key} could not be put back.'
-        )

@@ -176,7 +176,7 @@ class SharedGuard:
       return True
     if isinstance(error, _OUT_OF_REACH):
       return '/job:ps' in str(error)
-    return isinstance(error, _NOT_THERE) and bool(self._emptied())
+    return isinstance(error, _NOT_THERE) and bool(self._inventory.emptied())
 
   def _mend(self, deadline: float | None) -> None:
     """Goes on with the ps that are there, once all are."""
@@ -199,7 +199,7 @@ class SharedGuard:
   def _has_mended(self, found: dict[int, int | None]) -> bool:
     lost = {ps for ps in found if found[ps] != self._known[ps]}
     if not lost and self._keeper is not None:
-      lost = self._emptied()
+      lost = self._inventory.emptied()
     if not lost:
       time.sleep(_POLL_SECS)
       return True
@@ -224,17 +224,6 @@ class SharedGuard:
       self._events.tell('moved', [str(task)])
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
-
-  def _emptied(self) -> set[int]:
-    """The ps whose variables are not all there, although it is the same.
-
-    TensorFlow tells of a remote operation's failure late, or not at all.
-    """
-    return {
-      ps
-      for ps in self._known
-      if not all(v.is_initialized() for v in self._inventory.on({ps}))
-    }
 
   def _look_elsewhere(
     self, found: dict[int, int | None], lost_secs: float

@@ -1,0 +1,89 @@
+"""Puts variables where all workers find them, and steps where they are called.
+
+It is what `BetweenGraphStrategy` extends TensorFlow's strategies by.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _ledger
+from tfps import _placing
+from tfps import sharded
+from tfps import shared_variables
+from tfps._compat import keras as keras_compat
+from tfps._compat import strategy as compat
+
+
+class Extended(_placing.Extended):
+  """Shares variables by name, and computes in this process alone."""
+
+  is_chief: bool
+  shared: shared_variables.SharedVariables
+
+  def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
+    owner = kwargs.get('colocate_with')
+    if isinstance(owner, sharded.ShardedVariable):
+      return False
+    if kwargs.get('per_worker_variable'):
+      return True
+    if owner is not None:
+      return _ledger.ps_index(getattr(owner, 'device', '')) is None
+    on_read = tf.VariableSynchronization.ON_READ
+    return kwargs.get(
+      'synchronization'
+    ) == on_read or keras_compat.is_seed_state(kwargs)
+
+  def _create_local(self, next_creator: Any, **kwargs: Any) -> Any:
+    kwargs.pop('per_worker_variable', None)
+    with compat.colocated(None), tf.device(None):
+      return next_creator(**kwargs)
+
+  def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
+    # TensorFlow's code has the result make each variable and each shard.
+    return self.shared.make
+
+  def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+    strategy = self._container_strategy()
+    with (
+      tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
+      strategy.transfers.step_alone(),
+    ):
+      return fn(*args, **kwargs)
+
+  def _reduce_to(
+    self, reduce_op: Any, value: Any, destinations: Any, options: Any
+  ) -> Any:
+    return value
+
+  def _reduce(self, reduce_op: Any, value: Any) -> Any:
+    return value
+
+  def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+    return dataset
+
+  def _distribute_datasets_from_function(
+    self, dataset_fn: Any, options: Any
+  ) -> Any:
+    return dataset_fn(self._container_strategy().input_context())
+
+  def _resource_creator_scope(self) -> Any:
+    return []  # lookup tables stay in the worker
+
+  @property
+  def _num_replicas_in_sync(self) -> int:
+    return 1
+
+  @property
+  def worker_devices(self) -> tuple[str, ...]:
+    kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
+    return (f'/device:{kind}:0',)
+
+  @property
+  def should_checkpoint(self) -> bool:
+    return self.is_chief
+
+  @property
+  def should_save_summary(self) -> bool:
+    return self.is_chief
