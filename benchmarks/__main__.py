@@ -2,6 +2,7 @@
 
 import sys
 
+from benchmarks import codecs
 from benchmarks import command
 from benchmarks import keras_fit
 from benchmarks import null_step
@@ -16,6 +17,7 @@ BENCHMARKS = {
   'keras_fit': keras_fit.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,
+  'codecs': codecs.compare,
   'recovery': recovery.compare,
 }
 

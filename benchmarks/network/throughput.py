@@ -83,7 +83,7 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
   """One table."""
   model = 'tiny' if quick else 'large'
   turns: dict[str, list[Turn]] = {
-    name: [] for name in (task.STOCK, *variants.FAST)
+    name: [] for name in (task.STOCK, task.UNROLLED, *variants.FAST)
   }
   with contextlib.ExitStack() as stack:
     by_name, steps = {}, {}
