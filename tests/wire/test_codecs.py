@@ -370,6 +370,15 @@ def test_a_nan_stays_within_its_block():
     np.testing.assert_allclose(np.delete(decoded, range(8, 16)), 1, rtol=1e-6)
 
 
+@_by_dtype
+@pytest.mark.parametrize('rest', [1.0, -1.0, np.inf, -np.inf], ids=str)
+def test_int8_finds_a_nan_wherever_it_is(dtype, rest):
+  values = np.full([40, 40], rest, 'f')
+  np.fill_diagonal(values, np.nan)
+  decoded = _decoded(codecs.Int8(40), values.ravel(), dtype)
+  assert np.isnan(decoded.astype('f')).all()
+
+
 def test_top_k_sends_nan_before_infinity_and_that_before_the_rest():
   values = np.array([1, 3e38, -np.inf, 2, np.nan], 'f')
   for ratio, expected in ((0.2, [np.nan]), (0.4, [-np.inf, np.nan])):

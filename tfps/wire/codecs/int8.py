@@ -79,9 +79,12 @@ def _scales(matrix: tf.Tensor) -> tf.Tensor:
   limits = np.finfo(dtype.as_numpy_dtype)
   # A scale of more would make 127 times itself overflow.
   most = np.nextafter(limits.max / _MOST, 0, dtype=dtype.as_numpy_dtype)
-  largest = tf.reduce_max(tf.abs(matrix), axis=1, keepdims=True)
+  # Either is NaN if a value is.
+  highest = tf.reduce_max(matrix, axis=1, keepdims=True)
+  lowest = tf.reduce_min(matrix, axis=1, keepdims=True)
+  largest = tf.maximum(highest, -lowest)
   scales = tf.minimum(largest / _MOST, most)
   # Those below have fewer bits, and some devices take them for zeros.
   scales = tf.where(scales < limits.tiny, tf.zeros([], dtype), scales)
-  finite = tf.reduce_all(tf.math.is_finite(matrix), axis=1, keepdims=True)
-  return tf.where(finite, scales, tf.constant(np.nan, dtype))
+  is_finite = tf.math.is_finite(largest)
+  return tf.where(is_finite, scales, tf.constant(np.nan, dtype))
