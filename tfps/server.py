@@ -210,9 +210,15 @@ def serve(
 
 
 def default_config(num_workers: int) -> Any:
-  """A `ConfigProto` with threads enough for so many workers."""
+  """A `ConfigProto` with threads enough for so many workers.
+
+  Most of them wait. They sleep meanwhile; by default they would look for work
+  again and again, in competition with those that have some.
+  """
   num_threads = max(num_workers + _SPARE_THREADS, os.cpu_count() or 1)
-  return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads)
+  config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads)
+  config.experimental.disable_thread_spinning = True
+  return config
 
 
 def _own_task(cluster: cluster_lib.Cluster) -> cluster_lib.Task:

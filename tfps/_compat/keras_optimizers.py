@@ -17,6 +17,7 @@ from typing import Any
 # By the methods that they replace.
 _FUNCTIONS = {
   '_backend_apply_gradients': 'apply_gradients',
+  '_all_reduce_sum_gradients': 'sum_gradients',
   '_distributed_tf_update_step': 'update',
   '_apply_weight_decay': 'decay_weights',
   '_update_model_variables_moving_average': 'update_averages',

@@ -201,8 +201,12 @@ def stop_recording() -> Any:
 
 
 def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
-  """Changes where an identity's value comes from."""
+  """Has what takes an identity's value take another one's instead."""
   tensor.op._update_input(0, source)
+  for consumer in tensor.consumers():
+    for i, taken in enumerate(consumer.inputs):
+      if taken is tensor:
+        consumer._update_input(i, source)
 
 
 def sources(tensor: tf.Tensor, ends: Container[str]) -> Iterator[tf.Operation]:

@@ -110,6 +110,18 @@ def _descend(
     gathered.descend(shard, own)
 
 
+def sum_gradients(
+  own: Own, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]]
+) -> Sequence[tuple[Any, Any]]:
+  """Leaves them as they are: a worker is one replica.
+
+  Keras' way has each gradient wait for all others, and could not send the first
+  ones while the last are computed.
+  """
+  del own, optimizer
+  return grads_and_vars
+
+
 def update(
   own: Own,
   optimizer: Any,
@@ -125,7 +137,8 @@ def update(
       for gradient, variable in grads_and_vars
       for update in _updates(optimizer, served, gradient, variable)
     ]
-    applying.apply(updates, _step(optimizer, learning_rate))
+    step = _step(optimizer, learning_rate, counts=served.rule.counts)
+    applying.apply(updates, step)
     return
   for gradient, variable in grads_and_vars:
     gradient = applying.with_distinct_rows(gradient)
@@ -319,7 +332,9 @@ def _updates(
     )
 
 
-def _step(optimizer: Any, learning_rate: Any) -> rules.Step:
+def _step(optimizer: Any, learning_rate: Any, *, counts: bool) -> rules.Step:
+  if not counts:
+    return rules.Step(_here(learning_rate), 0)
   product = getattr(optimizer, '_u_product', None)
   return rules.Step(
     _here(learning_rate),

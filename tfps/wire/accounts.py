@@ -105,8 +105,8 @@ class Running:
 class Accounts:
   """Counts while a function is executed, on the task that does so; from zero.
 
-  Branches may or may not be taken and rows may be few or many, so it cannot be
-  told beforehand.
+  Branches may or may not be taken and rows may be few or many, so not all of it
+  can be told beforehand.
 
   Args:
     num_ps: how many ps there are.
@@ -114,16 +114,25 @@ class Accounts:
 
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
+    self._graph = tf.compat.v1.get_default_graph()
+    # What crosses once in each execution, and takes no operation to count.
+    self._known = np.zeros([2, num_ps], np.int64)
     # One operation for the handle: TensorFlow keeps in order what shares it.
     self._handle = _from_zero('tfps_bytes', [2, num_ps])
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
     """Counts bytes that come from a ps or go to it."""
-    _add(self._handle, _at(direction, ps, self._num_ps), num_bytes)
+    where = _at(direction, ps, self._num_ps)
+    is_once = tf.compat.v1.get_default_graph() is self._graph
+    if is_once and isinstance(num_bytes, int):
+      self._known += where * num_bytes
+    else:
+      _add(self._handle, where, num_bytes)
 
   def end(self) -> tf.Tensor:
     """The bytes of both directions, by ps: int64 of shape [2, num_ps]."""
-    return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
+    counted = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
+    return counted + self._known
 
 
 def _from_zero(name: str, shape: list[int]) -> tf.Tensor:

@@ -183,6 +183,7 @@ class Crossings:
         items = [item for item, _ in promised]
         arrived = cross(items, route, self._workspace)
         for (_, tensor), source in zip(promised, arrived, strict=True):
+          self._levels[source.op.name] = self._levels[tensor.op.name]
           compat.rewire(tensor, source)
 
   def _nothing(self, like: tf.Tensor) -> tf.Tensor:

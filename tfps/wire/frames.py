@@ -11,8 +11,9 @@ from tfps.wire import shapes
 class Frame:
   """How tensors are laid out in one.
 
-  One tensor is its own frame; tensors of one dtype are joined in that dtype;
-  others as bytes. Numbers of rows that are not known beforehand go along.
+  One tensor is its own frame; tensors of one dtype are joined in that dtype; of
+  several, those of each dtype are joined, and these as bytes. Numbers of rows
+  that are not known beforehand go along.
 
   Args:
     tensors: what is to be packed; numbers, of which nothing but the first
@@ -22,12 +23,14 @@ class Frame:
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
     self._dtypes = [tensor.dtype for tensor in tensors]
     self._shapes = shapes.Shapes(tensors)
-    for tensor in tensors:
+    self._by_dtype: dict[tf.DType, list[int]] = {}
+    for i, tensor in enumerate(tensors):
       if None in tensor.shape.as_list()[1:]:
         raise ValueError(
           f'A tensor of shape {tensor.shape} cannot be packed: only the first '
           'dimension may be unknown.'
         )
+      self._by_dtype.setdefault(tensor.dtype, []).append(i)
 
   @property
   def num_bytes(self) -> int | None:
@@ -40,21 +43,23 @@ class Frame:
     )
 
   @property
-  def _joint_dtype(self) -> tf.DType:
-    dtypes = set(self._dtypes)
-    if self._shapes.num_unknown:
-      return tf.uint8
-    return dtypes.pop() if len(dtypes) == 1 else tf.uint8
+  def _is_in_bytes(self) -> bool:
+    return len(self._by_dtype) > 1 or self._shapes.num_unknown > 0
 
   def pack(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The tensors as one."""
     if len(tensors) == 1:
       return tensors[0]
     flat = tf.constant([-1])
-    parts = [self._flat(tensor, flat) for tensor in tensors]
+    joined = [
+      _join([_flat(tensors[i], flat) for i in indices])
+      for indices in self._by_dtype.values()
+    ]
+    if not self._is_in_bytes:
+      return joined[0]
     if self._shapes.num_unknown:
-      parts.insert(0, _as_bytes(self._shapes.counts(tensors)))
-    return tf.concat(parts, axis=0)
+      joined.insert(0, self._shapes.counts(tensors))
+    return _join([_as_bytes(each) for each in joined])
 
   def unpack(self, packed: tf.Tensor) -> list[tf.Tensor]:
     """What has been packed."""
@@ -66,34 +71,46 @@ class Frame:
       counts = _from_bytes(packed[:length], shapes.COUNT)
       packed = packed[length:]
     complete = self._shapes.complete(counts)
-    pieces = tf.split(
-      packed, [self._length(i, s) for i, s in enumerate(complete)]
-    )
+    sizes = [shapes.num_elements(shape) for shape in complete]
+    joined = [packed]
+    if self._is_in_bytes:
+      lengths = [
+        sum(sizes[i] for i in indices) * dtype.size
+        for dtype, indices in self._by_dtype.items()
+      ]
+      joined = [
+        _from_bytes(piece, dtype)
+        for piece, dtype in zip(
+          _split(packed, lengths), self._by_dtype, strict=True
+        )
+      ]
+    found: dict[int, tf.Tensor] = {}
+    for piece, indices in zip(joined, self._by_dtype.values(), strict=True):
+      pieces = _split(piece, [sizes[i] for i in indices])
+      found.update(zip(indices, pieces, strict=True))
     return [
-      self._restore(piece, i, shape)
-      for i, (piece, shape) in enumerate(zip(pieces, complete, strict=True))
+      self._shaped(found[i], i, shape) for i, shape in enumerate(complete)
     ]
 
-  def _flat(self, tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    flat = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, shape)
-    return flat if self._joint_dtype == tensor.dtype else _as_bytes(flat)
-
-  def _length(self, index: int, shape: Sequence[Any]) -> Any:
-    """Of a tensor's piece, in elements of the joint dtype."""
-    dtype = self._dtypes[index]
-    size = 1 if self._joint_dtype == dtype else dtype.size
-    return shapes.num_elements(shape) * size
-
-  def _restore(
-    self, piece: tf.Tensor, index: int, shape: Sequence[Any]
+  def _shaped(
+    self, flat: tf.Tensor, index: int, shape: Sequence[Any]
   ) -> tf.Tensor:
-    dtype = self._dtypes[index]
-    if self._joint_dtype != dtype:
-      piece = _from_bytes(piece, dtype)
     known = self._shapes.known[index]
-    tensor = piece if len(known) == 1 else tf.reshape(piece, shape)
+    tensor = flat if len(known) == 1 else tf.reshape(flat, shape)
     tensor.set_shape(known)
     return tensor
+
+
+def _flat(tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+  return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, shape)
+
+
+def _join(flats: Sequence[tf.Tensor]) -> tf.Tensor:
+  return flats[0] if len(flats) == 1 else tf.concat(flats, axis=0)
+
+
+def _split(flat: tf.Tensor, sizes: Sequence[Any]) -> Sequence[tf.Tensor]:
+  return [flat] if len(sizes) == 1 else tf.split(flat, sizes)
 
 
 def _as_bytes(flat: tf.Tensor) -> tf.Tensor:
