@@ -23,6 +23,7 @@ def _replaced():
 
 REPLACED = {
   '_backend_apply_gradients': ['self', 'grads', 'trainable_variables'],
+  '_all_reduce_sum_gradients': ['self', 'grads_and_vars'],
   '_distributed_tf_update_step': [
     'self',
     'distribution',

@@ -194,6 +194,22 @@ def test_slots_are_beside_what_they_belong_to(training, name):
   assert added == _bytes_by_ps([*variables, *optimizer.variables])
 
 
+def test_a_gradient_goes_without_waiting_for_others(training):
+  strategy, _ = training
+  with strategy.scope():
+    optimizer, variables = _made(_ALL['SGD'])
+
+    @tf.function
+    def step(*gradients):
+      strategy.run(lambda: optimizer.apply(list(gradients), variables))
+
+    traced = step.get_concrete_function(*map(tf.constant, _GRADIENTS[0]))
+  operations = traced.graph.get_operations()
+  assert any(op.type == 'ResourceApplyGradientDescent' for op in operations)
+  # It gives nothing before it has got all that it is given.
+  assert not any(op.type == 'IdentityN' for op in operations)
+
+
 def _second_change(function, optimizer, variables):
   """What a step changes that has a gradient for the last row only."""
   step = function(
