@@ -18,36 +18,26 @@ def test_the_table_has_a_line_for_each_fault_job_and_mode():
   text = campaign.table(
     [
       outcome(resume_secs=1.0, lost=5),
-      outcome(resume_secs=3.0, lost=7, doubled=2),
+      outcome(resume_secs=3.0, lost=7, doubled=2, loss=0.01),
       outcome(resume_secs=2.0),
       outcome(job='chief', completed=False, detail='ps:1 is unreachable'),
     ]
   )
   assert text.splitlines()[2:] == [
-    '| kill | ps | fit | 3 of 3 | 2.0 (1.0..3.0) | 7 | 2 |',
-    '| kill | chief | fit | 0 of 1 |  |  |  |',
+    '| kill | ps | fit | 3 of 3 | 2.0 (1.0..3.0) | 7 | 2 | 0.0100..0.0100 |',
+    '| kill | chief | fit | 0 of 1 |  |  |  |  |',
   ]
 
 
 def test_the_table_takes_the_place_of_the_last():
   page = 'a\n<!-- campaign: begin -->\nold\n<!-- campaign: end -->\nb\n'
-  new = campaign.with_table(page, 'new')
+  new = campaign.with_table(page, 'new', name='campaign')
   assert 'old' not in new
-  assert campaign.with_table(new, 'newer').count('new') == 1
+  assert campaign.with_table(new, 'newer', name='campaign').count('new') == 1
   assert new.startswith('a\n')
   assert new.endswith('\nb\n')
   with pytest.raises(ValueError, match='lacks'):
-    campaign.with_table('a', 'new')
-
-
-def test_gaps_and_losses_are_told_from_what_was_written():
-  assert campaign._numbers('at 5 1.5\nat 10 2.5\nat ', 'at') == [
-    [5, 1.5],
-    [10, 2.5],
-  ]
-  assert campaign._longest_gap([9, 1, 10, 14, 15], began=9.5) == 4
-  assert campaign._longest_gap([], began=0) == 0
-  assert campaign._set_back([5, 10, 15, 5, 10, 8, 20]) == 12
+    campaign.with_table('a', 'new', name='campaign')
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@
 
 Each run starts a cluster of real processes, strikes one task at a moment that
 the seed chooses, and waits for training to end. The table has a line for each
-fault, job and mode.
+fault, job and mode. The fault `none` strikes nobody, for comparison.
 """
 
 import collections
 from collections.abc import Sequence
 import dataclasses
-import itertools
 import json
 import pathlib
 import random
-import re
 import shutil
 import statistics
 import sys
@@ -29,6 +27,7 @@ from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
+from tfps.testing import progress
 
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _JOBS = ['worker', 'ps', 'chief']
@@ -41,6 +40,10 @@ _SEED = flags.DEFINE_integer('seed', 1, 'Of the moments and tasks.')
 _STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
 _TIMEOUT_SECS = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
 _EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_TAKE_OVER_SECS = flags.DEFINE_float(
+  'take_over_secs', 60.0, 'After which another ps serves a lost one.'
+)
 _FOR_SECS = flags.DEFINE_list(
   'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
 )
@@ -51,11 +54,13 @@ _OUTPUT = flags.DEFINE_string('output', None, 'Also write JSON there.')
 _PAGE = flags.DEFINE_string(
   'page', None, 'Also put the table into this Markdown, between its marks.'
 )
+_TABLE = flags.DEFINE_string('table', 'campaign', "The marks' name.")
 
+_NONE = 'none'
 _STRIKE_AT = (0.1, 0.5)  # of all steps
 _POLL_SECS = 0.05
 _START_SECS = 120.0
-_MARKS = ('<!-- campaign: begin -->', '<!-- campaign: end -->')
+_MARKS = '<!-- {}: begin -->', '<!-- {}: end -->'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Outcome:
     resume_secs: the longest time without an execution, from the fault on.
     lost: steps that were applied and then set back.
     doubled: how much more than the steps was added to a variable, at most.
+    loss: at the end, the highest of all tasks'; None where there is none.
     detail: what went wrong, if anything.
   """
 
@@ -80,6 +86,7 @@ class Outcome:
   resume_secs: float = 0.0
   lost: int = 0
   doubled: int = 0
+  loss: float | None = None
   detail: str = ''
 
 
@@ -90,7 +97,7 @@ def main(args: Sequence[str]) -> int:
   choices = random.Random(_SEED.value)
   outcomes = []
   for fault in _FAULTS.value:
-    for job in _STRUCK.value:
+    for job in _STRUCK.value if fault != _NONE else [_NONE]:
       for mode in _IN_MODES.value:
         for _ in range(_RUNS.value):
           outcomes.append(run(fault, job, mode, choices))
@@ -101,7 +108,9 @@ def main(args: Sequence[str]) -> int:
     pathlib.Path(_OUTPUT.value).write_text(json.dumps(found, indent=1))
   if _PAGE.value:
     page = pathlib.Path(_PAGE.value)
-    page.write_text(with_table(page.read_text(), table(outcomes)))
+    page.write_text(
+      with_table(page.read_text(), table(outcomes), name=_TABLE.value)
+    )
   return 0 if all(outcome.completed for outcome in outcomes) else 1
 
 
@@ -112,6 +121,8 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       *(sys.executable, '-m', 'tfps.testing.campaign_task'),
       *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={folder}'),
       f'--every_secs={_EVERY_SECS.value}',
+      f'--replicas={_REPLICAS.value}',
+      f'--take_over_secs={_TAKE_OVER_SECS.value}',
     )
     commands = {'chief': program}
     if mode.startswith('between'):
@@ -120,11 +131,14 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
     with process_cluster.ProcessCluster(
       2, 2, commands=commands, on_hosts=kind == 'cut', log_dir=logs
     ) as cluster:
-      fault = _choose(cluster, kind, job, choices)
       step = choices.uniform(*_STRIKE_AT) * _STEPS.value
       try:
         _wait_for_step(cluster, step)
-        outcome = _strike(cluster, fault, mode)
+        if kind == _NONE:
+          outcome = _undisturbed(cluster, mode)
+        else:
+          fault = _choose(cluster, kind, job, choices)
+          outcome = _strike(cluster, fault, mode)
       except errors.Error as error:
         detail = errors.first_line(error)
         outcome = Outcome(kind, job, mode, completed=False, detail=detail)
@@ -139,8 +153,9 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
 def table(outcomes: Sequence[Outcome]) -> str:
   """The outcomes in Markdown: a line for each fault, job and mode."""
   lines = [
-    '| fault | task | mode | completed | seconds to resume | lost | doubled |',
-    '|---|---|---|---|---|---|---|',
+    '| fault | task | mode | completed | seconds to resume | lost | doubled '
+    '| final loss |',
+    '|---|---|---|---|---|---|---|---|',
   ]
   groups = collections.defaultdict(list)
   for outcome in outcomes:
@@ -154,25 +169,32 @@ def table(outcomes: Sequence[Outcome]) -> str:
         f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})',
         f'{max(outcome.lost for outcome in good)}',
         f'{max(outcome.doubled for outcome in good)}',
+        _say_loss([o.loss for o in good if o.loss is not None]),
       ]
     else:
-      cells += ['', '', '']
+      cells += ['', '', '', '']
     lines.append(f'| {" | ".join(cells)} |')
   return '\n'.join(lines)
 
 
-def with_table(page: str, text: str) -> str:
-  """A page with the table between its marks, instead of what was there.
+def with_table(page: str, text: str, *, name: str) -> str:
+  """A page with a table between its marks, instead of what was there.
 
   Raises:
-    ValueError: it does not have the marks.
+    ValueError: it does not have the marks of that name.
   """
-  begin, end = _MARKS
+  begin, end = (mark.format(name) for mark in _MARKS)
   before, found, rest = page.partition(begin)
   _, also_found, after = rest.partition(end)
   if not (found and also_found):
     raise ValueError(f'The page lacks {begin!r} or, after it, {end!r}.')
   return f'{before}{begin}\n\n{text}\n\n{end}{after}'
+
+
+def _say_loss(losses: Sequence[float]) -> str:
+  if not losses:
+    return ''
+  return f'{min(losses):.4f}..{max(losses):.4f}'
 
 
 def _choose(
@@ -199,19 +221,45 @@ def _strike(
       # A worker may be back too late to find the others.
       if task != fault.task or task.job == 'chief':
         _wait_for_end(cluster, task)
-  began = happening.events[0].at if happening.events else 0.0
-  logs = [cluster.log(task.job, task.index) for task in trainers]
-  counts = [c for log in logs for c in _numbers(log, 'count')]
-  steps = [s for log in logs for s in [_numbers(log, 'at')]]
-  done = bool(counts) and all(c[2] >= _STEPS.value for c in counts)
+  events = happening.events
+  outcome = _outcome(
+    cluster, fault.kind, fault.task.job, mode, events[0].at if events else 0.0
+  )
+  return dataclasses.replace(
+    outcome, completed=outcome.completed and bool(events)
+  )
+
+
+def _undisturbed(cluster: process_cluster.ProcessCluster, mode: str) -> Outcome:
+  began = time.time()
+  for task in _trainers(cluster, mode):
+    _wait_for_end(cluster, task)
+  return _outcome(cluster, _NONE, _NONE, mode, began)
+
+
+def _outcome(
+  cluster: process_cluster.ProcessCluster,
+  kind: str,
+  job: str,
+  mode: str,
+  began: float,
+) -> Outcome:
+  """What the tasks that train have written tells."""
+  logs = [cluster.log(t.job, t.index) for t in _trainers(cluster, mode)]
+  counts = [c for log in logs for c in progress.numbers(log, 'count')]
+  steps = [progress.numbers(log, 'at') for log in logs]
   return Outcome(
-    fault.kind,
-    fault.task.job,
+    kind,
+    job,
     mode,
-    completed=done and bool(happening.events),
-    resume_secs=_longest_gap([at for s in steps for _, at in s], began),
-    lost=max(_set_back([step for step, _ in s]) for s in steps),
+    completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
+    resume_secs=progress.longest_gap([at for s in steps for _, at in s], began),
+    lost=max(progress.set_back([step for step, _ in s]) for s in steps),
     doubled=int(max((c[1] - c[2] for c in counts), default=0)),
+    loss=max(
+      (x for log in logs for (x,) in progress.numbers(log, 'loss')),
+      default=None,
+    ),
   )
 
 
@@ -220,7 +268,9 @@ def _wait_for_step(
 ) -> None:
   cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
   deadline = _deadline.after(_TIMEOUT_SECS.value)
-  while all(at[0] < step for at in _numbers(cluster.log('chief', 0), 'at')):
+  while all(
+    at[0] < step for at in progress.numbers(cluster.log('chief', 0), 'at')
+  ):
     if _deadline.is_over(deadline):
       raise errors.DeadlineError(
         f'chief:0 is not at step {step:.0f} after {_TIMEOUT_SECS.value:g} '
@@ -243,23 +293,6 @@ def _trainers(
 ) -> list[cluster_lib.Task]:
   jobs = ['chief', 'worker'] if mode.startswith('between') else ['chief']
   return [task for job in jobs for task in cluster.cluster.tasks(job)]
-
-
-def _numbers(log: str, what: str) -> list[list[float]]:
-  # Whole lines: of the last, only the beginning may have been written.
-  found = re.findall(rf'^{what} (.*)\n', log, re.MULTILINE)
-  return [[float(word) for word in line.split()] for line in found]
-
-
-def _longest_gap(times: Sequence[float], began: float) -> float:
-  later = sorted(at for at in times if at > began)
-  pairs = itertools.pairwise([began, *later])
-  return max((after - before for before, after in pairs), default=0.0)
-
-
-def _set_back(steps: Sequence[float]) -> int:
-  """By how much the step has gone back, in all."""
-  return int(sum(max(0.0, a - b) for a, b in itertools.pairwise(steps)))
 
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 
 Every trained variable is added to once a step, so that at the end it tells how
 many steps have been applied. Chief and workers print, for each execution,
-`at STEP TIME` and at the end `count LEAST MOST STEP` and `done`.
+`at STEP TIME` and at the end `count LEAST MOST STEP` and `done`; `fit` also
+says `loss LOSS`.
 """
 
 from collections.abc import Callable
@@ -24,10 +25,14 @@ _MODE = flags.DEFINE_enum(
 _STEPS = flags.DEFINE_integer('steps', 1000, 'Where to stop.')
 _PER_EXECUTION = flags.DEFINE_integer('steps_per_execution', 5, 'In one call.')
 _EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', 60.0, 'Of a lost ps.')
 _DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
 _PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
 
 _FEATURES = 4
+_NUM_POINTS = 640
+_NOISE = 0.1
 _TIMEOUT_SECS = 120.0
 
 tfps.define_flags()
@@ -40,7 +45,12 @@ def main(_: list[str]) -> None:
   servers = ('ps',) if mode.startswith('between') else ('ps', 'worker')
   if cluster.task and cluster.task.job in servers:
     return tfps.serve(cluster)
-  recovery = tfps.Recovery(_DIRECTORY.value or '', every_secs=_EVERY_SECS.value)
+  recovery = tfps.Recovery(
+    _DIRECTORY.value or '',
+    every_secs=_EVERY_SECS.value,
+    take_over_secs=_TAKE_OVER_SECS.value,
+    replicas=_REPLICAS.value,
+  )
   if mode.startswith('between'):
     strategy: Any = tfps.BetweenGraphStrategy(cluster, recovery=recovery)
     if mode.endswith('fit'):
@@ -101,6 +111,10 @@ def _fit(strategy: Any) -> None:
   )
   step = int(iterations.numpy())
   print('count', step, step, step, flush=True)
+  kernel, bias = model.get_weights()
+  x, y = _points()
+  loss = float(tf.reduce_mean(tf.square(x @ kernel + bias - y)))
+  print('loss', loss, flush=True)
 
 
 def _variables(strategy: Any) -> list[Any]:
@@ -121,11 +135,16 @@ def _ones(context: tf.distribute.InputContext) -> tf.data.Dataset:
   return tf.data.Dataset.from_tensors(1).repeat()
 
 
+def _points() -> tuple[tf.Tensor, tf.Tensor]:
+  """Points, and about what a linear model should make of them."""
+  x = tf.random.stateless_normal([_NUM_POINTS, _FEATURES], seed=[1, 2])
+  noise = tf.random.stateless_normal([_NUM_POINTS, 1], seed=[3, 4])
+  return x, x @ tf.constant([[1.0], [-2.0], [3.0], [0.5]]) + _NOISE * noise
+
+
 def _line() -> tf.data.Dataset:
-  """Batches of points and what a linear model should make of them."""
-  x = tf.random.stateless_normal([640, _FEATURES], seed=[1, 2])
-  y = x @ tf.constant([[1.0], [-2.0], [3.0], [0.5]])
-  return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(16)
+  """The points in batches, for ever."""
+  return tf.data.Dataset.from_tensor_slices(_points()).repeat().batch(16)
 
 
 def _saying(step: Callable[[], Any]) -> Callable[[object], None]:

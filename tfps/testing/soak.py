@@ -1,0 +1,160 @@
+"""Trains for long while tasks are struck again and again.
+
+    python -m tfps.testing.soak --minutes=30 --seed=1
+
+It tells how often training went on, how many steps each third of the time had,
+and how much memory the processes took in it: none should take more and more.
+"""
+
+import argparse
+from collections.abc import Mapping
+from collections.abc import Sequence
+import pathlib
+import sys
+import tempfile
+import time
+
+from tfps import errors
+from tfps.testing import faults as faults_lib
+from tfps.testing import process_cluster
+from tfps.testing import progress
+
+_MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
+_NUM_PARTS = 3
+_POLL_SECS = 2.0
+_START_SECS = 120.0
+_LEAVE_SECS = 60.0
+_NO_END = 10**9  # steps
+_LEFT = 143  # the status on SIGTERM
+
+# Resident megabytes, by task, with the time of each.
+Memory = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def main(args: Sequence[str]) -> int:
+  """The status: 0 if training went on to the end, and ended in order."""
+  options = _parser().parse_args(args)
+  secs = 60.0 * options.minutes
+  with tempfile.TemporaryDirectory(prefix='tfps-soak-') as folder:
+    command = (
+      *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+      *(f'--mode={options.mode}', f'--steps={_NO_END}'),
+      *(f'--directory={folder}', f'--replicas={options.replicas}'),
+    )
+    jobs = ['chief']
+    if options.mode.startswith('between'):
+      jobs.append('worker')
+    with process_cluster.ProcessCluster(
+      2, 2, commands=dict.fromkeys(jobs, command)
+    ) as cluster:
+      cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
+      began = time.time()
+      faults = faults_lib.random_faults(
+        cluster,
+        seed=options.seed,
+        until_secs=secs,
+        every_secs=options.every_secs,
+        kinds=options.faults,
+      )
+      with faults_lib.Faults(cluster, faults):
+        memory = _watch(cluster, began + secs)
+      try:
+        cluster.terminate('chief', 0)
+        status = cluster.wait('chief', 0, timeout_secs=_LEAVE_SECS)
+      except errors.DeadlineError as error:
+        print(error, file=sys.stderr)
+        status = -1
+      at = progress.numbers(cluster.log('chief', 0), 'at')
+  print(report(at, memory, began, secs))
+  print(f'{len(faults)} faults; chief:0 has ended with status {status}.')
+  has_gone_on = bool(at) and at[-1][1] > began + 0.9 * secs
+  return 0 if status == _LEFT and has_gone_on else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    'python -m tfps.testing.soak',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--mode', choices=_MODES, default=_MODES[0])
+  parser.add_argument('--minutes', type=float, default=30.0)
+  parser.add_argument('--seed', type=int, default=1)
+  parser.add_argument(
+    '--every_secs', type=float, default=20.0, help='between two faults'
+  )
+  parser.add_argument(
+    '--faults', nargs='+', default=['kill', 'hang', 'freeze', 'slow']
+  )
+  parser.add_argument('--replicas', type=int, default=0)
+  return parser
+
+
+def report(
+  at: Sequence[Sequence[float]], memory: Memory, began: float, secs: float
+) -> str:
+  """What became of it, in Markdown: a line for each part of the time.
+
+  Args:
+    at: each step that was told, and when.
+    memory: of the tasks.
+    began: when it did.
+    secs: how long it took.
+  """
+  tasks = list(memory)
+  columns = ['minutes', 'steps', 'longest pause, s']
+  columns += [f'{task}, MB at most' for task in tasks]
+  lines = [columns, ['---'] * len(columns)]
+  for part in range(_NUM_PARTS):
+    first, last = (began + secs * (part + i) / _NUM_PARTS for i in range(2))
+    own = [when for _, when in at if first <= when < last]
+    lines.append(
+      [
+        f'{(first - began) / 60:.1f}..{(last - began) / 60:.1f}',
+        f'{_step(at, last) - _step(at, first):.0f}',
+        f'{progress.longest_gap([*own, last], first):.1f}',
+        *(_most(memory[task], first, last) for task in tasks),
+      ]
+    )
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _step(at: Sequence[Sequence[float]], moment: float) -> float:
+  """The last step that was told before a moment."""
+  return next((step for step, when in reversed(at) if when < moment), 0.0)
+
+
+def _most(
+  samples: Sequence[tuple[float, float]], first: float, last: float
+) -> str:
+  own = [megabytes for when, megabytes in samples if first <= when < last]
+  return f'{max(own):.0f}' if own else ''
+
+
+def _watch(cluster: process_cluster.ProcessCluster, until: float) -> Memory:
+  """Looks at the tasks' memory until the end."""
+  tasks = cluster.cluster.tasks()
+  memory: dict[str, list[tuple[float, float]]] = {str(t): [] for t in tasks}
+  while (now := time.time()) < until:
+    for task in tasks:
+      megabytes = _resident_megabytes(cluster.pid(task.job, task.index))
+      if megabytes is not None:
+        memory[str(task)].append((now, megabytes))
+    time.sleep(_POLL_SECS)
+  return memory
+
+
+def _resident_megabytes(pid: int) -> float | None:
+  """None if there is no such process, any more."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/status').read_text()
+  except OSError:
+    return None
+  for line in text.splitlines():
+    if line.startswith('VmRSS:'):
+      return float(line.split()[1]) / 1e3
+  return None
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
