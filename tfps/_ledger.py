@@ -88,3 +88,8 @@ def ps_index(device: str) -> int | None:
   """The index of the ps that a device belongs to; None if it is no ps'."""
   spec: Any = tf.DeviceSpec.from_string(device)
   return spec.task if spec.job == 'ps' else None
+
+
+def ps_device(ps: int) -> str:
+  """Where a ps keeps its variables."""
+  return f'/job:ps/task:{ps}/device:CPU:0'

@@ -91,7 +91,7 @@ class Extended(compat.Extended):
       self.ledger.place([num_bytes], trainable=_is_trainable(kwargs))
     )
     ps = next(places)
-    with compat.colocated(None), tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
+    with compat.colocated(None), tf.device(_ledger.ps_device(ps)):
       variable = next_creator(**kwargs)
     self._variable_count += 1  # as TensorFlow does
     # A variable that is shared may have been elsewhere already.

@@ -1,6 +1,6 @@
 """Trains between graphs although tasks are killed, and says how it gets on.
 
-Usage: survive.py (train | fit) STEPS DIRECTORY TAKE_OVER_SECS
+Usage: survive.py (train | fit) STEPS DIRECTORY TAKE_OVER_SECS REPLICAS
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,17 @@ from tfps import partitioners
 from tfps.keras import StopAtStep
 
 
-def main(how: str, steps: int, directory: str, take_over_secs: float) -> None:
+def main(
+  how: str, steps: int, directory: str, take_over_secs: float, replicas: int
+) -> None:
   strategy = tfps.BetweenGraphStrategy(
     tfps.resolve_cluster(),
     partitioners.FixedShards(2),
     recovery=tfps.Recovery(
-      directory, every_secs=0.5, take_over_secs=take_over_secs
+      directory,
+      every_secs=0.5,
+      take_over_secs=take_over_secs,
+      replicas=replicas,
     ),
   )
   print('pid', os.getpid(), flush=True)
@@ -93,4 +98,5 @@ class _Say(StopAtStep):
     super().on_train_batch_end(batch, logs)
 
 
-main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+_how, _steps, _directory, _take_over_secs, _replicas = sys.argv[1:]
+main(_how, int(_steps), _directory, float(_take_over_secs), int(_replicas))

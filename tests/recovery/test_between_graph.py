@@ -21,7 +21,7 @@ _STEPS = 1_200
 def start(tmp_path):
   clusters = []
 
-  def start(how, steps, take_over_secs=60):
+  def start(how, steps, take_over_secs=60, replicas=0):
     command = [
       sys.executable,
       _PROGRAM,
@@ -29,6 +29,7 @@ def start(tmp_path):
       str(steps),
       str(tmp_path / 'cuts'),
       str(take_over_secs),
+      str(replicas),
     ]
     cluster = testing.ProcessCluster(
       2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
@@ -86,6 +87,22 @@ def test_workers_go_on_to_the_last_step(start, loss):
     # What the other was doing as a cut was made is in it by half.
     for least, most in numbers(cluster, index, 'values'):
       assert _STEPS - 20 <= least <= most <= _STEPS + 20
+
+
+@pytest.mark.parametrize('ps', [0, 1])
+def test_with_replicas_nothing_is_set_back(start, ps):
+  cluster = start('train', _STEPS, replicas=1)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  lose(cluster, ('ps', ps))
+  finish(cluster)
+  for index in range(2):
+    steps = [step for (step,) in numbers(cluster, index, 'at')]
+    assert steps == sorted(steps)
+    # Each worker may have begun something that it then did again.
+    for least, most in numbers(cluster, index, 'values'):
+      assert _STEPS <= least <= most <= _STEPS + 20
+  assert 'is back, with all it had' in cluster.log('worker', 0)
 
 
 def test_fit_goes_on(start):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.recovery import losses
 import tfps
 from tfps import errors
 from tfps import partitioners
@@ -34,74 +35,6 @@ def make_strategy(processes, tmp_path):
   return make
 
 
-def counters(strategy):
-  """On both ps, whole and in shards, of several types."""
-  with strategy.scope():
-    return [
-      tf.Variable(0, dtype=tf.int64, trainable=False),
-      tf.Variable(0.0),
-      tf.Variable(tf.zeros([5, 2])),
-      tf.Variable(tf.zeros([3], tf.float64)),
-    ]
-
-
-def add_one(variables):
-  for variable in variables:
-    variable.assign_add(tf.ones(variable.shape, variable.dtype))
-
-
-def ones(context):
-  return tf.data.Dataset.from_tensors(1).repeat()
-
-
-def count_to(coordinator, variables, steps, *hooks, per_execution=1):
-  coordinator.train(
-    lambda batch: add_one(variables),
-    ones,
-    steps=steps,
-    steps_per_execution=per_execution,
-    hooks=hooks,
-  )
-
-
-def values(variables):
-  return {
-    float(value) for v in variables for value in np.ravel(v.numpy()).tolist()
-  }
-
-
-class At:
-  """A hook that does something in a thread once a step is reached."""
-
-  def __init__(self, step, *actions):
-    self._step = step
-    self._actions = list(actions)
-    self._thread = None
-
-  def __call__(self, progress):
-    if self._thread is None and progress.step >= self._step:
-      self._thread = threading.Thread(target=self._act)
-      self._thread.start()
-    if progress.moment == 'end':
-      assert self._thread is not None
-      self._thread.join()
-
-  def _act(self):
-    for action in self._actions:
-      action()
-
-
-def lose(processes, *tasks):
-  def act():
-    for job, index in tasks:
-      processes.kill(job, index)
-    time.sleep(0.3)
-    for job, index in tasks:
-      processes.start(job, index)
-
-  return act
-
-
 LOSSES = {
   'a ps': (None, [('ps', 1)]),
   'both ps, of shards': (partitioners.FixedShards(2), [('ps', 0), ('ps', 1)]),
@@ -116,16 +49,16 @@ def test_training_goes_on_and_every_step_counts_once(
   partitioner, tasks = LOSSES[loss]
   events = []
   strategy = make_strategy(partitioner, every_secs=0.5, on_event=events.append)
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(
+    losses.count_to(
       coordinator,
       variables,
       2_000,
-      At(300, lose(processes, *tasks)),
+      losses.At(300, losses.lose(processes, *tasks)),
       per_execution=5,
     )
-    assert values(variables) == {2_000}
+    assert losses.values(variables) == {2_000}
     assert coordinator.global_step.numpy() == 2_000
   lost_ps = {f'ps:{index}' for job, index in tasks if job == 'ps'}
   back = [e for e in events if e.kind == 'back' and e.tasks[0] in lost_ps]
@@ -139,20 +72,22 @@ def test_training_goes_on_and_every_step_counts_once(
 
 def test_what_training_returned_with_is_not_lost(processes, make_strategy):
   strategy = make_strategy(every_secs=3600)
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(coordinator, variables, 50)
-    lose(processes, ('ps', 1))()
-    assert values(variables) == {50}
+    losses.count_to(coordinator, variables, 50)
+    losses.lose(processes, ('ps', 1))()
+    assert losses.values(variables) == {50}
 
 
 def test_ps_may_be_lost_again_and_again(processes, make_strategy):
   strategy = make_strategy(every_secs=0.3)
-  variables = counters(strategy)
-  act = [lose(processes, ('ps', i)) for i in range(2)]
+  variables = losses.counters(strategy)
+  act = [losses.lose(processes, ('ps', i)) for i in range(2)]
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(coordinator, variables, 3_000, At(100, *act), per_execution=5)
-    assert values(variables) == {3_000}
+    losses.count_to(
+      coordinator, variables, 3_000, losses.At(100, *act), per_execution=5
+    )
+    assert losses.values(variables) == {3_000}
 
 
 def test_a_dataset_that_a_loss_has_ended_begins_again(
@@ -160,7 +95,7 @@ def test_a_dataset_that_a_loss_has_ended_begins_again(
 ):
   """So may any whose iterator was in use, although it never ends."""
   strategy = make_strategy(every_secs=0.3)
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
   lost_at = tmp_path / 'lost_at'
   lost_at.write_text('0')
 
@@ -172,7 +107,9 @@ def test_a_dataset_that_a_loss_has_ended_begins_again(
   def ends_with_the_loss(context):
     began = tf.data.Dataset.from_tensors(0).map(lambda _: tf.timestamp())
     return began.flat_map(
-      lambda began: ones(context).take_while(lambda _: is_after_loss(began))
+      lambda began: losses.ones(context).take_while(
+        lambda _: is_after_loss(began)
+      )
     )
 
   def lose_ps():
@@ -183,30 +120,30 @@ def test_a_dataset_that_a_loss_has_ended_begins_again(
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     coordinator.train(
-      lambda batch: add_one(variables),
+      lambda batch: losses.add_one(variables),
       ends_with_the_loss,
       steps=1_000,
       steps_per_execution=5,
-      hooks=[At(100, lose_ps)],
+      hooks=[losses.At(100, lose_ps)],
     )
-    assert values(variables) == {1_000}
+    assert losses.values(variables) == {1_000}
 
 
 def test_what_is_scheduled_is_done_after_the_loss(processes, make_strategy):
   strategy = make_strategy(every_secs=3600)
-  variables = counters(strategy)
-  fn = tf.function(lambda: add_one(variables))
+  variables = losses.counters(strategy)
+  fn = tf.function(lambda: losses.add_one(variables))
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     for _ in range(200):
       coordinator.schedule(fn)
     coordinator.join()
-    assert values(variables) == {200}
-    lose(processes, ('ps', 1))()
+    assert losses.values(variables) == {200}
+    losses.lose(processes, ('ps', 1))()
     for _ in range(100):
       coordinator.schedule(fn)
     coordinator.join()
     # The only cut is that from before the first execution.
-    assert values(variables) == {100}
+    assert losses.values(variables) == {100}
 
 
 def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
@@ -214,15 +151,15 @@ def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
 ):
   """Its loss is not noticed before it is out of the cluster."""
   strategy = make_strategy(every_secs=3600)
-  variables = counters(strategy)
-  fn = tf.function(lambda: add_one(variables))
+  variables = losses.counters(strategy)
+  fn = tf.function(lambda: losses.add_one(variables))
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     coordinator.schedule(fn)
     coordinator.join()
     strategy.guard.keeper.cut()
     processes.kill('worker', 1)
-    lose(processes, ('ps', 1))()
-    assert values(variables) == {1}  # a repair was needed for this
+    losses.lose(processes, ('ps', 1))()
+    assert losses.values(variables) == {1}  # a repair was needed for this
     for _ in range(100):
       coordinator.schedule(fn)
     coordinator.join()
@@ -230,12 +167,12 @@ def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
     for _ in range(100):
       coordinator.schedule(fn)
     coordinator.join()
-    assert values(variables) == {201}
+    assert losses.values(variables) == {201}
 
 
 def test_a_frozen_ps_is_waited_for(processes, make_strategy):
   strategy = make_strategy(every_secs=0.5)
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
 
   def freeze_and_replace():
     processes.freeze('ps', 0)
@@ -243,8 +180,10 @@ def test_a_frozen_ps_is_waited_for(processes, make_strategy):
     processes.restart('ps', 0)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(coordinator, variables, 1_500, At(200, freeze_and_replace))
-    assert values(variables) == {1_500}
+    losses.count_to(
+      coordinator, variables, 1_500, losses.At(200, freeze_and_replace)
+    )
+    assert losses.values(variables) == {1_500}
 
 
 def test_a_ps_that_was_frozen_for_long_is_taken_up_again(
@@ -252,7 +191,7 @@ def test_a_ps_that_was_frozen_for_long_is_taken_up_again(
 ):
   """As if it had been cut off: nobody replaces it, and nothing is lost."""
   strategy = make_strategy(every_secs=0.5)
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
   freeze = testing.Fault('freeze', processes.cluster.tasks('ps')[1], 0, 16)
 
   def freeze_for_long():
@@ -261,13 +200,15 @@ def test_a_ps_that_was_frozen_for_long_is_taken_up_again(
         time.sleep(0.1)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(coordinator, variables, 1_000, At(200, freeze_for_long))
-    assert min(values(variables)) >= 1_000
+    losses.count_to(
+      coordinator, variables, 1_000, losses.At(200, freeze_for_long)
+    )
+    assert min(losses.values(variables)) >= 1_000
 
 
 def test_one_worker_of_two_that_were_lost_is_enough(processes, make_strategy):
   strategy = make_strategy()
-  variables = counters(strategy)
+  variables = losses.counters(strategy)
 
   def lose_both_and_get_one():
     processes.kill('worker', 0)
@@ -276,38 +217,40 @@ def test_one_worker_of_two_that_were_lost_is_enough(processes, make_strategy):
     processes.start('worker', 1)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    count_to(coordinator, variables, 600, At(100, lose_both_and_get_one))
+    losses.count_to(
+      coordinator, variables, 600, losses.At(100, lose_both_and_get_one)
+    )
     # A worker that dies has done its execution, or has not; it is done again.
     assert coordinator.global_step.numpy() in (600, 601, 602)
 
 
 def test_a_new_chief_begins_with_the_last_cut(make_strategy):
   first = make_strategy(every_secs=3600)
-  variables = counters(first)
+  variables = losses.counters(first)
   coordinator = tfps.Coordinator(first, timeout_secs=60)
-  count_to(coordinator, variables, 40)
-  fn = tf.function(lambda: add_one(variables))
+  losses.count_to(coordinator, variables, 40)
+  fn = tf.function(lambda: losses.add_one(variables))
   for _ in range(10):
     coordinator.schedule(fn)
   coordinator.join()
-  assert values(variables) == {50}
+  assert losses.values(variables) == {50}
   coordinator._stop()  # as if it had died: nobody is told, no cut is made
   second = make_strategy()
-  variables = counters(second)
+  variables = losses.counters(second)
   with tfps.Coordinator(second, timeout_secs=60) as coordinator:
-    assert values(variables) == {40}
-    count_to(coordinator, variables, 60)
-    assert values(variables) == {60}
+    assert losses.values(variables) == {40}
+    losses.count_to(coordinator, variables, 60)
+    assert losses.values(variables) == {60}
 
 
 def test_without_recovery_a_lost_ps_is_an_error(processes):
   strategy = tfps.ParameterServerStrategy(processes.cluster)
-  variables = counters(strategy)
-  fn = tf.function(lambda: add_one(variables))
+  variables = losses.counters(strategy)
+  fn = tf.function(lambda: losses.add_one(variables))
   coordinator = tfps.Coordinator(strategy, timeout_secs=20)
   coordinator.schedule(fn)
   coordinator.join()
-  lose(processes, ('ps', 0), ('ps', 1))()
+  losses.lose(processes, ('ps', 0), ('ps', 1))()
   coordinator.schedule(fn)
   with pytest.raises((tf.errors.OpError, errors.DeadlineError)):
     coordinator.join()
@@ -325,7 +268,9 @@ def test_fit_goes_on(processes, make_strategy):
   lost = keras.callbacks.LambdaCallback(
     on_epoch_begin=lambda epoch, logs: (
       epoch in (3, 6)
-      and threading.Thread(target=lose(processes, ('ps', epoch % 2))).start()
+      and threading.Thread(
+        target=losses.lose(processes, ('ps', epoch % 2))
+      ).start()
     )
   )
   history = model.fit(

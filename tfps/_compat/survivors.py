@@ -1,7 +1,8 @@
 """Variables that are read although their ps is being replaced.
 
 What a program does with a variable outside of functions, such as a callback of
-Keras' that reads the number of iterations, goes through the methods below.
+Keras' that reads the number of iterations, goes through the methods below. What
+it writes is written to the variable's twin, too, if it has one.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import handles
+from tfps._compat import twins
 
 Surviving = Callable[[Callable[[], Any]], Any]
 
@@ -46,8 +48,12 @@ def _survivor(kind: Any) -> Any:
       assign = functools.partial(super().assign, *args, **kwargs)
       if not tf.executing_eagerly():
         return assign()
-      return self._tfps_surviving(assign)
+      assigned = self._tfps_surviving(assign)
+      twins.follow(self)
+      return assigned
 
+  for name, method in twins.writing_to_both(kind).items():
+    setattr(Survivor, name, method)
   Survivor.__name__ = kind.__name__
   Survivor.__qualname__ = kind.__qualname__
   return Survivor

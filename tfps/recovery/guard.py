@@ -17,11 +17,10 @@ from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import watch as watch_lib
 from tfps._compat import failures
-from tfps._compat import handles
 from tfps.recovery import config
 from tfps.recovery import events
-from tfps.recovery import inventory
 from tfps.recovery import keeper as keeper_lib
+from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
 
@@ -42,6 +41,7 @@ class Guard(_repairs.Repairs):
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
+    ValueError: there is one ps only, and it is to have a replica.
   """
 
   def __init__(
@@ -53,6 +53,7 @@ class Guard(_repairs.Repairs):
     greet: Callable[[Collection[cluster_lib.Task]], object],
   ) -> None:
     self.keeper = keeper_lib.Keeper(recovery, device=device)
+    self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
     self._housing = housing
@@ -76,6 +77,7 @@ class Guard(_repairs.Repairs):
     entry = self.keeper.inventory.add(variable, self.surviving)
     if entry is not None:
       self.keeper.begin(entry)
+      self._replicas.add(entry, is_new=True)
 
   def start(
     self, handler: failures.FailureHandler, watch: watch_lib.Watch
@@ -170,8 +172,8 @@ class Guard(_repairs.Repairs):
 
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
-    handles.renew(self.keeper.inventory.on(ps))
-    secs = self.keeper.put_all_back(inventory.say(ps))
+    self._replicas.renew(self.keeper.inventory.on(ps), ps)
+    secs = self.keeper.put_back(ps, self._replicas)
     self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _look_elsewhere(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps import _ledger
 from tfps import sharded
 from tfps._compat import survivors
 
@@ -109,7 +110,7 @@ class Inventory:
       piece.variable
       for entry in self.entries()
       for piece in entry.pieces()
-      if _ps_index(piece.variable.device) in ps
+      if _ledger.ps_index(piece.variable.device) in ps
     ]
 
   def emptied(self) -> set[int]:
@@ -125,7 +126,7 @@ class Inventory:
       for entry in self.entries()
       for piece in entry.pieces()
       if not piece.variable.is_initialized()
-      and (ps := _ps_index(piece.variable.device)) is not None
+      and (ps := _ledger.ps_index(piece.variable.device)) is not None
     }
 
   def __len__(self) -> int:
@@ -141,7 +142,7 @@ def _is_on_ps(variable: Any) -> bool:
   """Whether a variable, or its first shard, is on a ps."""
   if isinstance(variable, sharded.ShardedVariable):
     return _is_on_ps(variable.variables[0])
-  return _ps_index(variable.device) is not None
+  return _ledger.ps_index(variable.device) is not None
 
 
 def _name(variable: Any) -> str:
@@ -161,11 +162,6 @@ def _check(name: str, variable: Any) -> None:
       'TensorFlow cannot save as parts of one tensor. Make it with a '
       'partitioner that leaves it whole.'
     )
-
-
-def _ps_index(device: str) -> int | None:
-  spec: Any = tf.DeviceSpec.from_string(device)
-  return spec.task if spec.job == 'ps' else None
 
 
 def _slice_spec(whole: list[int], first: int, shape: tf.TensorShape) -> str:

@@ -14,6 +14,7 @@ from tfps.recovery import config
 from tfps.recovery import cuts
 from tfps.recovery import inventory
 from tfps.recovery import reading
+from tfps.recovery import replicas as replicas_lib
 
 _STOP_SECS = 10.0
 
@@ -136,11 +137,15 @@ class Keeper:
       with tf.init_scope():
         self._put_back(entry, cut)
 
-  def put_all_back(self, lost: str) -> float:
-    """Gives all variables their values in the last cut; the gate is closed.
+  def put_back(self, ps: set[int], replicas: replicas_lib.Replicas) -> float:
+    """Has variables on ps that have restarted as they were; the gate is closed.
+
+    If nobody has their values any more, all variables get those of the last
+    cut.
 
     Args:
-      lost: the tasks that were lost, for the log and for errors.
+      ps: their indices.
+      replicas: of the variables.
 
     Returns:
       How long ago the variables had these values, in seconds.
@@ -149,6 +154,18 @@ class Keeper:
       errors.CheckpointError: there is no cut of all variables.
       tf.errors.OpError: a ps is lost.
     """
+    lost = inventory.say(ps)
+    if not replicas.have_all_of(ps):
+      secs = self._put_all_back(lost)
+      replicas.copy()
+      return secs
+    with self._writing:
+      replicas.put_back(ps)
+      self._check_values()
+    logging.warning('%s was lost and is back, with all it had.', lost)
+    return 0.0
+
+  def _put_all_back(self, lost: str) -> float:
     with self._writing:
       entries = self.inventory.entries()
       cut = self._cuts.latest
@@ -158,10 +175,7 @@ class Keeper:
         )
       for entry in entries:
         self._put_back(entry, cut)
-      if emptied := self.inventory.emptied():
-        raise tf.errors.UnavailableError(
-          None, None, f'{inventory.say(emptied)} could not take all values.'
-        )
+      self._check_values()
     secs = time.monotonic() - self._read_at
     logging.warning(
       '%s was lost and is back. All variables are as they were %.1f seconds '
@@ -171,6 +185,12 @@ class Keeper:
       cut.path,
     )
     return secs
+
+  def _check_values(self) -> None:
+    if emptied := self.inventory.emptied():
+      raise tf.errors.UnavailableError(
+        None, None, f'{inventory.say(emptied)} could not take all values.'
+      )
 
   def _put_back(self, entry: inventory.Entry, cut: cuts.Cut) -> None:
     cut.check(entry)

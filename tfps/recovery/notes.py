@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tfps import _ledger
+
 _NAME = 'tfps_recovery_note'
 
 
@@ -18,7 +20,7 @@ def leave(incarnations: Mapping[int, int | None]) -> None:
     incarnations: of all ps, by index.
   """
   for ps in incarnations:
-    with tf.device(_device(ps)):
+    with tf.device(_ledger.ps_device(ps)):
       tf.raw_ops.AssignVariableOp(
         resource=_handle(), value=tf.constant(_text(incarnations))
       )
@@ -30,7 +32,7 @@ def are(incarnations: Mapping[int, int | None]) -> bool:
 
 
 def _read(ps: int) -> str | None:
-  with tf.device(_device(ps)):
+  with tf.device(_ledger.ps_device(ps)):
     handle = _handle()
     if not tf.raw_ops.VarIsInitializedOp(resource=handle).numpy():
       return None
@@ -46,7 +48,3 @@ def _handle() -> tf.Tensor:
 
 def _text(incarnations: Mapping[int, int | None]) -> str:
   return ' '.join(f'{ps}:{number}' for ps, number in incarnations.items())
-
-
-def _device(ps: int) -> str:
-  return f'/job:ps/task:{ps}/device:CPU:0'

@@ -22,13 +22,13 @@ from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps import shared_variables
-from tfps._compat import handles
 from tfps._compat import members
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import inventory
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes
+from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
 
@@ -55,6 +55,7 @@ class SharedGuard:
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
+    ValueError: there is one ps only, and it is to have a replica.
   """
 
   def __init__(
@@ -68,6 +69,7 @@ class SharedGuard:
     greet: Callable[[Collection[cluster_lib.Task]], object],
   ) -> None:
     self._housing = housing
+    self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self._events = events.Events(recovery.on_event)
     self._shared = shared
     self._greet = greet
@@ -97,8 +99,14 @@ class SharedGuard:
       ValueError: it holds strings in shards.
     """
     entry = self._inventory.add(variable, self.reading)
-    if entry and self._keeper and self._begins_anew:
+    if entry is None:
+      return
+    if self._keeper is None:
+      self._replicas.attach(entry)
+      return
+    if self._begins_anew:
       self._keeper.begin(entry)
+    self._replicas.add(entry, is_new=self._begins_anew)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result; it is called again after the loss of a ps.
@@ -212,11 +220,11 @@ class SharedGuard:
     )
     if self._keeper is None and not notes.are(found):
       return False  # the chief is still at it
-    handles.renew(self._inventory.on(lost))
+    self._replicas.renew(self._inventory.on(lost), lost)
     self._shared.rejoin()
     secs = None
     if self._keeper is not None:
-      secs = self._keeper.put_all_back(inventory.say(lost))
+      secs = self._keeper.put_back(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
       notes.leave(found)
     self._known = found

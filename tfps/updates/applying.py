@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import twins
 from tfps.updates import locks
 from tfps.updates import rules
 from tfps.wire import chunking
@@ -40,9 +41,17 @@ class Update:
   def variables(self) -> list[Any]:
     return [self.variable, *self.slots]
 
+  @property
+  def twin(self) -> 'Update | None':
+    """The same of the variable's twin, if it has one."""
+    variable, *slots = map(twins.of, self.variables)
+    if variable is None:
+      return None
+    return dataclasses.replace(self, variable=variable, slots=slots)
+
 
 def apply(updates: Iterable[Update], step: rules.Step) -> None:
-  """Has each variable's device update it.
+  """Has each variable's device update it, and its twin's device the twin.
 
   One operation does it if the rule knows one. Otherwise the device is locked
   meanwhile. Either way nobody's update is lost.
@@ -52,11 +61,18 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
     step: common to them all.
   """
   by_device = collections.defaultdict(list)
-  for update in updates:
-    by_device[update.variable.device].append(update)
-  for device, own in by_device.items():
-    for chunk in chunking.divide(own, lambda update: update.gradient):
-      _apply_on(device, chunk, step)
+  for update in map(_with_distinct_rows, updates):
+    for each in filter(None, (update, update.twin)):
+      by_device[each.variable.device].append(each)
+  with twins.apart():
+    for device, own in by_device.items():
+      for chunk in chunking.divide(own, lambda update: update.gradient):
+        _apply_on(device, chunk, step)
+
+
+def _with_distinct_rows(update: Update) -> Update:
+  gradient = tf.cast(update.gradient, update.variable.dtype)
+  return dataclasses.replace(update, gradient=with_distinct_rows(gradient))
 
 
 def _apply_on(device: str, updates: Sequence[Update], step: rules.Step) -> None:
@@ -78,10 +94,7 @@ def _inputs(
     dtype: step.cast(dtype) for dtype in {u.variable.dtype for u in updates}
   }
   return [
-    (
-      update.rule.needed(steps[update.variable.dtype]),
-      with_distinct_rows(tf.cast(update.gradient, update.variable.dtype)),
-    )
+    (update.rule.needed(steps[update.variable.dtype]), update.gradient)
     for update in updates
   ]
 

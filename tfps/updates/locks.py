@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import locks as compat
+from tfps._compat import twins
 
 _NAME = 'tfps_updates'
 
@@ -64,7 +65,9 @@ def _run_here(jobs: Sequence[Job]) -> None:
     lock = tf.raw_ops.MutexLock(mutex=mutex)
   with tf.control_dependencies([lock]):
     last = [job.fn(*own) for job, own in zip(jobs, inputs, strict=True)]
-  with tf.control_dependencies(_tensors(last)):
+  last = _tensors(last)
+  last += _tensors([twins.second(operation) for operation in last])
+  with tf.control_dependencies(last):
     # The lock is held for as long as its tensor is needed.
     tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 

@@ -1,0 +1,75 @@
+"""What tests of losses count by, and how they have tasks lost."""
+
+import threading
+import time
+
+import numpy as np
+import tensorflow as tf
+
+
+def counters(strategy):
+  """On both ps, whole and in shards, of several types."""
+  with strategy.scope():
+    return [
+      tf.Variable(0, dtype=tf.int64, trainable=False),
+      tf.Variable(0.0),
+      tf.Variable(tf.zeros([5, 2])),
+      tf.Variable(tf.zeros([3], tf.float64)),
+    ]
+
+
+def add_one(variables):
+  for variable in variables:
+    variable.assign_add(tf.ones(variable.shape, variable.dtype))
+
+
+def ones(context):
+  return tf.data.Dataset.from_tensors(1).repeat()
+
+
+def count_to(coordinator, variables, steps, *hooks, per_execution=1):
+  coordinator.train(
+    lambda batch: add_one(variables),
+    ones,
+    steps=steps,
+    steps_per_execution=per_execution,
+    hooks=hooks,
+  )
+
+
+def values(variables):
+  return {
+    float(value) for v in variables for value in np.ravel(v.numpy()).tolist()
+  }
+
+
+class At:
+  """A hook that does something in a thread once a step is reached."""
+
+  def __init__(self, step, *actions):
+    self._step = step
+    self._actions = list(actions)
+    self._thread = None
+
+  def __call__(self, progress):
+    if self._thread is None and progress.step >= self._step:
+      self._thread = threading.Thread(target=self._act)
+      self._thread.start()
+    if progress.moment == 'end':
+      assert self._thread is not None
+      self._thread.join()
+
+  def _act(self):
+    for action in self._actions:
+      action()
+
+
+def lose(processes, *tasks):
+  def act():
+    for job, index in tasks:
+      processes.kill(job, index)
+    time.sleep(0.3)
+    for job, index in tasks:
+      processes.start(job, index)
+
+  return act

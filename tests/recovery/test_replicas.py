@@ -1,0 +1,197 @@
+"""What a lost ps had is on another one."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import waiting
+from tests.recovery import losses
+import tfps
+from tfps import partitioners
+from tfps import testing
+from tfps._compat import twins
+
+IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
+
+
+def _twins_of(variable):
+  if isinstance(variable, keras.Variable):
+    variable = variable.value
+  shards = getattr(variable, 'variables', [variable])
+  found = [twins.of(shard) for shard in shards]
+  assert all(twin is not None for twin in found)
+  for shard, twin in zip(shards, found, strict=True):
+    assert shard.device != twin.device
+  return np.concatenate([np.atleast_1d(t.numpy()) for t in found])
+
+
+def _check(variables):
+  for variable in variables:
+    own = np.atleast_1d(variable.numpy())
+    np.testing.assert_array_equal(_twins_of(variable), own)
+
+
+@pytest.fixture(
+  params=[tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+def strategy(request, tfps_cluster, tmp_path):
+  strategy = request.param(
+    tfps_cluster.cluster,
+    partitioners.MinSize(min_shard_bytes=64, max_shards=3),
+    recovery=tfps.Recovery(tmp_path, replicas=1),
+  )
+  yield strategy
+  strategy.close()
+
+
+def _run(strategy, step, times):
+  if isinstance(strategy, tfps.BetweenGraphStrategy):
+    for _ in range(times):
+      tf.function(lambda: strategy.run(step))()
+    return
+  coordinator = tfps.Coordinator(strategy, timeout_secs=60)
+  for _ in range(times):  # one after the other
+    coordinator.schedule(tf.function(lambda: strategy.run(step)))
+    coordinator.join()
+
+
+OPTIMIZERS = {
+  'SGD': lambda: keras.optimizers.SGD(0.1),
+  'SGD-momentum-ema': lambda: keras.optimizers.SGD(
+    0.1, momentum=0.9, weight_decay=0.01, use_ema=True
+  ),
+  'Adam': lambda: keras.optimizers.Adam(0.1, clipnorm=0.5),
+  'Nadam': lambda: keras.optimizers.Nadam(0.1),
+  'Adagrad-accumulation': lambda: keras.optimizers.Adagrad(
+    0.1, gradient_accumulation_steps=2
+  ),
+  'Lamb, which no rule serves': lambda: keras.optimizers.Lamb(0.1),
+}
+
+
+@IN_PROCESS
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_optimizers_update_both(strategy, name):
+  with strategy.scope():
+    variables = [
+      keras.Variable(np.ones([9, 4], 'f'), name='table'),
+      keras.Variable(np.ones([3], 'f'), name='bias'),
+    ]
+    optimizer = OPTIMIZERS[name]()
+    optimizer.build(variables)
+  gradients = [tf.random.stateless_normal(v.shape, (1, 2)) for v in variables]
+  before = variables[0].numpy()
+  _run(strategy, lambda: optimizer.apply(gradients, variables), 3)
+  assert (variables[0].numpy() != before).all()
+  _check([*variables, *optimizer.variables])
+
+
+@IN_PROCESS
+def test_rows_of_embeddings_are_updated_on_both(strategy):
+  with strategy.scope():
+    table = keras.Variable(np.ones([9, 4], 'f'))
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build([table])
+
+  def step():
+    rows = tf.IndexedSlices(
+      tf.ones([3, 4]), tf.constant([8, 1, 8]), tf.constant([9, 4])
+    )
+    optimizer.apply([rows], [table])
+
+  _run(strategy, step, 2)
+  assert (table.numpy()[8] != table.numpy()[1]).all()
+  _check([table, *optimizer.variables])
+
+
+@IN_PROCESS
+def test_what_a_step_writes_by_itself_goes_to_both(strategy):
+  with strategy.scope():
+    count = tf.Variable(0, dtype=tf.int64, trainable=False, name='count')
+    table = tf.Variable(tf.zeros([9, 4]), name='table')
+
+  def step():
+    count.assign_add(1)
+    table.assign_sub(tf.ones([9, 4]))
+
+  _run(strategy, step, 3)
+  assert count.numpy() == 3
+  _check([count, table])
+
+
+@IN_PROCESS
+def test_what_the_chief_writes_goes_to_both(strategy):
+  with strategy.scope():
+    model = keras.Sequential([keras.Input([20]), keras.layers.Dense(3)])
+  model.set_weights([np.full(w.shape, 7, 'f') for w in model.weights])
+  _check(model.weights)
+  count = model.weights[1].value
+  count.assign_add([1.0, 2.0, 3.0])
+  _check(model.weights)
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+def test_one_ps_has_nobody_to_be_a_replica(tfps_cluster, tmp_path):
+  with pytest.raises(ValueError, match='replicas=1 with 1 ps'):
+    tfps.ParameterServerStrategy(
+      tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path, replicas=1)
+    )
+
+
+@pytest.mark.parametrize('number', [-1, 2, None])
+def test_other_numbers_of_replicas_are_refused(tmp_path, number):
+  with pytest.raises(ValueError, match='on no other ps, 0, or on one, 1'):
+    tfps.Recovery(tmp_path, replicas=number)
+
+
+@pytest.fixture
+def processes():
+  with testing.ProcessCluster(2, 3) as processes:
+    yield processes
+
+
+def _train(processes, directory, act, steps):
+  """The values at the end, and by how many seconds each loss set them back."""
+  events = []
+  strategy = tfps.ParameterServerStrategy(
+    processes.cluster,
+    recovery=tfps.Recovery(
+      directory, every_secs=0.5, replicas=1, on_event=events.append
+    ),
+  )
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    hook = losses.At(300, lambda: act(events))
+    losses.count_to(coordinator, variables, steps, hook, per_execution=5)
+    values = losses.values(variables)
+  return values, [e.set_back_secs for e in events if e.kind == 'back']
+
+
+@pytest.mark.slow
+def test_nothing_is_set_back(processes, tmp_path):
+  lost = [1, 2, 0]  # each once the one before is back
+
+  def lose_one_after_the_other(events):
+    for number, ps in enumerate(lost, start=1):
+      losses.lose(processes, ('ps', ps))()
+      waiting.until(
+        lambda number=number: (
+          len([e for e in events if e.kind == 'back']) == number
+        )
+      )
+
+  values, secs = _train(processes, tmp_path, lose_one_after_the_other, 6_000)
+  assert secs == [0.0] * len(lost)
+  # Both workers may have begun something that they then did again.
+  assert 6_000 <= min(values) <= max(values) <= 6_000 + 2 * 5 * len(lost)
+
+
+@pytest.mark.slow
+def test_what_nobody_has_any_more_comes_from_the_last_cut(processes, tmp_path):
+  def lose_neighbours(events):
+    losses.lose(processes, ('ps', 2), ('ps', 0))()
+
+  values, secs = _train(processes, tmp_path, lose_neighbours, 3_000)
+  assert max(secs) > 0
+  assert values == {3_000}
