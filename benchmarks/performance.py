@@ -75,6 +75,14 @@ of which the second does that part, too. A single process has no ps.
 All tasks are processes of one machine, 20 steps to an execution. The single
 process has all of the machine for itself.
 """,
+  'recovery-small': """\
+## Recovery
+
+What it costs to be able to [lose a ps](fault_tolerance.md): the same training
+with and without. All tasks are processes of one machine, which also does what
+replicas are updated by.
+""",
+  'recovery-large': '',
   'codecs': """\
 ## Codecs
 

@@ -1,36 +1,78 @@
-"""What it costs to be able to lose a ps: training with and without cuts.
+"""What it costs to be able to lose a ps: training with and without recovery.
 
-Both have clusters of processes of their own, and take turns. A cut is made
-every few seconds, more often than by default, so that there are some in each
-turn.
+Each way has a cluster of processes of its own, and they take turns. A cut is
+made every few seconds, more often than by default, so that there are some in
+each turn.
 """
 
 from collections.abc import Iterator
+import contextlib
+import statistics
 
+from benchmarks import overhead_task
 from benchmarks import recovery_task
 from benchmarks import runner
 from benchmarks import sides
+from benchmarks import tables
 
 _NUM_STEPS = {'small': 3000, 'large': 800, 'tiny': 40}
 _NUM_ROUNDS = 7
+_PLAIN = 'no recovery'
+_ROWS = {
+  'plain': _PLAIN,
+  'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
+  'replicas': 'replicas=1 besides',
+}
+
+Costs = dict[str, list[float]]
 
 
-def compare(*, quick: bool) -> Iterator[runner.Comparison]:
-  """One comparison for each model."""
+def compare(*, quick: bool) -> Iterator[tables.Table]:
+  """One table for each model."""
   for model in ('tiny',) if quick else ('small', 'large'):
-    with _side(model, 'kept') as kept, _side(model, 'plain') as plain:
-      num_steps = _NUM_STEPS[model]
-      yield runner.compare_times(
-        f'recovery: a cut every {recovery_task.EVERY_SECS:g} seconds, {model} '
-        'model, against none',
-        lambda kept=kept, number=num_steps: kept.run('train', number),
-        lambda plain=plain, number=num_steps: plain.run('train', number),
-        num_steps=num_steps,
-        num_rounds=2 if quick else _NUM_ROUNDS,
-      )
+    yield _table(model, _measure(model, num_rounds=2 if quick else _NUM_ROUNDS))
+
+
+def _measure(model: str, *, num_rounds: int) -> Costs:
+  num_steps = _NUM_STEPS[model]
+  with contextlib.ExitStack() as stack:
+    by_name = {
+      name: stack.enter_context(_side(model, how))
+      for how, name in _ROWS.items()
+    }
+    return runner.in_turns(
+      {
+        name: lambda side=side: side.run('train', num_steps)
+        for name, side in by_name.items()
+      },
+      num_steps=num_steps,
+      num_rounds=num_rounds,
+    )
 
 
 def _side(model: str, how: str) -> sides.ClusterSide:
   return sides.ClusterSide(
     lambda folder: ['-m', recovery_task.__name__, model, how, folder], 2, 2
+  )
+
+
+def _table(model: str, costs: Costs) -> tables.Table:
+  size = overhead_task.MODELS[model]
+  return tables.Table(
+    f'recovery-{model}',
+    f'{size.num_variables} variables of {size.num_bytes / 1e6:.2g} MB, 2 '
+    'workers and 2 ps on one machine',
+    ('recovery', 'ms per step', 'times without'),
+    [
+      [
+        name,
+        tables.with_spread(each),
+        tables.with_spread(tables.ratios(each, costs[_PLAIN])),
+      ]
+      for name, each in costs.items()
+    ],
+    tables.Bars(
+      'ms per step', [statistics.median(each) for each in costs.values()]
+    ),
+    measured=costs,
   )

@@ -1,6 +1,6 @@
 """The chief of the benchmark of recovery: trains when it is told to.
 
-Usage: recovery_task.py MODEL (kept | plain) FOLDER
+Usage: recovery_task.py MODEL (plain | cuts | replicas) FOLDER
 """
 
 import pathlib
@@ -17,9 +17,12 @@ EVERY_SECS = 5.0
 def main(model: str, how: str, folder: str) -> None:
   cluster = tfps.resolve_cluster()
   recovery = None
-  if how == 'kept':
-    cuts = pathlib.Path(folder) / 'cuts'
-    recovery = tfps.Recovery(cuts, every_secs=EVERY_SECS)
+  if how != 'plain':
+    recovery = tfps.Recovery(
+      pathlib.Path(folder) / 'cuts',
+      every_secs=EVERY_SECS,
+      replicas=1 if how == 'replicas' else 0,
+    )
   run = trainers.Ours(
     cluster, overhead_task.MODELS[model], recovery=recovery
   ).training()
