@@ -14,6 +14,7 @@ from tfps import errors
 from tfps import presence as presence_lib
 from tfps import server as server_lib
 from tfps._compat import members
+from tfps._compat import strategy as compat
 
 
 def trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
@@ -73,6 +74,7 @@ def connect(
     server_lib.wait_for_port(task, cluster.address(task))
     spec = _ps_and_self(cluster, task, housing)
   _grpc_options.set_default()
+  compat.let_threads_sleep()
   tf.config.experimental_connect_to_cluster(
     spec, job_name=task.job, task_index=task.index, protocol='grpc'
   )

@@ -190,6 +190,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._presence, self._housing, self._connect_timeout_secs, workers
     )
     _grpc_options.set_default()
+    compat.let_threads_sleep()
     super()._connect_to_cluster(coordinator_name)
     members.forget_losses()
 

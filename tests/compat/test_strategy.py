@@ -9,6 +9,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import parameter_server_strategy_v2 as stock
 from tensorflow.python.eager import context
 
+import tfps
 from tfps import testing
 from tfps._compat import strategy as compat
 
@@ -173,3 +174,12 @@ def test_all_servers_of_a_process_share_as_many_threads_as_is_said(strategy):
     for path in pathlib.Path('/proc/self/task').glob('*/comm')
   ]
   assert names.count('tf_Compute') >= compat.num_server_threads() >= 30
+
+
+def test_threads_of_the_server_that_connecting_starts_sleep(cluster):
+  compat.let_threads_sleep()
+  compat.let_threads_sleep()
+  assert context.context().config.experimental.disable_thread_spinning
+  tfps.ParameterServerStrategy(cluster)
+  config = context.get_server_def().default_session_config
+  assert config.experimental.disable_thread_spinning

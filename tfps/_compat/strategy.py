@@ -66,3 +66,16 @@ def num_server_threads() -> int | None:
     or int(os.environ.get(_server_threads.VARIABLE, 0))
     or os.cpu_count()
   )
+
+
+def let_threads_sleep() -> None:
+  """Has the server that connecting starts sleep while there is no work.
+
+  See `server.default_config`: this one takes its settings from the context.
+  """
+  own = context.context()
+  config = tf.compat.v1.ConfigProto()
+  if own._config is not None:
+    config.CopyFrom(own._config)
+  config.experimental.disable_thread_spinning = True
+  own._config = config

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import keras
@@ -16,6 +17,14 @@ from tfps.keras import state as state_lib
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
+
+# Types of which a double holds each value.
+_IN_DOUBLES = frozenset(
+  (
+    *(tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool),
+    *(tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32),
+  )
+)
 
 
 @dataclasses.dataclass
@@ -33,6 +42,31 @@ class Result:
   handed_on: np.ndarray
   num_bytes: np.ndarray
   logs: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Log:
+  """One of the values by name that a step returns.
+
+  Attributes:
+    name: of the value.
+    dtype: its type.
+    shape: its shape, if it is part of an execution's vector.
+  """
+
+  name: str
+  dtype: tf.DType
+  shape: list[int] | None
+
+  @classmethod
+  def of(cls, name: str, value: tf.Tensor) -> '_Log':
+    fits = value.dtype in _IN_DOUBLES and value.shape.is_fully_defined()
+    return cls(name, value.dtype, value.shape.as_list() if fits else None)
+
+  @property
+  def size(self) -> int:
+    """How many elements of an execution's vector it takes."""
+    return 0 if self.shape is None else math.prod(self.shape)
 
 
 class NotAdditiveError(Exception):
@@ -58,7 +92,8 @@ class Executions:
     self._transfers = transfers.of(strategy)
     self._step_fn = step_fn
     self._state = state
-    self._log_names: list[str] = []
+    self._logs: list[_Log] = []
+    self._num_counted = 0
     self._functions: dict[Any, Any] = {}
 
   def on_batches(self, num_steps: int) -> Any:
@@ -86,12 +121,30 @@ class Executions:
     """Has functions made anew, by what the state has taken note of."""
     self._functions.clear()
 
-  def result(self, fetched: Any) -> Result:
-    """Makes sense of what a function returned."""
-    metrics, handed_on, num_bytes, logs = fetched
-    named = dict(zip(self._log_names, logs, strict=True))
+  def result(self, fetched: Any, num_steps: int) -> Result:
+    """Makes sense of what a function of so many steps returned."""
+    vector, others = fetched
+    sizes = [
+      num_steps * self._state.num_added,
+      self._state.num_handed_on,
+      self._num_counted,
+      *(log.size for log in self._logs),
+    ]
+    added, handed_on, counted, *packed = np.split(
+      np.asarray(vector), np.cumsum(sizes)[:-1]
+    )
+    rest = iter(others)
+    logs = {
+      log.name: np.asarray(next(rest))
+      if log.shape is None
+      else piece.reshape(log.shape).astype(log.dtype.as_numpy_dtype)
+      for log, piece in zip(self._logs, packed, strict=True)
+    }
     return Result(
-      np.asarray(metrics), np.asarray(handed_on), np.asarray(num_bytes), named
+      added.reshape([num_steps, -1]),
+      handed_on,
+      counted.reshape([2, -1]).astype(np.int64),
+      logs,
     )
 
   def _function(self, key: Any, execute: Any) -> Any:
@@ -115,8 +168,7 @@ class Executions:
         self._check(handles, first)
         added.append(self._state.end_step())
       handed_on = self._state.end_execution()
-      counted = workspace.counted()
-      return tf.stack(added), handed_on, counted, self._flat(logs)
+      return self._packed([*added, handed_on], workspace.counted(), logs)
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
     """Makes sure that the step only adds to metrics that are to add up.
@@ -136,13 +188,19 @@ class Executions:
       self._state.chain(wrong)
       raise NotAdditiveError
 
-  def _flat(self, logs: Any) -> list[tf.Tensor]:
-    """The values of logs whose names are noted."""
+  def _packed(self, vectors: list[tf.Tensor], counted: Any, logs: Any) -> Any:
+    """All in one vector, which is a single tensor to fetch, and what is not."""
     by_name: dict[str, Any] = {}
     for name, value in (logs or {}).items():
       by_name.update(value if isinstance(value, dict) else {name: value})
-    self._log_names = list(by_name)
-    return [
+    values = [
       tf.convert_to_tensor(keras.ops.convert_to_tensor(value))
       for value in by_name.values()
     ]
+    self._logs = [_Log.of(*log) for log in zip(by_name, values, strict=True)]
+    self._num_counted = counted.shape.num_elements()
+    logged = list(zip(self._logs, values, strict=True))
+    flat = [counted, *(v for log, v in logged if log.shape is not None)]
+    vectors += [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in flat]
+    others = [value for log, value in logged if log.shape is None]
+    return tf.concat(vectors, axis=0), others

@@ -47,6 +47,16 @@ class State:
     """What one execution leaves to the next."""
     return [*self.chained, *self.seeds]
 
+  @property
+  def num_added(self) -> int:
+    """The elements of what a step has added to the metrics."""
+    return _num_elements(self.metrics)
+
+  @property
+  def num_handed_on(self) -> int:
+    """The elements of what is handed on."""
+    return _num_elements(self.handed_on)
+
   def chain(self, variables: Sequence[tf.Variable]) -> None:
     """Takes note that metrics do not add up."""
     chained = {id(variable) for variable in variables}
@@ -127,6 +137,10 @@ def _local(variables: Any) -> list[tf.Variable]:
   values = {id(v): v.value for v in variables}.values()
   is_local = execution_variables.ExecutionVariable
   return [value for value in values if isinstance(value, is_local)]
+
+
+def _num_elements(variables: Sequence[tf.Variable]) -> int:
+  return sum(int(v.shape.num_elements()) for v in variables)
 
 
 def _pack(values: Sequence[tf.Tensor]) -> tf.Tensor:

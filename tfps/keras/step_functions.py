@@ -140,7 +140,7 @@ class StepFunction:
     oldest = self._under_way.popleft()
     with self._forgetting():
       fetched = self._executor.fetch(oldest.value)
-    result = self._executions.result(fetched)
+    result = self._executions.result(fetched, oldest.num_steps)
     self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
     self._state.add(result.metrics)
     self._transfers.count(result.num_bytes, oldest.num_steps)

@@ -13,6 +13,7 @@ from tfps._compat import twins
 from tfps.updates import locks
 from tfps.updates import rules
 from tfps.wire import chunking
+from tfps.wire import rows as rows_lib
 from tfps.wire import sending
 
 
@@ -112,6 +113,8 @@ def _names(
 def with_distinct_rows(gradient: Any) -> Any:
   """The same gradient, naming each row once if it names rows."""
   if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  if rows_lib.are_distinct(gradient.indices):
     return gradient
   rows, positions = tf.unique(gradient.indices)
   values = tf.math.unsorted_segment_sum(

@@ -23,6 +23,7 @@ from tfps._compat import reads as compat
 from tfps.wire import config
 from tfps.wire import copies as copies_lib
 from tfps.wire import crossings
+from tfps.wire import rows as rows_lib
 from tfps.wire import workspace as workspace_lib
 
 _NUMBERS = frozenset(
@@ -150,7 +151,7 @@ class Steps:
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
       return None
-    distinct, positions = _distinct(indices)
+    distinct, positions = rows_lib.distinct(indices)
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
     shape = tf.constant(variable.shape.as_list(), distinct.dtype)
@@ -316,13 +317,6 @@ class Steps:
     if wrong:
       self._kept.update(_key(variable) for variable in wrong)
       raise HoistedError
-
-
-def _distinct(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-  """Each index once, and where to find each; None if they are so already."""
-  if indices.op.type in ('Unique', 'UniqueV2'):
-    return indices, None
-  return tf.unique(tf.reshape(indices, [-1]))
 
 
 def _key(variable: Any) -> Any:

@@ -1,0 +1,33 @@
+"""Rows are known to be distinct where they are."""
+
+import pytest
+import tensorflow as tf
+
+from tfps.wire import rows
+
+INDICES = {
+  'unique': (lambda x: tf.unique(x)[0], True),
+  'unique with counts': (lambda x: tf.unique_with_counts(x)[0], False),
+  'where they were': (lambda x: tf.unique(x)[1], False),
+  'any': (lambda x: x, False),
+}
+
+
+@pytest.mark.parametrize('kind', INDICES)
+def test_only_what_is_known_to_be_distinct_is(kind):
+  make, expected = INDICES[kind]
+
+  @tf.function
+  def function(x):
+    indices = make(x)
+    assert rows.are_distinct(indices) is expected
+    distinct, positions = rows.distinct(indices)
+    assert (positions is None) is expected
+    return indices, distinct if expected else tf.gather(distinct, positions)
+
+  indices, again = function(tf.constant([7, 3, 7, 7]))
+  assert indices.numpy().tolist() == again.numpy().tolist()
+
+
+def test_outside_of_functions_nothing_is_known():
+  assert not rows.are_distinct(tf.unique([1, 2])[0])
