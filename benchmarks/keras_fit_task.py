@@ -56,7 +56,8 @@ class Model:
     del context
     examples = self.examples(_NUM_BATCHES * self.batch_size)
     dataset = tf.data.Dataset.from_tensor_slices(examples)
-    return dataset.batch(self.batch_size).repeat().prefetch(2)
+    # Kept, as making them is the same work on both sides.
+    return dataset.batch(self.batch_size).cache().repeat().prefetch(2)
 
   def compiled(self, keras: Any) -> Any:
     """The model; to be called in a strategy's scope."""
