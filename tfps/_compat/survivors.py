@@ -49,7 +49,7 @@ def _survivor(kind: Any) -> Any:
       if not tf.executing_eagerly():
         return assign()
       assigned = self._tfps_surviving(assign)
-      twins.follow(self)
+      twins.repeat(self, 'assign', *args, **kwargs)
       return assigned
 
   for name, method in twins.writing_to_both(kind).items():

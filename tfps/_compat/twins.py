@@ -3,7 +3,7 @@
 In a function, each operation that writes to such a variable is followed by one
 for its twin, with the same inputs. Where operations are made, all ways to write
 are seen: variables' methods, anybody's optimizers, raw operations. Outside of
-functions they are not, so there the twin is given the variable's value.
+functions, those are variables' methods and the restoring of checkpoints.
 """
 
 from collections.abc import Callable
@@ -123,25 +123,26 @@ def second(operation: Any) -> Any:
   return getattr(operation, _SECOND, None)
 
 
-def follow(variable: Any) -> None:
-  """Gives the twin the value that a variable has."""
-  twin = None if _are_apart() else of(variable)
+def repeat(variable: Any, method: str, *args: Any, **kwargs: Any) -> None:
+  """Outside of functions, writes to the twin what a variable was just given."""
+  twin = None if _are_apart() or not tf.executing_eagerly() else of(variable)
   if twin is not None:
-    twin.assign(_value(variable))
+    getattr(twin, method)(*args, **kwargs)
 
 
 def writing_to_both(kind: Any) -> dict[str, Callable[..., Any]]:
   """The methods by which a class of variables writes, other than `assign`."""
-  return {name: _writing_to_both(getattr(kind, name)) for name in _METHODS}
+  return {name: _writing_to_both(kind, name) for name in _METHODS}
 
 
-def _writing_to_both(write: Callable[..., Any]) -> Callable[..., Any]:
+def _writing_to_both(kind: Any, name: str) -> Callable[..., Any]:
+  write = getattr(kind, name)
+
   @functools.wraps(write)
   def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-    result = write(self, *args, **kwargs)
-    if tf.executing_eagerly():
-      follow(self)
-    return result
+    written = write(self, *args, **kwargs)
+    repeat(self, name, *args, **kwargs)
+    return written
 
   return both
 
@@ -150,12 +151,6 @@ def _forget(entered: list[tf.Tensor]) -> None:
   for handle in entered:
     _BY_HANDLE.pop(id(handle), None)
   entered.clear()
-
-
-def _value(variable: Any) -> tf.Tensor:
-  own = handles.inner(variable)
-  with tf.device(own.device):
-    return tf.raw_ops.ReadVariableOp(resource=own._handle, dtype=own.dtype)
 
 
 def _of_handle(handle: Any) -> Any:
