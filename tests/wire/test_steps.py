@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
+from tfps.wire import crossings
 from tfps.wire import transfers
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
@@ -275,6 +276,26 @@ def test_what_crosses_is_counted(tfps_cluster, make_strategy):
   assert sum(report.pulled) == _NUM_STEPS * floats
   assert sum(report.pushed) == 0  # they were not an optimizer's
   assert 'ps:1' in str(report)
+
+
+@both
+def test_few_parameters_come_with_rows(
+  tfps_cluster, make_strategy, monkeypatch
+):
+  pulled = []
+
+  def cross(items, route, workspace):
+    if route.direction == crossings.PULL:
+      pulled.append((route.ps, len(items)))
+    return own(items, route, workspace)
+
+  own = crossings.cross
+  monkeypatch.setattr(crossings, 'cross', cross)
+  program = _Program(make_strategy, tfps_cluster.cluster, tfps.Wire())
+  program.run(_sparse, [_X[:1], _IDS[:1]])
+  # Two lookups in one table, one in another, and `b`.
+  assert sum(number for _, number in pulled) == 4
+  assert len(pulled) == len({ps for ps, _ in pulled})
 
 
 _CODECS = {

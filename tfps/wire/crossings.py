@@ -11,7 +11,9 @@ from collections.abc import Hashable
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import math
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -23,6 +25,9 @@ from tfps.wire import frames
 from tfps.wire import workspace as workspace_lib
 
 PULL, PUSH = accounts_lib.PULL, accounts_lib.PUSH
+
+# What takes the network less than a call does, at 1 Gbit/s.
+_FEW_BYTES = 1 << 15
 
 # What has these before it may have to wait for an update that waits for a
 # crossing.
@@ -123,6 +128,20 @@ def cross(
   return [arrived[i] for i in range(len(items))]
 
 
+class _Call(NamedTuple):
+  """What has all of these in common crosses together.
+
+  Attributes:
+    route: to take.
+    group: of the one who promises.
+    level: the number of crossings before it; None if that is not clear.
+  """
+
+  route: Route
+  group: Hashable
+  level: int | None
+
+
 class Crossings:
   """What crosses in one function.
 
@@ -132,7 +151,7 @@ class Crossings:
 
   def __init__(self, workspace: workspace_lib.Workspace) -> None:
     self._workspace = workspace
-    self._groups: dict[tuple[Route, Hashable], list[tuple[Item, tf.Tensor]]] = (
+    self._promised: dict[_Call, list[tuple[Item, tf.Tensor]]] = (
       collections.defaultdict(list)
     )
     self._levels: dict[str, int] = {}
@@ -156,7 +175,7 @@ class Crossings:
       group = (group, self._num_alone)
     with route.destination:
       tensor = tf.identity(self._nothing(item.tensor))
-    self._groups[route, (group, level)].append((item, tensor))
+    self._promised[_Call(route, group, level)].append((item, tensor))
     self._levels[tensor.op.name] = 0 if level is None else level + 1
     return tensor
 
@@ -171,13 +190,13 @@ class Crossings:
 
   def settle(self) -> None:
     """Makes all promises good."""
-    groups = list(self._groups.items())
-    self._groups.clear()
+    self._join_calls()
     chunks = [
-      (route, chunk)
-      for (route, _), promised in groups
+      (call.route, chunk)
+      for call, promised in self._promised.items()
       for chunk in chunking.divide(promised, lambda each: each[1])
     ]
+    self._promised.clear()
     with tf.control_dependencies(None):
       for route, promised in chunks:
         items = [item for item, _ in promised]
@@ -185,6 +204,22 @@ class Crossings:
         for (_, tensor), source in zip(promised, arrived, strict=True):
           self._levels[source.op.name] = self._levels[tensor.op.name]
           compat.rewire(tensor, source)
+
+  def _join_calls(self) -> None:
+    """Has few bytes wait for what comes by the same route after one crossing.
+
+    That crossing depends on no other, so it cannot be waiting for them. What
+    comes still later may.
+    """
+    later = {
+      call.route: call
+      for call in self._promised
+      if call.level == 1 and call.route.direction == PULL
+    }
+    for call in [call for call in self._promised if call.level == 0]:
+      host = later.get(call.route)
+      if host is not None and _num_bytes(self._promised[call]) <= _FEW_BYTES:
+        self._promised[host].extend(self._promised.pop(call))
 
   def _nothing(self, like: tf.Tensor) -> tf.Tensor:
     """Something of the same static shape, to be replaced."""
@@ -198,3 +233,13 @@ class Crossings:
         nothing = tf.raw_ops.PlaceholderWithDefault(input=nothing, shape=shape)
       self._nothings[key] = nothing
     return self._nothings[key]
+
+
+def _num_bytes(promised: Sequence[tuple[Item, tf.Tensor]]) -> float:
+  """Infinitely many if it is not known beforehand."""
+  return sum(
+    math.inf
+    if tensor.shape.num_elements() is None
+    else tensor.shape.num_elements() * tensor.dtype.size
+    for _, tensor in promised
+  )
