@@ -186,6 +186,35 @@ def test_a_frozen_ps_is_waited_for(processes, make_strategy):
     assert losses.values(variables) == {1_500}
 
 
+def test_a_ps_that_knows_this_process_no_more_is_taken_for_lost(
+  processes, make_strategy
+):
+  """It is alive, and nobody would notice that it has to be connected anew."""
+  strategy = make_strategy(every_secs=3600)
+  variables = losses.counters(strategy)
+  strange = tf.errors.AbortedError(
+    None,
+    None,
+    'Unable to find a context_id matching the specified one (1).\n'
+    'Additional GRPC error information from remote target '
+    '/job:ps/replica:0/task:1 while calling /tensorflow.eager.EagerService',
+  )
+  began = time.monotonic()
+
+  def read():
+    if time.monotonic() < began + 7:
+      raise strange
+    return losses.values(variables)
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    losses.count_to(coordinator, variables, 50)
+    assert coordinator.surviving(read) == {50}
+    handler = coordinator._cluster.failure_handler
+    assert handler.num_repairs == 1
+    losses.count_to(coordinator, variables, 80)
+    assert losses.values(variables) == {80}
+
+
 def test_a_ps_that_was_frozen_for_long_is_taken_up_again(
   processes, make_strategy
 ):

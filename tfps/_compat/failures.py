@@ -10,7 +10,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
-import math
 import threading
 import time
 from typing import Any
@@ -23,12 +22,13 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tfps import _dismissals
 from tfps import _gate
 from tfps import _repairs
+from tfps import _trouble
 from tfps import errors
 from tfps._compat import members
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
-_CALM_SECS = 60.0  # after which trouble is new trouble
+_STRANGE_SECS = 5.0  # how long a ps may be there and not know this process
 
 Incarnations = Mapping[tuple[str, int], int | None]
 _Call = Callable[[], object]
@@ -72,8 +72,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._ps_is_lost = False
     self._timeout_secs = 0.0
     self._lost_at = 0.0
-    # When ps that are alive were first, and last, out of a task's reach.
-    self._out_of_reach = (-math.inf, -math.inf)
+    # That of tasks which cannot reach ps that are alive.
+    self._trouble = _trouble.Trouble()
     self._error: BaseException | None = None
     self._lost: set[int] = set()  # workers whose threads wait for them
     self._left_out: set[int] = set()  # workers that the runtime knows not
@@ -231,13 +231,16 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""
-    now = time.monotonic()
-    if now > self._out_of_reach[1] + _CALM_SECS:
-      self._out_of_reach = now, now
-    self._out_of_reach = self._out_of_reach[0], now
-    if now > self._out_of_reach[0] + self._timeout_secs:
+    secs = self._trouble.note()
+    if secs > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
+    stranger = _trouble.stranger(failure)
+    if stranger is not None and secs > _STRANGE_SECS:
+      # The runtime goes on with what was there before, and not by itself anew.
+      logging.warning('ps:%d is taken for lost.', stranger)
+      self._ps[stranger] = None
+      self._trouble = _trouble.Trouble()
     self._stopping.wait(_RETRY_SECS)
     return not self._stopping.is_set()
 
