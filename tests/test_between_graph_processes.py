@@ -71,7 +71,7 @@ def test_workers_die_and_come_back_to_the_live_values():
     cluster.freeze('worker', 1)  # else it may do all before the chief is back
     cluster.start('worker', 0)
     waiting.until(
-      lambda: 'attached True' in cluster.log('worker', 0), timeout_secs=150
+      lambda: len(_numbers(cluster, 0, 'at')) > len(before), timeout_secs=150
     )
     cluster.thaw('worker', 1)
     _finish(cluster)
