@@ -68,14 +68,7 @@ def _table(model: str, costs: Costs) -> tables.Table:
     f'One worker and one ps on one machine: {size.num_variables} variables of '
     f'{size.num_bytes / 1e6:.2g} MB',
     ('what', 'ms per step', 'of a single process'),
-    [
-      [
-        name,
-        tables.with_spread(each),
-        tables.with_spread(tables.ratios(each, costs[_SINGLE])),
-      ]
-      for name, each in shown.items()
-    ],
+    tables.beside(shown, costs[_SINGLE]),
     tables.Bars(
       'ms per step',
       [statistics.median(each) for each in shown.values()],

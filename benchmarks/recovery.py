@@ -63,14 +63,7 @@ def _table(model: str, costs: Costs) -> tables.Table:
     f'{size.num_variables} variables of {size.num_bytes / 1e6:.2g} MB, 2 '
     'workers and 2 ps on one machine',
     ('recovery', 'ms per step', 'times without'),
-    [
-      [
-        name,
-        tables.with_spread(each),
-        tables.with_spread(tables.ratios(each, costs[_PLAIN])),
-      ]
-      for name, each in costs.items()
-    ],
+    tables.beside(costs, costs[_PLAIN]),
     tables.Bars(
       'ms per step', [statistics.median(each) for each in costs.values()]
     ),

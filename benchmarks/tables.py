@@ -96,6 +96,16 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
   return [v / o for v, o in zip(values, others, strict=True)]
 
 
+def beside(
+  costs: Mapping[str, Sequence[float]], base: Sequence[float]
+) -> list[list[str]]:
+  """A row for each name: what it costs, and how many times as much as base."""
+  return [
+    [name, with_spread(each), with_spread(ratios(each, base))]
+    for name, each in costs.items()
+  ]
+
+
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
   first, *rest = (
     f'{cell:<{width}}' for cell, width in zip(cells, widths, strict=True)

@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import _deadline
+from tfps import _ledger
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 
 _POLL_SECS = 0.05
-_DEVICE = '/job:ps/task:0/device:CPU:0'
+_DEVICE = _ledger.ps_device(0)
 
 
 class Barriers:

@@ -33,19 +33,21 @@ def divide(
     max_bytes: of a chunk, unless a single item has more.
   """
   chunk: list[_Item] = []
-  num_bytes = 0
+  total = 0
   for item in items:
-    more = _num_bytes(tensor_of(item))
-    if chunk and num_bytes + more > max_bytes:
+    more = num_bytes(tensor_of(item)) or 0
+    if chunk and total + more > max_bytes:
       yield chunk
-      chunk, num_bytes = [], 0
+      chunk, total = [], 0
     chunk.append(item)
-    num_bytes += more
+    total += more
   if chunk:
     yield chunk
 
 
-def _num_bytes(tensor: Any) -> int:
+def num_bytes(tensor: Any) -> int | None:
+  """Of a tensor; None if its size is not known beforehand."""
   if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices):
-    return 0
-  return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+    return None
+  size = tensor.shape.num_elements()
+  return None if size is None else int(size) * int(tensor.dtype.size)

@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import math
 from typing import Any
 from typing import NamedTuple
 
@@ -218,7 +217,7 @@ class Crossings:
     }
     for call in [call for call in self._promised if call.level == 0]:
       host = later.get(call.route)
-      if host is not None and _num_bytes(self._promised[call]) <= _FEW_BYTES:
+      if host is not None and _are_few_bytes(self._promised[call]):
         self._promised[host].extend(self._promised.pop(call))
 
   def _nothing(self, like: tf.Tensor) -> tf.Tensor:
@@ -235,11 +234,7 @@ class Crossings:
     return self._nothings[key]
 
 
-def _num_bytes(promised: Sequence[tuple[Item, tf.Tensor]]) -> float:
-  """Infinitely many if it is not known beforehand."""
-  return sum(
-    math.inf
-    if tensor.shape.num_elements() is None
-    else tensor.shape.num_elements() * tensor.dtype.size
-    for _, tensor in promised
-  )
+def _are_few_bytes(promised: Sequence[tuple[Item, tf.Tensor]]) -> bool:
+  sizes = [chunking.num_bytes(tensor) for _, tensor in promised]
+  known = [size for size in sizes if size is not None]
+  return len(known) == len(sizes) and sum(known) <= _FEW_BYTES
