@@ -33,6 +33,25 @@ def test_what_does_not_contradict_is_agreed_on(theirs):
   _agreement.check(_of(_WORKER), theirs)
 
 
+_LATER = Cluster(
+  {**_JOBS, 'worker': [*_JOBS['worker'], 'h:5', 'h:6']}, Task('worker', 2)
+)
+
+
+@pytest.mark.parametrize(
+  'pair', [(_LATER, _of(_PS)), (_of(_WORKER), _LATER)], ids=['ours', 'theirs']
+)
+def test_a_worker_may_have_come_later(pair):
+  _agreement.check(*pair)
+
+
+def test_a_worker_that_has_come_later_is_in_the_same_cluster():
+  with pytest.raises(
+    errors.ClusterMismatchError, match='worker:2 and ps:0 disagree on worker:1'
+  ):
+    _agreement.check(_LATER, _of(_PS, worker=['localhost:3', 'localhost:7']))
+
+
 @pytest.mark.parametrize(
   ('theirs', 'task'),
   [

@@ -10,20 +10,38 @@ def check(mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster) -> None:
   """Compares what both clusters know; each must have a task.
 
   A task may know its own address by another name, or only its port. It may
-  also know no other task of a job, as in TFJob's sparse form. Neither is a
-  disagreement; another address or another number of tasks is.
+  also know no other task of a job, as in TFJob's sparse form. And a worker of
+  which the other does not know may have come later, as may others that it
+  knows. None of these is a disagreement; another address or, otherwise, another
+  number of tasks is.
 
   Raises:
     errors.ClusterMismatchError: names both sides' values.
   """
   for job in sorted(set(mine.jobs) & set(theirs.jobs)):
-    for task in sorted(set(mine.tasks(job)) | set(theirs.tasks(job))):
+    for task in _tasks_to_compare(job, mine, theirs):
       if not _agree(task, mine, theirs):
         raise errors.ClusterMismatchError(
           f'{mine.task} and {theirs.task} disagree on {task}: '
           f'{_say(task, mine)}; {_say(task, theirs)}. '
           'Start all tasks with the same cluster.'
         )
+
+
+def _tasks_to_compare(
+  job: str, mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster
+) -> list[cluster_lib.Task]:
+  for one, other in ((mine, theirs), (theirs, mine)):
+    if job == 'worker' and _has_come_later(one.task, other):
+      return list(other.tasks(job))
+  return sorted({*mine.tasks(job), *theirs.tasks(job)})
+
+
+def _has_come_later(
+  task: cluster_lib.Task | None, cluster: cluster_lib.Cluster
+) -> bool:
+  is_worker = task is not None and task.job == 'worker'
+  return is_worker and task not in cluster.tasks('worker')
 
 
 def _agree(

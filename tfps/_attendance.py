@@ -81,13 +81,18 @@ class Attendance:
       self._chief_done = message.done
     self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
 
-  def listening(self) -> dict[cluster_lib.Task, str]:
-    """The clients that hear whether this task is to end, with addresses."""
+  def clients(self) -> dict[cluster_lib.Task, str]:
+    """Those that are not done, with addresses."""
     return {
       client.task: client.address
       for client in self._clients.values()
-      if client.listens and client.done_at is None
+      if client.done_at is None
     }
+
+  def listening(self) -> dict[cluster_lib.Task, str]:
+    """Those of them that hear what tasks ask for."""
+    clients = self.clients()
+    return {t: at for t, at in clients.items() if self._clients[t].listens}
 
   def verdict(self) -> Verdict | None:
     """Why the server ends now, or None when it goes on.

@@ -7,10 +7,11 @@ import time
 
 from tfps import _attendance
 from tfps import _deadline
-from tfps import _farewells
 from tfps import _guests
+from tfps import _joining
 from tfps import _leaving
 from tfps import _mailbox
+from tfps import _requests
 from tfps import cluster as cluster_lib
 from tfps import presence
 from tfps import probe
@@ -49,6 +50,7 @@ class Service:
     self._attendance = _attendance.Attendance(timeout_secs)
     if _CHIEF in cluster.tasks():
       self._attendance.expect(_CHIEF, cluster.address(_CHIEF))
+    self._joining = _joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
     self._holding: set[cluster_lib.Task] = set()  # who has not let it go yet
 
@@ -77,6 +79,7 @@ class Service:
       _leaving.say(f'{self._task} is ready at {self._address}.')
       while not self._is_told.wait(_LISTEN_SECS):
         self._hear(mailbox)
+        self._joining.tend(self._attendance.clients())
         verdict = self._attendance.verdict()
         if verdict and self._is_the_end(mailbox):
           return verdict
@@ -93,7 +96,7 @@ class Service:
 
   def _take_leave(self, mailbox: _mailbox.Mailbox) -> None:
     listening = self._attendance.listening()
-    self._holding = _farewells.request(self._task, self._address, listening)
+    self._holding = _requests.ask_to_leave(self._task, self._address, listening)
     deadline = _deadline.after(self._grace_secs)
     while self._holding and not _deadline.is_over(deadline):
       time.sleep(_LISTEN_SECS)
@@ -106,12 +109,19 @@ class Service:
     """Whether there was anything to hear."""
     messages = mailbox.take()
     for message in messages:
-      client = _farewells.answered(message)
+      client = _requests.answered(message)
       if client is not None:
         self._holding.discard(client)
+      elif _requests.is_for_clients(message):
+        _requests.pass_on(message, self._attendance.listening())
       elif not self._guests.hear(message, mailbox):
-        self._attendance.hear(presence.Message.from_json(message))
+        self._hear_client(presence.Message.from_json(message))
     return bool(messages)
+
+  def _hear_client(self, message: presence.Message) -> None:
+    self._attendance.hear(message)
+    if not message.done:
+      self._joining.note_hello(message.task)
 
 
 def _with_address(

@@ -20,10 +20,10 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps import _client
-from tfps import _farewells
 from tfps import _housing
 from tfps import _ledger
 from tfps import _local_servers
+from tfps import _requests
 from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
@@ -277,7 +277,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     runs exit once the chief is done and no other worker lives.
     """
     if self.guard is not None:
-      self._farewells.stop()
+      self._requests.stop()
       self._preemption.stop()
       self.guard.stop()
     self._presence.stop()
@@ -307,7 +307,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._presence.stop()
 
     self._preemption = preemption.Preemption(leave)
-    self._farewells = _farewells.Listener(self.task, guard.do_without)
+    self._requests = _requests.Listener(
+      self.task, guard.do_without, lambda *worker: None
+    )
 
   def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
     if cluster.jobs:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import math
 import os
 import time
@@ -334,7 +335,11 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """Has a lost ps repaired, if the strategy keeps what that takes."""
     guard: guard_lib.Guard | None = getattr(self.strategy, 'guard', None)
     if guard is not None:
-      guard.start(self._cluster.failure_handler, self.watch)
+      guard.start(
+        self._cluster.failure_handler,
+        self.watch,
+        functools.partial(compat.add_worker, self._cluster),
+      )
     return guard
 
   @property

@@ -48,7 +48,7 @@ class Message:
     address: where the client's own server answers probes, as 'host:port'.
     chief: whether the end of training is the client's to announce.
     done: whether it says done; otherwise it says hello.
-    listens: whether it hears that a server is told to end.
+    listens: whether it hears what servers ask for.
   """
 
   task: cluster_lib.Task
@@ -85,7 +85,7 @@ class Presence:
     address: where this process' own TensorFlow server answers.
     chief: whether servers may end once this process is done.
     servers: the tasks to tell.
-    listens: whether servers that are told to end are to ask this process.
+    listens: whether this process hears what servers ask for; see `_requests`.
   """
 
   def __init__(
@@ -101,6 +101,8 @@ class Presence:
     self._cluster = cluster.with_task(task)
     self._hello = Message(task, address, chief, listens=listens)
     self._servers = tuple(servers)
+    # Servers that came later, which the cluster does not list.
+    self._joined: dict[cluster_lib.Task, str] = {}
     self._started = False
 
   def start(self, without: Collection[cluster_lib.Task] = ()) -> None:
@@ -132,6 +134,29 @@ class Presence:
         f'{self._hello.task} could not say hello: {_say(failures)}.'
       ) from next(iter(failures.values()))
 
+  def check(self, server: cluster_lib.Task, address: str) -> None:
+    """Makes sure that a server that came later means the same cluster.
+
+    Raises:
+      errors.UnreachableError: it does not answer.
+      errors.ClusterMismatchError: it holds another idea of the cluster.
+      tf.errors.OpError: it has stopped to answer.
+    """
+    self._joined[server] = address
+    self._compare(server)
+
+  def add(self, server: cluster_lib.Task, address: str) -> None:
+    """Says hello to a server that came later, from now on as to all others.
+
+    Raises:
+      errors.UnreachableError: it does not answer, or ends.
+      tf.errors.OpError: it has stopped to answer.
+    """
+    self._joined[server] = address
+    self._greet(server)
+    if server not in self._servers:
+      self._servers = (*self._servers, server)
+
   def stop(self) -> None:
     """Says done, within seconds; servers that cannot hear it are logged."""
     if self._started:
@@ -160,24 +185,44 @@ class Presence:
       ) from next(iter(failures.values()))
 
   def _compare(self, server: cluster_lib.Task) -> None:
-    with _mailbox_of(self._cluster, server, _HELLO_SECS) as mailbox:
+    with self._mailbox_of(server, _HELLO_SECS) as mailbox:
       notice = mailbox.read()
       if notice is None:  # it may be about to post one, or be a plain server
         time.sleep(_NOTICE_SECS)
         notice = mailbox.read()
     if notice not in (None, ENDING):
       theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
-      _agreement.check(self._cluster, theirs)
+      _agreement.check(self._cluster_with(theirs), theirs)
+
+  def _cluster_with(self, theirs: cluster_lib.Cluster) -> cluster_lib.Cluster:
+    """The cluster and those of who joined it that another one has, too."""
+    workers = dict(self._cluster.jobs['worker'])
+    workers |= {
+      task.index: address
+      for task, address in self._joined.items()
+      if task in theirs.tasks('worker')
+    }
+    jobs = {**self._cluster.jobs, 'worker': workers}
+    return dataclasses.replace(self._cluster, jobs=jobs)
 
   def _greet(self, server: cluster_lib.Task) -> None:
-    with _mailbox_of(self._cluster, server, _HELLO_SECS) as mailbox:
+    with self._mailbox_of(server, _HELLO_SECS) as mailbox:
       mailbox.put(self._hello.to_json())
       _check_stays(server, mailbox)
 
   def _leave(self, server: cluster_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)
-    with _mailbox_of(self._cluster, server, _DONE_SECS) as mailbox:
+    with self._mailbox_of(server, _DONE_SECS) as mailbox:
       mailbox.put(done.to_json())
+
+  def _mailbox_of(
+    self, server: cluster_lib.Task, timeout_secs: float
+  ) -> _mailbox.Mailbox:
+    address = self._joined.get(server) or self._cluster.address(server)
+    status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
+    if status.state is not probe.State.ALIVE:
+      raise errors.UnreachableError(str(status))
+    return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
   def _forget(self) -> None:
     self._started = False
@@ -217,16 +262,6 @@ def _check_stays(server: cluster_lib.Task, mailbox: _mailbox.Mailbox) -> None:
     if _deadline.is_over(deadline):
       raise errors.UnreachableError(f'{server} ends: its training is done.')
     time.sleep(_POLL_SECS)
-
-
-def _mailbox_of(
-  cluster: cluster_lib.Cluster, server: cluster_lib.Task, timeout_secs: float
-) -> _mailbox.Mailbox:
-  address = cluster.address(server)
-  status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
-  if status.state is not probe.State.ALIVE:
-    raise errors.UnreachableError(str(status))
-  return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
 
 def _program_failed() -> bool:

@@ -10,6 +10,7 @@ print(strategy.placement_report())
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import _client
-from tfps import _farewells
 from tfps import _grpc_options
 from tfps import _housing
 from tfps import _ledger
@@ -25,6 +25,7 @@ from tfps import _local_servers
 from tfps import _own_host
 from tfps import _placing
 from tfps import _ports
+from tfps import _requests
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import placement as placement_lib
@@ -34,6 +35,7 @@ from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps.recovery import config as recovery_config
 from tfps.recovery import guard as guard_lib
+from tfps.recovery import newcomers
 from tfps.recovery import preemption
 from tfps.updates import policies
 from tfps.wire import accounts
@@ -98,7 +100,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._local: _local_servers.LocalCluster | None = None
-    self._presence: presence_lib.Presence | None = None
+    self._presence: presence_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
     policy = placement or placement_lib.ByteBalanced()
     extended = _placing.Extended(
@@ -109,11 +111,20 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self.guard: guard_lib.Guard | None = None
     if recovery is not None:
       self.guard = guard_lib.Guard(
-        recovery, housing=self._housing, device=_DEVICE, greet=self._greet
+        recovery,
+        housing=self._housing,
+        workers=self._workers(),
+        device=_DEVICE,
+        greet=self._greet,
       )
       extended.notice = self.guard.add
       self._preemption = preemption.Preemption(self.guard.save_for_good)
-      self._farewells = _farewells.Listener(_CHIEF, self.guard.do_without)
+      joining = newcomers.Newcomers(
+        self.guard, self._presence, self._note_worker
+      )
+      self._requests = _requests.Listener(
+        _CHIEF, self.guard.do_without, joining.take_in
+      )
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -133,17 +144,28 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     failed. Tasks that `tfps.serve` runs exit then.
     """
     if self.guard is not None:
-      self._farewells.stop()
+      self._requests.stop()
       self._preemption.stop()
       self.guard.stop()
-    if self._presence is not None:
-      self._presence.stop()
+    self._presence.stop()
 
   def _greet(self, without: Collection[cluster_lib.Task]) -> None:
     """Says hello to servers that have restarted, as far as they answer."""
-    if self._presence is not None:
-      with contextlib.suppress(errors.UnreachableError):
-        self._presence.start(without)
+    with contextlib.suppress(errors.UnreachableError):
+      self._presence.start(without)
+
+  def _workers(self) -> dict[cluster_lib.Task, str]:
+    spec = self._cluster_resolver.cluster_spec()
+    cluster = cluster_lib.Cluster(spec.as_dict())
+    return {task: cluster.address(task) for task in cluster.tasks('worker')}
+
+  def _note_worker(self, worker: cluster_lib.Task, address: str) -> None:
+    """Has later coordinators know a worker that has joined, too."""
+    workers = {**self._workers(), worker: address}
+    jobs = self._cluster_resolver.cluster_spec().as_dict()
+    jobs['worker'] = {task.index: at for task, at in workers.items()}
+    self._cluster_resolver = _resolver_of(jobs, self._cluster_resolver)
+    self._num_workers = len(workers)
 
   def _resolver(self, cluster: Any) -> Any:
     if not isinstance(cluster, cluster_lib.Cluster):
@@ -216,9 +238,12 @@ def _with_chief(resolver: Any, housing: _housing.Housing) -> Any:
     server_lib.wait_for_port(_CHIEF, address)
   if listed and not housing.moved:
     return resolver
+  return _resolver_of({**jobs, 'chief': [address]}, resolver)
+
+
+def _resolver_of(jobs: Mapping[str, Any], like: Any) -> Any:
   return tf.distribute.cluster_resolver.SimpleClusterResolver(
-    tf.train.ClusterSpec({**jobs, 'chief': [address]}),
-    rpc_layer=resolver.rpc_layer,
+    tf.train.ClusterSpec(jobs), rpc_layer=like.rpc_layer
   )
 
 

@@ -16,7 +16,8 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
 
   The function is traced once for each worker, so that `input_pipeline_id` is a
   plain number: it may pick files or shard, and a worker that comes back has
-  its own shard again.
+  its own shard again. For a worker that joins later, there is one more
+  pipeline; those of the others stay what they are.
 
   Args:
     coordinator: a `ClusterCoordinator` or our own.
@@ -29,19 +30,31 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
     ValueError: the workers' datasets have elements of different types.
   """
   num_workers = compat.num_workers(coordinator)
-  traced = [
-    _trace(functools.partial(dataset_fn, _context(index, num_workers)))
+  traced = {
+    index: _trace(functools.partial(dataset_fn, _context(index, num_workers)))
     for index in range(num_workers)
-  ]
-  specs = [fn.structured_outputs.element_spec for fn in traced]
-  for index, spec in enumerate(specs):
-    if spec != specs[0]:
-      raise ValueError(
-        f'dataset_fn: the elements for worker:{index} are {spec}, but those '
-        f'for worker:0 are {specs[0]}. Make them alike, for example with '
-        'batch(..., drop_remainder=True).'
-      )
-  return compat.per_worker_iterators(coordinator, traced)
+  }
+  for index, fn in traced.items():
+    _check(index, fn, traced[0])
+
+  def of_worker(index: int, number: int) -> Any:
+    if index not in traced:
+      fn = _trace(functools.partial(dataset_fn, _context(index, number)))
+      _check(index, fn, traced[0])
+      traced[index] = fn
+    return traced[index]
+
+  return compat.per_worker_iterators(coordinator, of_worker)
+
+
+def _check(index: int, fn: Any, first: Any) -> None:
+  spec, wanted = (each.structured_outputs.element_spec for each in (fn, first))
+  if spec != wanted:
+    raise ValueError(
+      f'dataset_fn: the elements for worker:{index} are {spec}, but those '
+      f'for worker:0 are {wanted}. Make them alike, for example with '
+      'batch(..., drop_remainder=True).'
+    )
 
 
 def _context(index: int, num_workers: int) -> tf.distribute.InputContext:

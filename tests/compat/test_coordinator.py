@@ -218,11 +218,23 @@ def test_workers_threads_are_found(coordinator):
 def test_iterators_of_own_datasets_are_scheduled(coordinator):
   dataset_fn = tf.function(lambda: tf.data.Dataset.range(3, 5))
   iterators, spec = compat.per_worker_iterators(
-    coordinator, [dataset_fn.get_concrete_function()]
+    coordinator, lambda *worker: dataset_fn.get_concrete_function()
   )
   take = tf.function(lambda batches: next(batches), input_signature=[spec])
   got = [coordinator.schedule(take, (iterators,)) for _ in range(2)]
   assert [int(coordinator.fetch(value)) for value in got] == [3, 4]
+
+
+def test_a_resource_is_made_like_that_of_another_worker(coordinator):
+  [worker] = coordinator._cluster.workers
+  dataset = coordinator.create_per_worker_dataset(
+    lambda: tf.data.Dataset.range(3)
+  )
+  [iterator] = iter(dataset)._values
+  made = compat._like(iterator, worker)
+  assert made is not iterator
+  assert made._type_spec == iterator._type_spec
+  assert next(made.get()).numpy() == 0
 
 
 def test_a_thread_knows_its_target():
@@ -237,7 +249,7 @@ def test_a_thread_knows_its_target():
 def test_own_datasets_begin_again(coordinator):
   dataset_fn = tf.function(lambda: tf.data.Dataset.range(3))
   iterators, spec = compat.per_worker_iterators(
-    coordinator, [dataset_fn.get_concrete_function()]
+    coordinator, lambda *worker: dataset_fn.get_concrete_function()
   )
   take = tf.function(lambda batches: next(batches), input_signature=[spec])
   [worker] = coordinator._cluster.workers

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import (
@@ -106,6 +107,8 @@ class Worker(cluster_coordinator.Worker):
   _since = 0.0
   # Replaced by `take_over` with a condition that all workers share.
   finished = threading.Condition()
+  # Whether it was not there when resources were made for each worker.
+  has_joined = False
 
   @property
   def busy_since(self) -> float | None:
@@ -133,6 +136,8 @@ class Worker(cluster_coordinator.Worker):
 
   def _process_closure(self, closure: Any) -> None:
     # In this order: who dismisses a worker waits for what it executes.
+    if self.has_joined and self._is_put_off(closure):
+      return
     self._since, self._closure = time.monotonic(), closure
     try:
       is_dismissed = self._is_dismissed()
@@ -145,6 +150,39 @@ class Worker(cluster_coordinator.Worker):
       self.failure_handler.wait_for_return(
         self.worker_index, self._on_worker_recovery
       )
+
+  def _is_put_off(self, closure: Any) -> bool:
+    """Whether a closure has to wait, or has failed, for want of resources."""
+    try:
+      if not self._make_resources(closure):
+        return False
+    except Exception as error:  # which who has made it gets
+      failure = error
+      closure.maybe_call_with_output_remote_value(
+        lambda result: result._set_error(failure)
+      )
+      self._cluster.closure_queue.mark_failed(failure)
+    else:
+      self._cluster.closure_queue.put_back(closure)
+    return True
+
+  def _make_resources(self, closure: Any) -> bool:
+    """Schedules what a closure needs on each worker; whether that was anything.
+
+    What is scheduled for one worker comes before all else.
+    """
+    given = tf.nest.flatten((closure._args, closure._kwargs))
+    wanted = [
+      value
+      for value in given
+      if isinstance(value, values.PerWorkerValues)
+      and len(value._values) <= self.worker_index
+    ]
+    for value in wanted:
+      with self._cluster.joining:
+        for worker in self._cluster.workers[len(value._values) :]:
+          value._values = (*value._values, _like(value._values[0], worker))
+    return bool(wanted)
 
   def _is_dismissed(self) -> bool:
     handler = self.failure_handler
@@ -161,6 +199,19 @@ class Worker(cluster_coordinator.Worker):
     self._closure = None
     with self.finished:
       self.finished.notify_all()
+
+
+def _like(resource: Any, worker: Any) -> Any:
+  """A resource on a worker like that which another worker has."""
+  make_on = getattr(resource, '_make_on', None)
+  if make_on is not None:
+    return make_on(worker)
+  closure = resource._closure
+  made = worker.create_resource(
+    closure._function, args=closure._args, kwargs=closure._kwargs
+  )
+  made._type_spec = resource._type_spec
+  return made
 
 
 def _forget_result(remote_value: Any) -> None:
@@ -180,6 +231,7 @@ def take_over(
     incarnations: as for `failures.FailureHandler`.
   """
   cluster.closure_queue.__class__ = Queue
+  cluster.joining = threading.Lock()
   finished = threading.Condition()
   for worker in cluster.workers:
     worker.__class__ = Worker
@@ -192,6 +244,17 @@ def take_over(
     for owner in (cluster, *cluster.workers):
       owner.failure_handler = handler
     _dismiss(stock)
+
+
+def add_worker(cluster: Any) -> None:
+  """Has one more worker, which the runtime knows, execute closures."""
+  first, index = cluster.workers[0], len(cluster.workers)
+  worker = object.__new__(Worker)
+  worker.finished = first.finished
+  worker.has_joined = True
+  cluster.workers.append(worker)  # for it begins to work where it is made
+  device = f'/job:worker/replica:0/task:{index}'
+  cluster_coordinator.Worker.__init__(worker, index, device, cluster)
 
 
 def stop(cluster: Any, deadline: float | None) -> list[str]:
@@ -315,7 +378,7 @@ def num_workers(coordinator: Any) -> int:
 
 
 def per_worker_iterators(
-  coordinator: Any, dataset_fns: Sequence[Any]
+  coordinator: Any, dataset_fn: Callable[[int, int], Any]
 ) -> tuple[Any, Any]:
   """An iterator on each worker, of that worker's own endless dataset.
 
@@ -324,24 +387,30 @@ def per_worker_iterators(
 
   Args:
     coordinator: a `ClusterCoordinator`.
-    dataset_fns: for each worker, a concrete function that returns a dataset;
-      all of one element type. They begin again when the loss of a ps has cut
-      short what used them: TensorFlow may leave an iterator near its end then,
-      and a step without a batch may make some of its updates nevertheless.
+    dataset_fn: a concrete function that returns the dataset of a worker, for
+      its index and how many there are; all of one element type. They begin
+      again when the loss of a ps has cut short what used them: TensorFlow may
+      leave an iterator near its end then, and a step without a batch may make
+      some of its updates nevertheless.
 
   Returns:
     What to pass to `schedule`, and the type of the iterators.
   """
   strategy = coordinator.strategy
-  iterators = []
-  for worker, fn in zip(coordinator._cluster.workers, dataset_fns, strict=True):
+  workers = coordinator._cluster.workers
+
+  def make_on(worker: Any) -> Any:
+    fn = dataset_fn(worker.worker_index, len(workers))
     # Made again, by the same function, when a lost worker is back.
     iterator = worker.create_resource(functools.partial(_iterate, fn))
     iterator._never_ends = True
     iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
       strategy, fn.structured_outputs
     )
-    iterators.append(iterator)
+    iterator._make_on = make_on  # where a worker comes later
+    return iterator
+
+  iterators = [make_on(worker) for worker in list(workers)]
   per_worker = values.PerWorkerDistributedIterator(iterators)
   return per_worker, iterators[0]._type_spec
 

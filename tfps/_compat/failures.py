@@ -132,6 +132,25 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     while executing.busy_since is not None and time.monotonic() < deadline:
       self._stopping.wait(_POLL_SECS)
 
+  def take_in(self, worker: int, address: str, timeout_secs: float) -> bool:
+    """Has a worker in the cluster that was not, or was elsewhere.
+
+    Args:
+      worker: its index.
+      address: where it answers.
+      timeout_secs: how long to wait for the cluster to be told.
+
+    Returns:
+      Whether it is in the cluster now. If not, it will be.
+    """
+    with self._worker_up_cond:
+      members.place(self._server_def, 'worker', worker, address)
+      self._left_out.add(worker)
+      self._cluster_due_for_update_or_finish.set()
+      return self._worker_up_cond.wait_for(
+        lambda: worker not in self._left_out, timeout_secs
+      )
+
   def is_dismissed(self, worker: int) -> bool:
     """Whether a worker is to end, and has not restarted."""
     return worker in self._dismissals
@@ -313,9 +332,12 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     if not back or None in _of('ps', found).values():
       return False
     self._update(found)
-    for worker in sorted(back):
-      logging.warning('worker:%d is back.', worker)
-    self._tell('back', back)
+    logging.warning(
+      'Back, or new: %s.', ', '.join(f'worker:{i}' for i in sorted(back))
+    )
+    joined = {i for i in back if i >= len(self._cluster.workers)}
+    self._tell('joined', joined)
+    self._tell('back', back - joined)
     with self._worker_up_cond:
       self._lost -= back
       for worker in back:

@@ -45,6 +45,20 @@ def update(
   context.context().clear_executor_errors()
 
 
+def place(server_def: Any, job: str, index: int, address: str) -> None:
+  """Notes where a task is, which may be a new one.
+
+  It gets the device filters of the job's other tasks: with tasks that it does
+  not see it does not connect.
+  """
+  for each in server_def.cluster.job:
+    if each.name == job:
+      each.tasks[index] = address
+  for each in server_def.cluster_device_filters.jobs:
+    if each.name == job and index not in each.tasks:
+      each.tasks[index].CopyFrom(each.tasks[min(each.tasks)])
+
+
 def forget_losses() -> None:
   """Keeps errors of an earlier cluster from whoever does something next.
 

@@ -49,7 +49,7 @@ class TrainFunction(step_functions.StepFunction):
       model,
       model.train_step,
       coordinator,
-      in_flight=_IN_FLIGHT_PER_WORKER * coordinator.num_workers,
+      in_flight=lambda: _IN_FLIGHT_PER_WORKER * coordinator.num_workers,
       makes_updates=True,
     )
 
@@ -65,7 +65,7 @@ class TestFunction(step_functions.StepFunction):
       model,
       model.test_step,
       coordinator,
-      in_flight=_IN_FLIGHT_PER_WORKER * coordinator.num_workers,
+      in_flight=lambda: _IN_FLIGHT_PER_WORKER * coordinator.num_workers,
     )
 
 

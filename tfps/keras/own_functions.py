@@ -37,7 +37,7 @@ class TrainFunction(step_functions.StepFunction):
       model,
       model.train_step,
       _Here(model.distribute_strategy),
-      in_flight=0,
+      in_flight=lambda: 0,
       makes_updates=True,
     )
 
@@ -49,7 +49,7 @@ class TestFunction(step_functions.StepFunction):
 
   def __init__(self, model: keras.Model) -> None:
     here = _Here(model.distribute_strategy)
-    super().__init__(model, model.test_step, here, in_flight=0)
+    super().__init__(model, model.test_step, here, in_flight=lambda: 0)
 
 
 class _Here:

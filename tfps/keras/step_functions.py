@@ -66,7 +66,7 @@ class StepFunction:
     step_fn: execution.StepFn,
     executor: Executor,
     *,
-    in_flight: int,
+    in_flight: Callable[[], int],
     makes_updates: bool = False,
   ) -> None:
     check(model)
@@ -124,7 +124,7 @@ class StepFunction:
       self._schedule_now(function(num_steps), batches, num_steps)
     if self._state.must_wait(num_steps):
       self.drain()
-    while len(self._under_way) > self._in_flight:
+    while len(self._under_way) > self._in_flight():
       self._take_in()
 
   def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:

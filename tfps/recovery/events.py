@@ -15,7 +15,7 @@ class RecoveryEvent:
   Attributes:
     kind: 'lost', of a worker; 'back', of a worker, or of a ps once its
       variables have values again; 'moved', of a ps that is to be found at
-      another address.
+      another address; 'joined', of a worker that the cluster did not have.
     tasks: whom it happened to, such as ('ps:1',).
     set_back_secs: by how much all variables were set back, where this process
       did it; otherwise None.

@@ -27,6 +27,7 @@ _Result = TypeVar('_Result')
 _HOME_SECS = 2.0  # how often to look whether a guest can go home
 _FAREWELL_SECS = 15.0  # how long a task that is to end may be kept
 _ASK_SECS = 1.0
+_JOIN_SECS = 30.0  # for the cluster to be told of a new worker
 
 
 class Guard(_repairs.Repairs):
@@ -35,9 +36,13 @@ class Guard(_repairs.Repairs):
   Args:
     recovery: how.
     housing: of the ps.
+    workers: where they are.
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
+
+  Attributes:
+    workers: those that train, with their addresses.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
@@ -49,6 +54,7 @@ class Guard(_repairs.Repairs):
     recovery: config.Recovery,
     *,
     housing: _housing.Housing,
+    workers: Mapping[cluster_lib.Task, str],
     device: str,
     greet: Callable[[Collection[cluster_lib.Task]], object],
   ) -> None:
@@ -65,6 +71,8 @@ class Guard(_repairs.Repairs):
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
     self._sends_home = threading.Thread()  # has not begun
+    self.workers = dict(workers)
+    self._add_worker: Callable[[], object] | None = None
     self._stopping = threading.Event()
 
   def add(self, variable: Any) -> None:
@@ -80,15 +88,20 @@ class Guard(_repairs.Repairs):
       self._replicas.add(entry, is_new=True)
 
   def start(
-    self, handler: failures.FailureHandler, watch: watch_lib.Watch
+    self,
+    handler: failures.FailureHandler,
+    watch: watch_lib.Watch,
+    add_worker: Callable[[], object],
   ) -> None:
     """Repairs what the handler finds lost, and makes cuts from now on.
 
     Args:
       handler: of the coordinator.
       watch: what the handler finds it by.
+      add_worker: has the coordinator use one more worker.
     """
     self._watch = watch
+    self._add_worker = add_worker
     self._stopping = threading.Event()
     handler.repair_with(self, timeout_secs=self._timeout_secs)
     self._handler = handler
@@ -113,6 +126,24 @@ class Guard(_repairs.Repairs):
         handler.repair()  # again, if it was at another repair
         self._have_left.wait(_ASK_SECS)
       self._are_to_leave = set()
+
+  def take_in(self, worker: cluster_lib.Task, address: str) -> bool:
+    """Trains with a worker that the cluster did not have, or had elsewhere.
+
+    Returns:
+      Whether it does now.
+    """
+    handler, watch = self._handler, self._watch
+    if handler is None or watch is None or self._add_worker is None:
+      return False
+    watch.move(worker, address)
+    if not handler.take_in(worker.index, address, _JOIN_SECS):
+      logging.warning('%s at %s is not reached yet.', worker, address)
+      return False
+    if worker not in self.workers:
+      self._add_worker()
+    self.workers[worker] = address
+    return True
 
   def keep(self) -> None:
     """Has a loss from now on take nothing away of what is trained so far.

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
@@ -93,6 +94,8 @@ class ProcessCluster:
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._log_dir = pathlib.Path(log_dir or self._temporary.name)
     self._processes: dict[cluster_lib.Task, _Process] = {}
+    # What each task was first told of the cluster.
+    self._told: dict[cluster_lib.Task, cluster_lib.Cluster] = {}
     self._frozen: set[cluster_lib.Task] = set()
     self._begun_at: dict[cluster_lib.Task, int] = {}  # in their logs
     self.network: network_lib.Network | None = None
@@ -130,6 +133,22 @@ class ProcessCluster:
       raise ValueError(f'{task} runs already. Use restart, or kill it first.')
     self._start(task)
     self._wait_for_servers()
+
+  def add_worker(self) -> cluster_lib.Task:
+    """Starts one worker more, of which the other tasks do not know.
+
+    Raises:
+      ValueError: the tasks are on hosts of their own, of which none is left.
+    """
+    if self.network is not None:
+      raise ValueError('add_worker: there is no host for another worker.')
+    workers = self.cluster.jobs['worker']
+    task = cluster_lib.Task('worker', len(workers))
+    jobs = dict(self.cluster.jobs)
+    jobs['worker'] = {**workers, task.index: f'localhost:{_ports.pick()}'}
+    self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
+    self.start(task.job, task.index)
+    return task
 
   def kill(self, job: str, index: int) -> None:
     """Ends a task at once with SIGKILL, and what it has started."""
@@ -318,7 +337,8 @@ class ProcessCluster:
     return task in self._processes and self._processes[task].poll() is None
 
   def _start(self, task: cluster_lib.Task) -> None:
-    env = {**self._env, 'TF_CONFIG': self.cluster.with_task(task).tf_config()}
+    told = self._told.setdefault(task, self.cluster).with_task(task)
+    env = {**self._env, 'TF_CONFIG': told.tf_config()}
     with self._log_path(task).open('ab') as log:
       self._begun_at[task] = log.tell()
       self._processes[task] = self._spawn(task, env, log)

@@ -1,7 +1,8 @@
-"""A task that is told to end asks the chief to let it go.
+"""What tasks that serve ask of the process that trains.
 
-The task, which serves, puts its request into the mailbox of each client that
-listens, and waits until they have done without it, or for as long as it has.
+One that is told to end asks to be let go, and waits until all who listen have
+done without it, or for as long as it has. A worker of whom nobody knows asks to
+be taken in; as it knows nobody either, it asks a ps, who passes it on.
 """
 
 import atexit
@@ -22,15 +23,16 @@ from tfps import errors
 from tfps import probe
 
 _LEAVING = 'leaving'
+_JOINING = 'joining'
 _MAY_LEAVE = 'may_leave'
 _CALL_SECS = 5.0
 _LISTEN_SECS = 0.25
 
+Addresses = Mapping[cluster_lib.Task, str]
 
-def request(
-  task: cluster_lib.Task,
-  address: str,
-  clients: Mapping[cluster_lib.Task, str],
+
+def ask_to_leave(
+  task: cluster_lib.Task, address: str, clients: Addresses
 ) -> set[cluster_lib.Task]:
   """Asks clients to let a task go; those that could be asked.
 
@@ -39,11 +41,34 @@ def request(
     address: where its server listens, for the answer.
     clients: whom to ask, with their addresses.
   """
-  message = {_LEAVING: dataclasses.asdict(task), 'at': address}
+  return pass_on(_message(_LEAVING, task, address), clients)
+
+
+def ask_to_join(
+  task: cluster_lib.Task, address: str, servers: Addresses
+) -> None:
+  """Asks the first server that answers to have a task taken in.
+
+  Args:
+    task: a worker.
+    address: where its server listens.
+    servers: the ps, with their addresses.
+  """
+  message = _message(_JOINING, task, address)
+  for server, where in servers.items():
+    if _tell(server, where, message):
+      return
+
+
+def is_for_clients(message: str) -> bool:
+  """Whether a server is to pass a message on."""
+  return _JOINING in json.loads(message)
+
+
+def pass_on(message: str, clients: Addresses) -> set[cluster_lib.Task]:
+  """Tells clients; those that could be told."""
   return {
-    client
-    for client, where in clients.items()
-    if _tell(client, where, json.dumps(message))
+    client for client, where in clients.items() if _tell(client, where, message)
   }
 
 
@@ -54,7 +79,7 @@ def answered(message: str) -> cluster_lib.Task | None:
 
 
 class Listener:
-  """Hears, in a thread, which tasks want to leave, and lets them go.
+  """Hears, in a thread, what other tasks ask for, and does it.
 
   A process has one mailbox, so a new listener stops the last one: that of a
   strategy that was not closed would let tasks go that are in use.
@@ -62,6 +87,7 @@ class Listener:
   Args:
     task: of this process, which is connected to its cluster.
     do_without: called with a task; it may leave when that returns.
+    take_in: called with a worker and the address where it serves.
   """
 
   _last: ClassVar['Listener | None'] = None
@@ -70,6 +96,7 @@ class Listener:
     self,
     task: cluster_lib.Task,
     do_without: Callable[[cluster_lib.Task], object],
+    take_in: Callable[[cluster_lib.Task, str], object],
   ) -> None:
     last, Listener._last = Listener._last, self
     if last is not None:
@@ -77,9 +104,10 @@ class Listener:
     self._task = task
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
     self._do_without = do_without
+    self._take_in = take_in
     self._stopping = threading.Event()
     self._thread = threading.Thread(
-      target=self._run, name='tfps-farewells', daemon=True
+      target=self._run, name='tfps-requests', daemon=True
     )
     self._thread.start()
     atexit.register(self.stop)
@@ -98,15 +126,22 @@ class Listener:
         logging.warning('Own mailbox: %s', errors.first_line(error))
 
   def _hear(self, messages: Iterable[str]) -> None:
-    for message in messages:
+    for message in dict.fromkeys(messages):  # who asks twice is heard once
       facts = json.loads(message)
-      if _LEAVING not in facts:
-        continue
-      task = cluster_lib.Task(**facts[_LEAVING])
-      logging.warning('%s is about to leave.', task)
-      self._do_without(task)
-      answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
-      _tell(task, facts['at'], json.dumps(answer))
+      if _LEAVING in facts:
+        self._let_go(cluster_lib.Task(**facts[_LEAVING]), facts['at'])
+      elif _JOINING in facts:
+        self._take_in(cluster_lib.Task(**facts[_JOINING]), facts['at'])
+
+  def _let_go(self, task: cluster_lib.Task, address: str) -> None:
+    logging.warning('%s is about to leave.', task)
+    self._do_without(task)
+    answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
+    _tell(task, address, json.dumps(answer))
+
+
+def _message(what: str, task: cluster_lib.Task, address: str) -> str:
+  return json.dumps({what: dataclasses.asdict(task), 'at': address})
 
 
 def _tell(task: cluster_lib.Task, address: str, message: str) -> bool:

@@ -1,0 +1,81 @@
+import pytest
+
+from tfps import _joining
+from tfps import probe
+from tfps.cluster import Cluster
+from tfps.cluster import Task
+
+_CHIEF = Task('chief', 0)
+_WORKER = Task('worker', 0)
+_CLUSTER = Cluster({'ps': ['h:1'], 'worker': ['h:2']})
+_CLIENTS = {_CHIEF: 'h:3'}
+
+
+class World:
+  """What a worker finds when it looks, and whom it has asked."""
+
+  def __init__(self, monkeypatch, task=_WORKER):
+    self.now = 0.0
+    self.incarnation = None
+    self.num_asked = 0
+    monkeypatch.setattr(_joining._requests, 'ask_to_join', self._note)
+    self.joining = _joining.Joining(
+      task, 'h:2', _CLUSTER, clock=lambda: self.now, ask=self._find
+    )
+
+  def look(self, clients=_CLIENTS):
+    """Looks once more; how often it has asked."""
+    self.now += 10
+    self.joining.tend(clients)
+    return self.num_asked
+
+  def _note(self, task, address, servers):
+    assert (task, address) == (_WORKER, 'h:2')
+    assert servers == {Task('ps', 0): 'h:1'}
+    self.num_asked += 1
+
+  def _find(self, task, address, timeout_secs):
+    state = probe.State.ALIVE if self.incarnation else probe.State.DEAD
+    return probe.Status(task, address, state, incarnation=self.incarnation)
+
+
+@pytest.fixture
+def world(monkeypatch):
+  return World(monkeypatch)
+
+
+def test_a_worker_of_whom_nobody_knows_asks_again_and_again(world):
+  assert [world.look({}) for _ in range(3)] == [1, 2, 3]
+
+
+def test_nobody_asks_at_once_or_all_the_time(world):
+  world.joining.tend({})
+  assert world.num_asked == 0
+  world.look({})
+  world.joining.tend({})
+  assert world.num_asked == 1
+
+
+def test_who_has_heard_a_client_does_not_ask(world):
+  world.incarnation = 1
+  world.joining.note_hello(_CHIEF)
+  assert [world.look() for _ in range(2)] == [0, 0]
+
+
+def test_a_chief_that_is_expected_has_said_nothing(world):
+  world.incarnation = 1
+  assert world.look() == 1
+
+
+def test_a_chief_that_was_started_again_is_asked(world):
+  world.incarnation = 1
+  world.joining.note_hello(_CHIEF)
+  assert world.look() == 0
+  world.incarnation = 2
+  assert world.look() == 1
+  world.joining.note_hello(_CHIEF)
+  assert [world.look() for _ in range(2)] == [1, 1]
+
+
+def test_who_is_no_worker_does_not_ask(monkeypatch):
+  assert World(monkeypatch, Task('ps', 0)).look({}) == 0

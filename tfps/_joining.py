@@ -1,0 +1,76 @@
+"""Has a worker asked for until somebody trains with it."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import time
+
+from tfps import _requests
+from tfps import cluster as cluster_lib
+from tfps import probe
+
+_FIRST_SECS = 3.0  # a chief that has it in its cluster is sooner
+_EVERY_SECS = 5.0
+
+
+class Joining:
+  """Asks the ps, now and then, to have a worker taken in.
+
+  Whoever trains says hello to the workers of its cluster. A worker that has
+  heard nobody, or whose last client is gone or was started again, asks.
+
+  Args:
+    task: of this process; one that is no worker never asks.
+    address: where its server listens.
+    cluster: with the ps.
+    clock: seconds, as `time.monotonic`.
+    ask: finds a client's state, as `tfps.probe.probe`.
+  """
+
+  def __init__(
+    self,
+    task: cluster_lib.Task,
+    address: str,
+    cluster: cluster_lib.Cluster,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    ask: Callable[..., probe.Status] = probe.probe,
+  ) -> None:
+    self._task = task
+    self._address = address
+    self._servers = {
+      ps: cluster.address(ps)
+      for ps in cluster.tasks('ps')
+      if task.job == 'worker'
+    }
+    self._clock = clock
+    self._ask = ask
+    self._next_look = clock() + _FIRST_SECS
+    # Clients that know this worker, and their incarnations once looked up.
+    self._known_to: dict[cluster_lib.Task, int | None] = {}
+
+  def note_hello(self, client: cluster_lib.Task) -> None:
+    """Takes note that a client knows this worker."""
+    self._known_to[client] = None
+
+  def tend(self, clients: Mapping[cluster_lib.Task, str]) -> None:
+    """Asks if it is time to, and nobody trains with this worker.
+
+    Args:
+      clients: those that have said hello and not done, with their addresses.
+    """
+    now = self._clock()
+    if self._servers and now >= self._next_look:
+      self._next_look = now + _EVERY_SECS
+      if not any(self._is_client(*client) for client in clients.items()):
+        _requests.ask_to_join(self._task, self._address, self._servers)
+
+  def _is_client(self, client: cluster_lib.Task, address: str) -> bool:
+    """Whether a client lives, and is the one that has said hello."""
+    found = self._ask(client, address, timeout_secs=1.0)
+    if found.state is not probe.State.ALIVE:
+      # It may just be busy; if it is gone, nobody hears what is asked for.
+      return False
+    known = self._known_to.get(client)
+    if known is None and client in self._known_to:
+      self._known_to[client] = known = found.incarnation
+    return known == found.incarnation

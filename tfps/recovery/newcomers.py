@@ -1,0 +1,81 @@
+"""Takes in workers that ask for it while others train."""
+
+from collections.abc import Callable
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import presence as presence_lib
+from tfps import probe
+from tfps.recovery import guard as guard_lib
+
+_SAY_SECS = 60.0  # who is turned away asks again and again
+
+
+class Newcomers:
+  """Decides who may train with a coordinator, too.
+
+  A worker with the next index is one more. One with an index that is taken is
+  the same worker, started again, perhaps elsewhere.
+
+  Args:
+    guard: of the strategy.
+    presence: of this process.
+    note: called with each new worker and its address.
+  """
+
+  def __init__(
+    self,
+    guard: guard_lib.Guard,
+    presence: presence_lib.Presence,
+    note: Callable[[cluster_lib.Task, str], object],
+  ) -> None:
+    self._guard = guard
+    self._presence = presence
+    self._note = note
+
+  def take_in(self, worker: cluster_lib.Task, address: str) -> None:
+    """Has a worker train with the others, if it may."""
+    try:
+      reason = self._reason_against(worker, address)
+      if reason is None:
+        self._take_in(worker, address)
+        return
+    except (tf.errors.OpError, errors.UnreachableError) as error:
+      reason = errors.first_line(error)
+    except errors.ClusterMismatchError as error:
+      reason = str(error)
+    logging.log_every_n_seconds(
+      logging.WARNING,
+      '%s at %s cannot join: %s',
+      _SAY_SECS,
+      worker,
+      address,
+      reason,
+    )
+
+  def _reason_against(
+    self, worker: cluster_lib.Task, address: str
+  ) -> str | None:
+    known = self._guard.workers
+    if worker.job != 'worker':
+      return 'it is no worker.'
+    if worker not in known and worker.index != len(known):
+      return (
+        f'the next worker is worker:{len(known)}. Give it that --task_index.'
+      )
+    home = known.get(worker, address)
+    if home != address and probe.is_alive(worker, home):
+      return f'{worker} is at {home} and alive.'
+    return None
+
+  def _take_in(self, worker: cluster_lib.Task, address: str) -> None:
+    self._presence.check(worker, address)
+    known = self._guard.workers.get(worker)
+    if known != address and not self._guard.take_in(worker, address):
+      return  # nobody trains now; it asks again
+    self._presence.add(worker, address)
+    if known != address:
+      self._note(worker, address)
