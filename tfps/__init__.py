@@ -16,6 +16,7 @@ from tfps.errors import CheckpointError
 from tfps.errors import ClusterMismatchError
 from tfps.errors import DeadlineError
 from tfps.errors import Error
+from tfps.errors import ReplacedError
 from tfps.errors import ServerStartError
 from tfps.errors import UnreachableError
 
@@ -45,6 +46,7 @@ __all__ = [
   'ParameterServerStrategy',
   'Recovery',
   'RecoveryEvent',
+  'ReplacedError',
   'Server',
   'ServerStartError',
   'Task',

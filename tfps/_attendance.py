@@ -71,6 +71,15 @@ class Attendance:
 
   def hear(self, message: presence.Message) -> None:
     """Takes in what a client says."""
+    known = self._clients.get(message.task)
+    if message.done and known is not None and known.address != message.address:
+      logging.warning(
+        '%s at %s says done, but is at %s by now.',
+        message.task,
+        message.address,
+        known.address,
+      )
+      return
     now = self._clock()
     self._last_alive = self._next_look = now
     done_at = now if message.done else None

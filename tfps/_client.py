@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import _grpc_options
 from tfps import _housing
+from tfps import _lease
 from tfps import _local_servers
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -40,7 +41,7 @@ def connect(
   timeout_secs: float,
   *,
   listens: bool,
-) -> presence_lib.Presence:
+) -> tuple[presence_lib.Presence, _lease.Lease]:
   """Makes this process a client of the ps, and starts its own server.
 
   Args:
@@ -49,6 +50,9 @@ def connect(
     housing: of the ps; those that are guests of others are found there.
     timeout_secs: how long to wait for the ps to answer.
     listens: as for `presence.Presence`.
+
+  Returns:
+    What tells the ps of this process, and what says that no other is the task.
 
   Raises:
     errors.UnreachableError: names the ps that did not answer in time.
@@ -79,7 +83,11 @@ def connect(
     spec, job_name=task.job, task_index=task.index, protocol='grpc'
   )
   members.forget_losses()
-  return presence
+  lease = _lease.Lease(
+    task, lambda: {ps: housing.addresses[ps] for ps in elsewhere}
+  )
+  lease.take()
+  return presence, lease
 
 
 def greet(

@@ -11,7 +11,8 @@ from tfps import cluster as cluster_lib
 
 _QUEUE_NAME = 'tfps_mailbox'
 
-# What a task may post: which cluster it is in, and whom else it serves.
+# What a task may post: which cluster it is in, and whom else it serves. Clients
+# post there, too; see `_lease`.
 CLUSTER = 'tfps_notice'
 GUESTS = 'tfps_guests'
 
@@ -36,7 +37,8 @@ class Mailbox:
     timeout_secs: float | None,
   ) -> None:
     device = f'/job:{task.job}/task:{task.index}'
-    with tf.Graph().as_default() as graph, tf.device(f'{device}/device:CPU:0'):
+    self._device = f'{device}/device:CPU:0'
+    with tf.Graph().as_default() as graph, tf.device(self._device):
       self._build()
     config = tf.compat.v1.ConfigProto(
       device_filters=[device],  # else it waits for every task of the cluster
@@ -53,9 +55,7 @@ class Mailbox:
     )
     self._put = queue.enqueue(self._text)
     self._take = queue.dequeue_many(queue.size())
-    self._boards = {
-      name: _Board(name, self._text) for name in (CLUSTER, GUESTS)
-    }
+    self._boards: dict[str, _Board] = {}
 
   def put(self, message: str) -> None:
     """Adds a message."""
@@ -67,15 +67,21 @@ class Mailbox:
 
   def post(self, notice: str, about: str = CLUSTER) -> None:
     """Replaces the task's notice."""
-    self._session.run(self._boards[about].post, {self._text: notice})
+    self._session.run(self._board(about).post, {self._text: notice})
 
   def read(self, about: str = CLUSTER) -> str | None:
     """The task's notice, if it has posted one."""
-    board = self._boards[about]
+    board = self._board(about)
     if not self._session.run(board.is_used):
       return None
     notice: bytes = self._session.run(board.read)
     return notice.decode()
+
+  def _board(self, about: str) -> '_Board':
+    if about not in self._boards:
+      with self._session.graph.as_default(), tf.device(self._device):
+        self._boards[about] = _Board(about, self._text)
+    return self._boards[about]
 
   def close(self) -> None:
     """Ends the connection; the mailbox and what is in it remain."""

@@ -13,6 +13,13 @@ class Repairs:
     """By job and index, the tasks that are not at their first address."""
     return {}
 
+  def check(self) -> None:
+    """Called before the cluster is told who is in it.
+
+    Raises:
+      errors.ReplacedError: this process is not to be in it any more.
+    """
+
   def prepare(self) -> None:
     """Called before each execution, by the thread that waits for it."""
 

@@ -107,7 +107,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     self.task = _client.trainer(self._cluster)
     self.is_chief = self.task == presence_lib.chief_of(self._cluster)
     housing = _housing.Housing(self._cluster)
-    self._presence = _client.connect(
+    self._presence, self._lease = _client.connect(
       self._cluster,
       self.task,
       housing,
@@ -297,6 +297,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       shared=extended.shared,
       device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
       greet=self._presence.start,
+      lease=self._lease,
     )
     extended.notice = guard.add
     self.guard = guard

@@ -23,6 +23,10 @@ class ClusterMismatchError(Error):
   """Two tasks hold different ideas of the cluster they are in."""
 
 
+class ReplacedError(Error):
+  """Another process has taken this one's place in its cluster."""
+
+
 class CheckpointError(Error):
   """A checkpoint is damaged, or does not fit what is to be restored."""
 

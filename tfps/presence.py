@@ -11,19 +11,17 @@ server has heard the client and stays, or the client knows that it does not.
 """
 
 import atexit
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
-import concurrent.futures
 import dataclasses
 import json
 import sys
-import threading
 import time
 
 from absl import logging
 
 from tfps import _agreement
+from tfps import _at_once
 from tfps import _deadline
 from tfps import _mailbox
 from tfps import cluster as cluster_lib
@@ -128,10 +126,10 @@ class Presence:
     """As `start`, of a process that is still to come, or to come back."""
     servers = [server for server in self._servers if server not in without]
     self._agree(servers)
-    failures = _for_each(servers, self._greet, timeout_secs=_HELLO_SECS)
+    failures = _at_once.for_each(servers, self._greet, timeout_secs=_HELLO_SECS)
     if failures:
       raise errors.UnreachableError(
-        f'{self._hello.task} could not say hello: {_say(failures)}.'
+        f'{self._hello.task} could not say hello: {_at_once.say(failures)}.'
       ) from next(iter(failures.values()))
 
   def check(self, server: cluster_lib.Task, address: str) -> None:
@@ -161,12 +159,14 @@ class Presence:
     """Says done, within seconds; servers that cannot hear it are logged."""
     if self._started:
       self._forget()
-      failures = _for_each(self._servers, self._leave, timeout_secs=_DONE_SECS)
+      failures = _at_once.for_each(
+        self._servers, self._leave, timeout_secs=_DONE_SECS
+      )
       if failures:
         logging.warning(
           '%s is done, but could not say so: %s.',
           self._hello.task,
-          _say(failures),
+          _at_once.say(failures),
         )
 
   def _agree(self, servers: Sequence[cluster_lib.Task]) -> None:
@@ -175,13 +175,16 @@ class Presence:
     One that runs `tfps.serve` is ready for several clients at once when it has
     posted what it knows of the cluster. Who posts nothing is taken as it is.
     """
-    failures = _for_each(servers, self._compare, timeout_secs=_HELLO_SECS)
+    failures = _at_once.for_each(
+      servers, self._compare, timeout_secs=_HELLO_SECS
+    )
     for error in failures.values():
       if isinstance(error, errors.ClusterMismatchError):
         raise error
     if failures:
       raise errors.UnreachableError(
-        f'{self._hello.task} could not ask for the cluster: {_say(failures)}.'
+        f'{self._hello.task} could not ask for the cluster: '
+        f'{_at_once.say(failures)}.'
       ) from next(iter(failures.values()))
 
   def _compare(self, server: cluster_lib.Task) -> None:
@@ -271,43 +274,3 @@ def _program_failed() -> bool:
   interactive session that is some earlier one, which ended nothing.
   """
   return hasattr(sys, 'last_value') and not hasattr(sys, 'ps1')
-
-
-def _for_each(
-  tasks: Sequence[cluster_lib.Task],
-  call: Callable[[cluster_lib.Task], None],
-  *,
-  timeout_secs: float,
-) -> dict[cluster_lib.Task, BaseException]:
-  """Calls for every task at once; returns what went wrong, by task."""
-  calls = {task: _in_thread(call, task) for task in tasks}
-  concurrent.futures.wait(calls.values(), timeout=timeout_secs)
-  late = errors.DeadlineError(f'no answer in {timeout_secs:g} seconds')
-  failures = {
-    task: future.exception() if future.done() else late
-    for task, future in calls.items()
-  }
-  return {task: error for task, error in failures.items() if error}
-
-
-def _in_thread(
-  call: Callable[[cluster_lib.Task], None], task: cluster_lib.Task
-) -> 'concurrent.futures.Future[None]':
-  # Not an executor: it would join a thread that hangs, and it refuses work
-  # while the interpreter ends.
-  future: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-  def run() -> None:
-    try:
-      call(task)
-    except Exception as error:
-      future.set_exception(error)
-    else:
-      future.set_result(None)
-
-  threading.Thread(target=run, name=f'tfps-tell-{task}', daemon=True).start()
-  return future
-
-
-def _say(failures: dict[cluster_lib.Task, BaseException]) -> str:
-  return '; '.join(f'{task}: {error}' for task, error in failures.items())

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfps import _client
 from tfps import _grpc_options
 from tfps import _housing
+from tfps import _lease
 from tfps import _ledger
 from tfps import _local_servers
 from tfps import _own_host
@@ -116,6 +117,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         workers=self._workers(),
         device=_DEVICE,
         greet=self._greet,
+        lease=self._lease,
       )
       extended.notice = self.guard.add
       self._preemption = preemption.Preemption(self.guard.save_for_good)
@@ -195,17 +197,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._housing = _housing.Housing(cluster)
     self._housing.settle(self._connect_timeout_secs, workers)
     self._cluster_resolver = _with_chief(self._cluster_resolver, self._housing)
-    others = [
-      task
-      for task in (*cluster.tasks('ps'), *workers)
-      if not _local_servers.is_here(cluster.address(task))
-    ]
     self._presence = presence_lib.Presence(
       cluster,
       _CHIEF,
       self._cluster_resolver.cluster_spec().task_address('chief', 0),
       chief=True,
-      servers=others,
+      servers=list(self._servers()),
       listens=self._recovers,
     )
     _client.greet(
@@ -215,6 +212,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     compat.let_threads_sleep()
     super()._connect_to_cluster(coordinator_name)
     members.forget_losses()
+    self._lease = _lease.Lease(_CHIEF, self._servers)
+    self._lease.take()
+
+  def _servers(self) -> dict[cluster_lib.Task, str]:
+    """The ps and workers that are other processes."""
+    tasks = {**self._housing.addresses, **self._workers()}
+    return {
+      task: address
+      for task, address in tasks.items()
+      if not _local_servers.is_here(address)
+    }
 
 
 def _with_chief(resolver: Any, housing: _housing.Housing) -> Any:

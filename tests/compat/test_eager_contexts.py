@@ -23,12 +23,12 @@ def address():
 
 
 def test_a_server_has_a_context_before_it_has_clients(address):
-  keep_alive(address, eager_contexts._CONTEXT_ID)
+  keep_alive(address, eager_contexts._FIRST_ID)
 
 
 def test_a_server_tells_contexts_apart(address):
   with pytest.raises(grpc.RpcError, match='Unable to find a context_id'):
-    keep_alive(address, eager_contexts._CONTEXT_ID + 1)
+    keep_alive(address, eager_contexts._FIRST_ID + 1)
 
 
 def test_a_server_that_is_not_there_is_an_error():

@@ -6,8 +6,11 @@ that come at the same moment, the second replaces, and so destroys, the manager
 that the first goes on to use: the server dies of a segmentation fault. A
 context that is there from the beginning, and stays, prevents it.
 
-The request has no class in Python; the service and its fields are TensorFlow's
-`eager_service.proto`.
+A context can be closed from elsewhere, too, by its number: a client that has
+been replaced then does no more harm.
+
+The requests have no classes in Python; the service and its fields are
+TensorFlow's `eager_service.proto`.
 """
 
 import functools
@@ -18,11 +21,33 @@ from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 import grpc
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context
 
-_METHOD = '/tensorflow.eager.EagerService/CreateContext'
-_CONTEXT_ID = 0x74667073  # clients draw 64 random bits
+_SERVICE = '/tensorflow.eager.EagerService'
+_FIRST_ID = 0x74667073  # clients draw 64 random bits
 _FOR_EVER = 0  # the seconds without use after which a context is dropped
+_ANY_VIEW = 2**62  # later than any
 _CHANNEL_OPTIONS = (('grpc.enable_http_proxy', 0),)
+
+_KINDS = descriptor_pb2.FieldDescriptorProto
+# Of TensorFlow's requests, the fields that are used here.
+_FIELDS = {
+  'CreateContext': (
+    ('server_def', 1, _KINDS.TYPE_BYTES),  # a message looks the same
+    ('keep_alive_secs', 3, _KINDS.TYPE_INT64),
+    ('context_id', 7, _KINDS.TYPE_FIXED64),
+  ),
+  'CloseContext': (
+    ('context_id', 1, _KINDS.TYPE_FIXED64),
+    ('context_view_id', 2, _KINDS.TYPE_FIXED64),
+  ),
+}
+
+
+def own_id() -> int:
+  """The number of this process' context, on all servers of its cluster."""
+  return int(pywrap_tfe.TFE_GetContextId(context.context()._handle))
 
 
 def open_first(
@@ -39,39 +64,67 @@ def open_first(
   Raises:
     grpc.RpcError: the server did not do it.
   """
-  request = _request_class()(
-    server_def=tf.train.ServerDef(
-      cluster=tf.train.ClusterSpec({job: {index: address}}).as_cluster_def(),
-      job_name=job,
-      task_index=index,
-      protocol='grpc',
-    ).SerializeToString(),
-    keep_alive_secs=_FOR_EVER,
-    context_id=_CONTEXT_ID,
+  server_def = tf.train.ServerDef(
+    cluster=tf.train.ClusterSpec({job: {index: address}}).as_cluster_def(),
+    job_name=job,
+    task_index=index,
+    protocol='grpc',
   )
+  _call(
+    address,
+    'CreateContext',
+    timeout_secs,
+    server_def=server_def.SerializeToString(),
+    keep_alive_secs=_FOR_EVER,
+    context_id=_FIRST_ID,
+  )
+
+
+def close(address: str, number: int, *, timeout_secs: float) -> None:
+  """Closes the context of some process on a server, if it has one there.
+
+  What that process does there from now on fails, and the memory of variables
+  without a name that it had there is free.
+
+  Args:
+    address: where the server listens, as 'host:port'.
+    number: of the context.
+    timeout_secs: how long to wait for its answer.
+
+  Raises:
+    grpc.RpcError: the server did not do it.
+  """
+  _call(
+    address,
+    'CloseContext',
+    timeout_secs,
+    context_id=number,
+    context_view_id=_ANY_VIEW,
+  )
+
+
+def _call(
+  address: str, method: str, timeout_secs: float, **fields: Any
+) -> None:
+  request = _request_class(method)(**fields)
   with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
-    call: Any = channel.unary_unary(_METHOD)
+    call: Any = channel.unary_unary(f'{_SERVICE}/{method}')
     call(request.SerializeToString(), timeout=timeout_secs)
 
 
 @functools.cache
-def _request_class() -> Any:
-  """Of the fields of `CreateContextRequest` those that are used here."""
-  kinds = descriptor_pb2.FieldDescriptorProto
+def _request_class(method: str) -> Any:
+  name = f'{method}Request'
   file = descriptor_pb2.FileDescriptorProto(
-    name='tfps/create_context.proto', package='tfps', syntax='proto3'
+    name=f'tfps/{name}.proto', package='tfps', syntax='proto3'
   )
-  message = file.message_type.add(name='CreateContextRequest')
-  for name, number, kind in (
-    ('server_def', 1, kinds.TYPE_BYTES),  # a message looks the same
-    ('keep_alive_secs', 3, kinds.TYPE_INT64),
-    ('context_id', 7, kinds.TYPE_FIXED64),
-  ):
+  message = file.message_type.add(name=name)
+  for field, number, kind in _FIELDS[method]:
     message.field.add(
-      name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL
+      name=field, number=number, type=kind, label=_KINDS.LABEL_OPTIONAL
     )
   pool = descriptor_pool.DescriptorPool()
   pool.Add(file)
   return message_factory.GetMessageClass(
-    pool.FindMessageTypeByName('tfps.CreateContextRequest')
+    pool.FindMessageTypeByName(f'tfps.{name}')
   )

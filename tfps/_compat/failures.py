@@ -75,6 +75,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     # That of tasks which cannot reach ps that are alive.
     self._trouble = _trouble.Trouble()
     self._error: BaseException | None = None
+    self._replaced: errors.ReplacedError | None = None
     self._lost: set[int] = set()  # workers whose threads wait for them
     self._left_out: set[int] = set()  # workers that the runtime knows not
     # Workers that have lost what they held, which their threads may not know.
@@ -159,7 +160,10 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Waits until a worker that is to end has restarted, and recovers it."""
     logging.warning('worker:%d leaves.', worker)
     self._note_lost(worker)
-    self._wait_until_back(worker)
+    try:
+      self._wait_until_back(worker)
+    except errors.ReplacedError:  # of which this thread's next closure tells
+      return
     with self.wait_on_failure(
       on_recovery_fn=recover,
       on_transient_failure_fn=recover,
@@ -267,10 +271,10 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     with self._worker_up_cond:
       self._note_loss()
       self._worker_up_cond.wait_for(
-        lambda: not self._ps_is_lost or self._stopping.is_set()
+        lambda: not self._ps_is_lost or self._is_over()
       )
-      if self._error is not None:
-        raise self._error
+      if error := self._replaced or self._error:
+        raise error
 
   def _note_loss(self) -> None:
     if not self._ps_is_lost:
@@ -299,14 +303,18 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Waits for a worker; what it held is to be made anew after this."""
     with self._worker_up_cond:
       self._worker_up_cond.wait_for(
-        lambda: (
-          worker not in self._lost | self._left_out or self._stopping.is_set()
-        )
+        lambda: worker not in self._lost | self._left_out or self._is_over()
       )
+      if self._replaced is not None:
+        raise self._replaced
       self._are_bare.discard(worker)
 
+  def _is_over(self) -> bool:
+    """Whether nothing is mended any more."""
+    return self._stopping.is_set() or self._replaced is not None
+
   def _preemption_handler(self) -> None:
-    while not self._stopping.is_set():
+    while not self._is_over():
       self._cluster_due_for_update_or_finish.wait()
       if self._stopping.is_set() or self._has_mended():
         continue
@@ -316,6 +324,11 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Does what can be done now; whether it was anything."""
     try:
       return self._repair() if self._ps_is_lost else self._take_back()
+    except errors.ReplacedError as error:
+      with self._worker_up_cond:
+        self._replaced = error
+        self._worker_up_cond.notify_all()
+      return True
     except tf.errors.OpError as error:
       logging.warning('A lost task could not be taken back: %s', error)
       return False
@@ -419,7 +432,10 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       self._workers = workers
     self._tell('lost', unnoticed)
     self._tell('back', unnoticed - silent)
-    moved = self._repairs.moved() if self._repairs else {}
+    moved: Mapping[tuple[str, int], str] = {}
+    if self._repairs is not None:
+      self._repairs.check()
+      moved = self._repairs.moved()
     members.update(
       self._server_def, without={('worker', i) for i in silent}, moved=moved
     )

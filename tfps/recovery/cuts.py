@@ -5,6 +5,7 @@ shards of a variable are parts of one tensor, and a list of what is in it. A
 folder gets its name once all of it is there and has been read back.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -96,6 +97,7 @@ class Cuts:
     directory: made if it is not there.
     max_to_keep: how many to leave there.
     device: of the process whose disk it is on.
+    confirm: called before a cut gets its name; raises an error if it must not.
 
   Raises:
     errors.CheckpointError: the directory cannot be written, or has cuts of
@@ -103,11 +105,17 @@ class Cuts:
   """
 
   def __init__(
-    self, directory: str | os.PathLike[str], *, max_to_keep: int, device: str
+    self,
+    directory: str | os.PathLike[str],
+    *,
+    max_to_keep: int,
+    device: str,
+    confirm: Callable[[], object] = lambda: None,
   ) -> None:
     self._directory = pathlib.Path(directory)
     self._max_to_keep = max_to_keep
     self._device = device
+    self._confirm = confirm
     _check_writable(self._directory)
     self.latest = self._find()
 
@@ -159,6 +167,7 @@ class Cuts:
     )
     _write_through(draft / _CONTENTS, json.dumps(contents, indent=1))
     Cut.load(draft)
+    self._confirm()
     return draft.rename(self._directory / self._next_name())
 
   @contextlib.contextmanager

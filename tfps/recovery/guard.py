@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfps import _deadline
 from tfps import _housing
+from tfps import _lease
 from tfps import _repairs
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -40,6 +41,7 @@ class Guard(_repairs.Repairs):
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
+    lease: of this process.
 
   Attributes:
     workers: those that train, with their addresses.
@@ -57,8 +59,12 @@ class Guard(_repairs.Repairs):
     workers: Mapping[cluster_lib.Task, str],
     device: str,
     greet: Callable[[Collection[cluster_lib.Task]], object],
+    lease: _lease.Lease,
   ) -> None:
-    self.keeper = keeper_lib.Keeper(recovery, device=device)
+    self.keeper = keeper_lib.Keeper(
+      recovery, device=device, confirm=lease.check
+    )
+    self._lease = lease
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
@@ -174,6 +180,9 @@ class Guard(_repairs.Repairs):
       for task, address in self._housing.moved.items()
     }
 
+  def check(self) -> None:
+    self._lease.check()
+
   def prepare(self) -> None:
     self.keeper.cover()
 
@@ -203,6 +212,7 @@ class Guard(_repairs.Repairs):
 
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
+    self._lease.take()
     self._replicas.renew(self.keeper.inventory.on(ps), ps)
     secs = self.keeper.put_back(ps, self._replicas)
     self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)

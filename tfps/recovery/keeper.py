@@ -1,5 +1,6 @@
 """Keeps what variables are: notes them, saves them and puts them back."""
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import threading
@@ -42,6 +43,7 @@ class Keeper:
   Args:
     recovery: how often, and where to.
     device: of this process, which writes.
+    confirm: raises an error if this process may write no more.
 
   Attributes:
     inventory: the variables.
@@ -51,10 +53,19 @@ class Keeper:
     errors.CheckpointError: the directory cannot be used.
   """
 
-  def __init__(self, recovery: config.Recovery, *, device: str) -> None:
+  def __init__(
+    self,
+    recovery: config.Recovery,
+    *,
+    device: str,
+    confirm: Callable[[], object],
+  ) -> None:
     self._every_secs = recovery.every_secs
     self._cuts = cuts.Cuts(
-      recovery.directory, max_to_keep=recovery.max_to_keep, device=device
+      recovery.directory,
+      max_to_keep=recovery.max_to_keep,
+      device=device,
+      confirm=confirm,
     )
     self.begun_with = self._cuts.latest
     if self.begun_with is not None:
@@ -220,3 +231,6 @@ class Keeper:
         self.cut()
       except (tf.errors.OpError, errors.CheckpointError) as error:
         logging.warning('The variables could not be saved: %s', error)
+      except errors.ReplacedError as error:
+        logging.error('%s', error)
+        return

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import _gate
 from tfps import _housing
+from tfps import _lease
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -49,6 +50,7 @@ class SharedGuard:
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
+    lease: of this process.
 
   Attributes:
     num_interruptions: how often something has been done again.
@@ -67,7 +69,9 @@ class SharedGuard:
     shared: shared_variables.SharedVariables,
     device: str,
     greet: Callable[[Collection[cluster_lib.Task]], object],
+    lease: _lease.Lease,
   ) -> None:
+    self._lease = lease
     self._housing = housing
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self._events = events.Events(recovery.on_event)
@@ -84,7 +88,9 @@ class SharedGuard:
     # Whether what is on the ps is not, or not all, from this very job.
     self._begins_anew = is_chief and not notes.are(self._known)
     if is_chief:
-      self._keeper = keeper_lib.Keeper(recovery, device=device)
+      self._keeper = keeper_lib.Keeper(
+        recovery, device=device, confirm=lease.check
+      )
       self._inventory = self._keeper.inventory
       self._keeper.start(self._gate)
 
@@ -114,6 +120,7 @@ class SharedGuard:
     Raises:
       errors.CheckpointError: not all variables had been saved.
       errors.DeadlineError: names the ps, or the chief, that has not come back.
+      errors.ReplacedError: another process is this task by now.
     """
     return self._surviving(function, self._cover)
 
@@ -190,6 +197,7 @@ class SharedGuard:
     """Goes on with the ps that are there, once all are."""
     begun = last_look = time.monotonic()
     with self._gate.closed():
+      self._lease.check()
       while True:
         found = self._incarnations()
         try:
@@ -228,6 +236,7 @@ class SharedGuard:
       self._shared.announce(self._inventory.on(set(found)))
       notes.leave(found)
     self._known = found
+    self._lease.take()
     for task in self._housing.forget_moves():
       self._events.tell('moved', [str(task)])
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)

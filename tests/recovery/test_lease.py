@@ -1,0 +1,117 @@
+"""A process that was replaced and comes to life again does no harm."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import sys
+
+import pytest
+
+from tests import waiting
+from tfps import _ports
+from tfps import _processes
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+_PROGRAMS = pathlib.Path(__file__).parent.parent / 'programs'
+_PER_EXECUTION = 5
+
+
+def program(mode, folder, steps):
+  return (
+    *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+    *(f'--mode={mode}', f'--steps={steps}', f'--directory={folder}'),
+    f'--steps_per_execution={_PER_EXECUTION}',
+  )
+
+
+@contextlib.contextmanager
+def elsewhere(cluster, task, command, log):
+  """Runs a task once more, at another address, as another host would."""
+  jobs = dict(cluster.jobs)
+  jobs[task.job] = {
+    **jobs[task.job],
+    task.index: f'localhost:{_ports.pick()}',
+  }
+  config = dataclasses.replace(cluster, jobs=jobs, task=task).tf_config()
+  env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'TF_CONFIG': config}
+  with log.open('wb') as output:
+    process = _processes.spawn(command, env=env, stdout=output)
+    try:
+      yield process
+    finally:
+      process.kill()
+      process.wait()
+
+
+def counted(log):
+  """What the variables say, least and most, and the global step."""
+  found = re.search(r'^count (\S+) (\S+) (\S+)', log, re.MULTILINE)
+  return [float(number) for number in found.groups()]
+
+
+@pytest.mark.parametrize('mode', ['coordinator', 'between_graph'])
+def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode):
+  command = program(mode, tmp_path, 1_500)
+  with testing.ProcessCluster(
+    1, 1, commands={'chief': command}, preload=['tensorflow', 'keras']
+  ) as cluster:
+    chief = cluster.cluster.task
+    cluster.wait_for_line('chief', 0, 'at ', timeout_secs=60)
+    cluster.freeze('chief', 0)
+    log = tmp_path / 'successor.log'
+    with elsewhere(cluster.cluster, chief, command, log) as successor:
+      waiting.until(lambda: '\nat ' in log.read_text(), timeout_secs=60)
+      cluster.thaw('chief', 0)
+      assert cluster.wait('chief', 0, timeout_secs=60) == 1
+      assert 'ReplacedError: chief:0 is another' in cluster.log('chief', 0)
+      assert successor.wait(120) == 0, log.read_text()[-3000:]
+    least, most, step = counted(log.read_text())
+    assert step <= least
+    # The first one may have been at an execution.
+    assert most <= step + _PER_EXECUTION
+    assert cluster.wait('ps', 0, timeout_secs=60) == 0
+
+
+def test_a_worker_that_thaws_after_another_has_come(tmp_path):
+  command = program('between_graph', tmp_path, 2_500)
+  with testing.ProcessCluster(
+    2, 1, commands={'worker': command}, preload=['tensorflow', 'keras']
+  ) as cluster:
+    for index in range(2):
+      cluster.wait_for_line('worker', index, 'at ', timeout_secs=60)
+    worker = cluster.cluster.tasks('worker')[1]
+    cluster.freeze('worker', 1)
+    log = tmp_path / 'successor.log'
+    with elsewhere(cluster.cluster, worker, command, log) as successor:
+      waiting.until(lambda: '\nat ' in log.read_text(), timeout_secs=60)
+      cluster.thaw('worker', 1)
+      assert cluster.wait('worker', 1, timeout_secs=60) == 1
+      assert 'ReplacedError: worker:1 is another' in cluster.log('worker', 1)
+      assert successor.wait(120) == 0, log.read_text()[-3000:]
+    assert cluster.wait('worker', 0, timeout_secs=60) == 0
+    least, most, step = counted(cluster.log('worker', 0))
+    assert step <= least
+    assert most <= step + _PER_EXECUTION
+
+
+def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next():
+  command = sys.executable, str(_PROGRAMS / 'big_variable.py')
+  with testing.ProcessCluster(
+    1, 1, commands={'chief': command}, preload=['tensorflow', 'keras']
+  ) as cluster:
+    cluster.wait_for_line('chief', 0, 'made 0.0', timeout_secs=60)
+    before = resident_megabytes(cluster.pid('ps', 0))
+    cluster.restart('chief', 0)
+    waiting.until(
+      lambda: cluster.log('chief', 0).count('made 0.0') == 2, timeout_secs=60
+    )
+    assert resident_megabytes(cluster.pid('ps', 0)) < before + 100
+
+
+def resident_megabytes(pid):
+  status = pathlib.Path(f'/proc/{pid}/status').read_text()
+  return int(re.search(r'VmRSS:\s*(\d+)', status)[1]) / 1e3

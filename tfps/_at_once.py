@@ -1,0 +1,50 @@
+"""Calls a function for many tasks at once."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+import concurrent.futures
+import threading
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+
+
+def for_each(
+  tasks: Iterable[cluster_lib.Task],
+  call: Callable[[cluster_lib.Task], object],
+  *,
+  timeout_secs: float,
+) -> dict[cluster_lib.Task, BaseException]:
+  """Calls for every task, in threads; returns what went wrong, by task."""
+  calls = {task: _in_thread(call, task) for task in tasks}
+  concurrent.futures.wait(calls.values(), timeout=timeout_secs)
+  late = errors.DeadlineError(f'no answer in {timeout_secs:g} seconds')
+  failures = {
+    task: future.exception() if future.done() else late
+    for task, future in calls.items()
+  }
+  return {task: error for task, error in failures.items() if error}
+
+
+def say(failures: dict[cluster_lib.Task, BaseException]) -> str:
+  """What went wrong, in words."""
+  return '; '.join(f'{task}: {error}' for task, error in failures.items())
+
+
+def _in_thread(
+  call: Callable[[cluster_lib.Task], object], task: cluster_lib.Task
+) -> 'concurrent.futures.Future[None]':
+  # Not an executor: it would join a thread that hangs, and it refuses work
+  # while the interpreter ends.
+  future: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+  def run() -> None:
+    try:
+      call(task)
+    except Exception as error:
+      future.set_exception(error)
+    else:
+      future.set_result(None)
+
+  threading.Thread(target=run, name=f'tfps-tell-{task}', daemon=True).start()
+  return future
