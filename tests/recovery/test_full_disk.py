@@ -130,8 +130,10 @@ def test_training_ends_although_what_it_has_done_cannot_be_kept(disk, caplog):
       with testing.full_disk(disk):
         losses.count_to(coordinator, variables, 20)
         assert losses.values(variables) == {20}
+        strategy.guard.keeper.cut_at_last()
         assert cuts(disk) == before
     assert caplog.text.count(_FAILED) == 1
+    assert caplog.text.count('The last cut could not be made') == 1
 
 
 def test_nothing_begins_where_nothing_can_be_kept(disk):

@@ -114,6 +114,13 @@ class Keeper:
     with self._writing:
       self._write(self._take())
 
+  def cut_at_last(self) -> None:
+    """As `cut_alone`, by who then ends; what goes wrong is only logged."""
+    try:
+      self.cut_alone()
+    except (tf.errors.OpError, errors.CheckpointError) as error:
+      logging.warning('The last cut could not be made: %s', error)
+
   def cut_if_possible(self) -> None:
     """As `cut`, but where it cannot be written, that is only logged.
 
