@@ -6,7 +6,10 @@ import pytest
 import tensorflow as tf
 
 import tfps
+from tfps import errors
 from tfps import partitioners
+from tfps import testing
+from tfps.testing import disks
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -259,6 +262,33 @@ def test_train_reaches_the_step_and_saves(strategy, tmp_path):
   )
   assert resumed.step == 110
   assert resumed.steps == 5
+
+
+@pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
+def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(strategy):
+  step, dataset, weight = _least_squares(strategy)
+
+  def train(steps):
+    return strategy.train(
+      step,
+      dataset,
+      steps=steps,
+      checkpoint=tf.train.Checkpoint(weight=weight),
+      checkpoint_dir=disk,
+    )
+
+  with testing.small_disk(2**20) as disk:
+    train(10)
+    kept, before = weight.numpy(), sorted(disk.iterdir())
+    with (
+      testing.full_disk(disk),
+      pytest.raises(errors.CheckpointError, match=f'{disk}: step 20 could not'),
+    ):
+      train(20)
+    assert sorted(disk.iterdir()) == before
+    strategy.global_step.assign(0)  # as if the ps were afresh
+    assert train(10).steps == 0
+    np.testing.assert_array_equal(weight.numpy(), kept)
 
 
 def test_a_dataset_that_runs_out_is_told(strategy):

@@ -8,6 +8,7 @@ from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import strategy as strategy_lib
 from tfps import testing
+from tfps.testing import disks
 
 
 @pytest.fixture(scope='module')
@@ -395,3 +396,22 @@ def test_a_checkpoint_of_something_else_is_an_error(coordinator, count, saved):
 def test_an_empty_directory_is_a_beginning(coordinator, count, saved):
   pathlib.Path(saved['directory']).mkdir()
   assert coordinator.train(counting(count), ones, steps=3, **saved).steps == 3
+
+
+@pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
+def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
+  coordinator, count, saved
+):
+  with testing.small_disk(2**20) as disk:
+    saved['directory'] = disk
+    coordinator.train(counting(count), ones, steps=10, **saved)
+    before = sorted(disk.iterdir())
+    with (
+      testing.full_disk(disk),
+      pytest.raises(errors.CheckpointError, match=f'{disk}: step 20 could not'),
+    ):
+      coordinator.train(counting(count), ones, steps=20, **saved)
+    assert sorted(disk.iterdir()) == before
+    resumed = coordinator.train(counting(count), ones, steps=20, **saved)
+    assert resumed.steps == 10
+    assert names(disk) == ['ckpt-10', 'ckpt-20']

@@ -228,6 +228,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       workers together did meanwhile.
 
     Raises:
+      errors.CheckpointError: the latest checkpoint is damaged, or one cannot
+        be written, for example because the disk is full.
       errors.DeadlineError: the chief has not begun to train in time.
       FloatingPointError: a metric is not a number.
       ValueError: the dataset ran out; repeat it.

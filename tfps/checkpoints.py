@@ -1,8 +1,11 @@
 """When training is saved, where to, and how it is taken up again."""
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 from typing import Any
 
 from absl import logging
@@ -100,11 +103,19 @@ class Checkpoints:
     )
 
   def save(self, step: int, secs: float) -> None:
-    """Saves, unless this step is saved already."""
+    """Saves, unless this step is saved already.
+
+    Raises:
+      errors.CheckpointError: the directory cannot be written, for example
+        because its disk is full; those before it stay.
+      tf.errors.OpError: a device is lost.
+    """
     if self._manager is not None and (
       step > self._step_saved or self._manager.latest_checkpoint is None
     ):
-      path = self._manager.save(checkpoint_number=step, options=self._options)
+      _make(self._manager.directory)
+      with _writing(self._manager.directory, step):
+        path = self._manager.save(checkpoint_number=step, options=self._options)
       logging.info('Saved %s.', path)
     self.begin(step, secs)
 
@@ -119,6 +130,39 @@ def _manager(
   return tf.train.CheckpointManager(
     checkpoint, os.fspath(saving.directory or ''), saving.max_to_keep
   )
+
+
+def _make(directory: str) -> None:
+  try:
+    tf.io.gfile.makedirs(directory)
+  except tf.errors.OpError as error:
+    raise errors.CheckpointError(
+      f'{directory} could not be made: {errors.first_line(error)}.'
+    ) from error
+
+
+@contextlib.contextmanager
+def _writing(directory: str, step: int) -> Iterator[None]:
+  """Leaves nothing of a checkpoint that could not be written."""
+  before = _written(directory, step)
+  try:
+    yield
+  except (tf.errors.OpError, OSError) as error:
+    # All that is about a file names it; what is about a ps is not for here.
+    if directory not in str(error):
+      raise
+    for path in _written(directory, step) - before:
+      shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    raise errors.CheckpointError(
+      f'{directory}: step {step} could not be saved: '
+      f'{errors.first_line(error)}. The checkpoints before it stay.'
+    ) from error
+
+
+def _written(directory: str, step: int) -> set[pathlib.Path]:
+  """What there is of a checkpoint, and drafts of the state file."""
+  names = (f'ckpt-{step}.*', f'ckpt-{step}_temp', 'checkpoint.tmp*')
+  return {path for name in names for path in pathlib.Path(directory).glob(name)}
 
 
 def _check_state(directory: pathlib.Path) -> None:

@@ -303,7 +303,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     Raises:
       errors.DeadlineError: names the tasks that are silent.
-      errors.CheckpointError: the latest checkpoint is damaged.
+      errors.CheckpointError: the latest checkpoint is damaged, or one cannot
+        be written, for example because the disk is full.
       FloatingPointError: a metric is not a number.
       ValueError: a dataset ran out, or an argument is wrong.
     """

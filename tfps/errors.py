@@ -1,6 +1,9 @@
 """The errors that a caller can react to; bad input raises `ValueError`."""
 
 from collections.abc import Iterable
+import re
+
+_DECORATION = re.compile(r'\{\{.*?\}\} ?| ?\[Op:\w*\]')
 
 
 class Error(Exception):
@@ -28,7 +31,7 @@ class ReplacedError(Error):
 
 
 class CheckpointError(Error):
-  """A checkpoint is damaged, or does not fit what is to be restored."""
+  """A checkpoint is damaged, does not fit, or could not be written."""
 
 
 def not_back(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
@@ -40,5 +43,6 @@ def not_back(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
 
 
 def first_line(error: BaseException) -> str:
-  """What an error says, without the stacks that TensorFlow adds to it."""
-  return (str(error).strip().splitlines() or [type(error).__name__])[0]
+  """What an error says, without the stacks and names TensorFlow adds to it."""
+  text = _DECORATION.sub('', str(error)).strip()
+  return (text.splitlines() or [type(error).__name__])[0]

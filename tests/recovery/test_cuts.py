@@ -11,6 +11,8 @@ import tensorflow as tf
 import tfps
 from tfps import errors
 from tfps import partitioners
+from tfps import testing
+from tfps.testing import disks
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -176,6 +178,81 @@ def test_if_all_cuts_are_damaged_nothing_begins_afresh(make, damage):
     errors.CheckpointError, match='none of cut-000001, cut-000002 can be read'
   ):
     make()
+
+
+def gone(path):
+  shutil.rmtree(path)
+
+
+def make_two_cuts_of_the_same(strategy):
+  kept = variables(strategy, scale=2)
+  first = cut(strategy)
+  with strategy.guard.keeper._gate:  # as an execution that changes something
+    kept[1].assign(7)
+  return kept, first, cut(strategy)
+
+
+def put_back(strategy):
+  keeper = strategy.guard.keeper
+  return keeper.put_back({0}, strategy.guard._replicas)
+
+
+@pytest.mark.parametrize('damage', [truncate, flip, lose_index, empty, gone])
+def test_a_cut_that_is_damaged_when_it_is_needed_is_passed_over(
+  make, tmp_path, damage
+):
+  strategy = make()
+  kept, first, latest = make_two_cuts_of_the_same(strategy)
+  damage(latest)
+  assert 0 <= put_back(strategy) < 60
+  assert_same(kept, scale=2)
+  assert strategy.guard.keeper.latest.path == first
+  shutil.rmtree(latest, ignore_errors=True)
+  assert cut(strategy).name == 'cut-000002'  # a sound one is due
+
+
+@pytest.mark.parametrize('damage', [truncate, gone])
+def test_cuts_that_are_damaged_when_they_are_needed_are_an_error(make, damage):
+  strategy = make()
+  kept, *paths = make_two_cuts_of_the_same(strategy)
+  for path in paths:
+    damage(path)
+  with pytest.raises(
+    errors.CheckpointError, match=r'can be read|no cut of all'
+  ):
+    put_back(strategy)
+  del kept
+
+
+def test_what_a_chief_that_was_killed_was_writing_goes(make, tmp_path):
+  strategy = make()
+  kept = variables(strategy)
+  draft = cut(strategy).rename(tmp_path / 'cuts' / 'draft-1')
+  make()
+  assert not draft.exists()
+  del kept
+
+
+@pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
+@pytest.mark.parametrize('num_pages', range(4))
+def test_what_there_is_no_room_for_leaves_nothing(make, num_pages):
+  """Its values, its index and its contents have a page each."""
+  with testing.small_disk(2**20) as disk:
+    strategy = make(directory=disk / 'cuts')
+    kept, *paths = make_two_cuts_of_the_same(strategy)
+    with strategy.guard.keeper._gate:
+      kept[1].assign(8)
+    free = shutil.disk_usage(disk).free
+    ballast = disk / 'ballast'
+    ballast.write_bytes(bytes(free - num_pages * os.sysconf('SC_PAGE_SIZE')))
+    with pytest.raises(
+      errors.CheckpointError,
+      match=rf'draft-\d+ could not.*No space left.*The latest is {paths[1]}',
+    ):
+      cut(strategy)
+    assert sorted((disk / 'cuts').iterdir()) == paths
+    ballast.unlink()
+    assert cut(strategy).name == 'cut-000003'
 
 
 def test_a_cut_of_another_program_is_refused(make):

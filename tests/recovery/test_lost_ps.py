@@ -79,6 +79,20 @@ def test_what_training_returned_with_is_not_lost(processes, make_strategy):
     assert losses.values(variables) == {50}
 
 
+def test_a_loss_when_no_cut_can_be_read_is_an_error(
+  processes, make_strategy, tmp_path
+):
+  strategy = make_strategy(every_secs=3600)
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    losses.count_to(coordinator, variables, 50)
+    for values in (tmp_path / 'cuts').glob('cut-*/values.index'):
+      values.unlink()
+    losses.lose(processes, ('ps', 1))()
+    with pytest.raises(errors.CheckpointError, match=r'none of cut-.*can be'):
+      losses.values(variables)
+
+
 def test_ps_may_be_lost_again_and_again(processes, make_strategy):
   strategy = make_strategy(every_secs=0.3)
   variables = losses.counters(strategy)

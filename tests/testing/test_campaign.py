@@ -6,6 +6,7 @@ from absl import flags
 import pytest
 
 from tfps.testing import campaign
+from tfps.testing import disks
 
 
 def outcome(**kwargs):
@@ -49,3 +50,13 @@ def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
   assert found.completed, found
   assert found.doubled <= (0 if mode == 'coordinator' else 20)
   assert 0 < found.resume_secs < 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
+def test_training_does_not_wait_for_a_disk_that_is_full():
+  flags.FLAGS.unparse_flags()
+  flags.FLAGS(['campaign', '--steps=500', '--every_secs=0.5', '--for_secs=1,2'])
+  found = campaign.run('fill', 'chief', 'fit', random.Random(1))
+  assert found.completed, found
+  assert found.lost == 0

@@ -1,5 +1,6 @@
 """Faults happen when they should, to whom they should."""
 
+import shutil
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from tests import waiting
 from tfps import cluster as cluster_lib
 from tfps import probe
 from tfps import testing
+from tfps.testing import disks
 from tfps.testing import network
 
 PS = cluster_lib.Task('ps', 0)
@@ -75,6 +77,17 @@ def test_a_task_is_cut_off_for_a_while():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
+def test_a_disk_is_full_for_a_while(processes):
+  with testing.small_disk(2**20) as folder:
+    fill = testing.Fault('fill', PS, 0, 0.5, directory=folder)
+    with testing.Faults(processes, [fill]) as faults:
+      waiting.until(lambda: shutil.disk_usage(folder).free == 0)
+      waiting.until(lambda: len(faults.events) == 2)
+    assert shutil.disk_usage(folder).free == 2**20
+
+
+@pytest.mark.slow
 def test_leaving_lets_no_others_begin(processes):
   late = testing.Fault('kill', PS, at_secs=600, for_secs=1)
   with testing.Faults(processes, [late]) as faults:
@@ -103,6 +116,8 @@ def test_random_faults_are_the_same_for_the_same_seed(processes):
   assert {f.task.job for f in faults} == {'ps', 'worker'}
   assert all(0 < f.at_secs < 600 and 0.1 <= f.for_secs <= 3 for f in faults)
   assert {f.kind for f in make(1, kinds=['kill'])} == {'kill'}
+  fills = make(1, kinds=['fill'], directory='cuts')
+  assert {(str(f.task), f.directory) for f in fills} == {('chief:0', 'cuts')}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +126,8 @@ def test_random_faults_are_the_same_for_the_same_seed(processes):
     (('burn', PS, 0, 0), "no fault 'burn'. There are kill, freeze, hang, slow"),
     (('kill', PS, -1, 0), 'at_secs must not be negative'),
     (('kill', PS, 0, -1), 'for_secs must not be negative'),
+    (('fill', PS, 0, 1), 'directory is None. Give one'),
+    (('kill', PS, 0, 1, None, 'cuts'), "directory is 'cuts'. Give one to"),
   ],
 )
 def test_wrong_faults_are_refused(arguments, message):

@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 
 from absl import logging
 import tensorflow as tf
@@ -24,6 +25,7 @@ from tfps import errors
 from tfps.recovery import inventory
 
 _NAME = re.compile(r'cut-(\d+)')
+_DRAFT = 'draft-'
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
 _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
@@ -56,16 +58,26 @@ class Cut:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Cut':
-    """The cut in a folder, once all of it could be read."""
-    text = (path / _CONTENTS).read_text(encoding='utf-8')
-    contents = {
-      key: (list(shape), str(dtype))
-      for key, (shape, dtype) in json.loads(text).items()
-    }
+    """The cut in a folder, once all of it could be read.
+
+    Raises:
+      errors.CheckpointError: it is damaged.
+    """
+    with _finding_damage(path):
+      text = (path / _CONTENTS).read_text(encoding='utf-8')
+      contents = {
+        key: (list(shape), str(dtype))
+        for key, (shape, dtype) in json.loads(text).items()
+      }
     cut = cls(path, contents)
     for key in contents:  # which compares checksums
       cut.read(key, '')
     return cut
+
+  @property
+  def age_secs(self) -> float:
+    """How long ago it was written."""
+    return max(0.0, time.time() - (self.path / _CONTENTS).stat().st_mtime)
 
   def check(self, entry: inventory.Entry) -> None:
     """Raises CheckpointError if the cut has another variable of that name."""
@@ -79,14 +91,18 @@ class Cut:
       )
 
   def read(self, key: str, slice_spec: str) -> tf.Tensor:
-    """The value of a variable, or of a part of it."""
-    dtype = tf.as_dtype(self.contents[key][1])
-    (value,) = tf.raw_ops.RestoreV2(
-      prefix=os.fspath(self.path / _VALUES),
-      tensor_names=[key],
-      shape_and_slices=[slice_spec],
-      dtypes=[dtype],
-    )
+    """The value of a variable, or of a part of it.
+
+    Raises:
+      errors.CheckpointError: the cut is damaged, or gone.
+    """
+    with _finding_damage(self.path):
+      (value,) = tf.raw_ops.RestoreV2(
+        prefix=os.fspath(self.path / _VALUES),
+        tensor_names=[key],
+        shape_and_slices=[slice_spec],
+        dtypes=[tf.as_dtype(self.contents[key][1])],
+      )
     return value
 
 
@@ -116,8 +132,11 @@ class Cuts:
     self._max_to_keep = max_to_keep
     self._device = device
     self._confirm = confirm
+    for left in self._directory.glob(f'{_DRAFT}*'):  # by one that was killed
+      shutil.rmtree(left, ignore_errors=True)
     _check_writable(self._directory)
-    self.latest = self._find()
+    self.latest: Cut | None = None
+    self.find()
 
   def write(
     self, entries: Iterable[inventory.Entry], groups: Sequence[Values]
@@ -133,7 +152,7 @@ class Cuts:
       tf.errors.OpError: a device is lost.
     """
     contents = {e.key: (e.shape, e.dtype.name) for e in entries}
-    draft = self._directory / f'draft-{os.getpid()}'
+    draft = self._directory / f'{_DRAFT}{os.getpid()}'
     with self._making(draft), tf.device(self._device):
       prefixes = []
       for i, group in enumerate(groups):
@@ -185,21 +204,30 @@ class Cuts:
   def _explaining(self, folder: pathlib.Path) -> Iterator[None]:
     try:
       yield
-    except (tf.errors.OpError, OSError) as error:
+    except (tf.errors.OpError, OSError, errors.CheckpointError) as error:
       raise errors.CheckpointError(
-        f'{folder} could not be written: {errors.first_line(error)} '
+        f'{folder} could not be written: {errors.first_line(error)}. '
         f'{self._say_latest()}'
       ) from error
 
-  def _find(self) -> Cut | None:
-    """The last cut that can be read; None if there is none at all."""
+  def find(self) -> Cut | None:
+    """Has the last cut that can be read be the latest.
+
+    Returns:
+      It; None if there is none at all.
+
+    Raises:
+      errors.CheckpointError: there are cuts of which none can be read.
+    """
+    self.latest = None
     paths = self._paths()
     for path in reversed(paths):
       try:
-        with tf.device(self._device):
-          return Cut.load(path)
-      except _UNREADABLE as error:
-        logging.warning('%s is damaged: %s', path, errors.first_line(error))
+        with self.reading():
+          self.latest = Cut.load(path)
+        return self.latest
+      except errors.CheckpointError as error:
+        logging.warning('%s', error)
     if paths:
       raise errors.CheckpointError(
         f'{self._directory}: none of {", ".join(p.name for p in paths)} can '
@@ -223,6 +251,16 @@ class Cuts:
     return f'The latest is {self.latest.path}.'
 
 
+@contextlib.contextmanager
+def _finding_damage(path: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except _UNREADABLE as error:
+    raise errors.CheckpointError(
+      f'{path} is damaged: {errors.first_line(error)}'
+    ) from error
+
+
 def _save(
   prefix: str,
   pieces: Sequence[inventory.Piece],
@@ -240,8 +278,10 @@ def _check_writable(directory: pathlib.Path) -> None:
   trial = directory / f'trial-{os.getpid()}'
   try:
     directory.mkdir(parents=True, exist_ok=True)
-    _write_through(trial, 'trial')
-    trial.unlink()
+    try:
+      _write_through(trial, 'trial')
+    finally:
+      trial.unlink(missing_ok=True)
   except OSError as error:
     raise errors.CheckpointError(
       f'{directory}, where variables are to be kept, cannot be written: '

@@ -164,7 +164,7 @@ class Guard(_repairs.Repairs):
     handler = self._handler
     if handler is not None:
       handler.gate.close()
-      self.keeper.cut_alone()
+      self.keeper.cut_at_last()
 
   def stop(self) -> None:
     """Makes no more cuts, and repairs nothing; twice is harmless."""

@@ -1,5 +1,6 @@
 """Keeps what variables are: notes them, saves them and puts them back."""
 
+import atexit
 from collections.abc import Callable
 import contextlib
 import dataclasses
@@ -95,9 +96,12 @@ class Keeper:
       target=self._run, name='tfps-recovery', daemon=True
     )
     self._thread.start()
+    # Or a cut that is being written as the program ends would stay a draft.
+    atexit.register(self.stop)
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
+    atexit.unregister(self.stop)
     self._stopping.set()
     if self._thread is not None:
       self._thread.join(_STOP_SECS)
@@ -120,6 +124,13 @@ class Keeper:
     """As `cut`, by who has closed the gate."""
     with self._writing:
       self._write(self._take())
+
+  def cut_at_last(self) -> None:
+    """As `cut_alone`, by who then ends; what goes wrong is only logged."""
+    try:
+      self.cut_alone()
+    except (tf.errors.OpError, errors.CheckpointError) as error:
+      logging.warning('The last cut could not be made: %s', error)
 
   def cut_if_possible(self) -> None:
     """As `cut`, but where it cannot be written, that is only logged.
@@ -162,7 +173,8 @@ class Keeper:
       How long ago the variables had these values, in seconds.
 
     Raises:
-      errors.CheckpointError: there is no cut of all variables.
+      errors.CheckpointError: there is no cut of all variables, or none that
+        can be read.
       tf.errors.OpError: a ps is lost.
     """
     lost = inventory.say(ps)
@@ -178,14 +190,12 @@ class Keeper:
 
   def _put_all_back(self, lost: str) -> float:
     with self._writing:
-      entries = self.inventory.entries()
-      cut = self._cuts.latest
-      if cut is None or any(e.key not in cut.contents for e in entries):
-        raise errors.CheckpointError(
-          f'{lost} was lost before all variables had been saved.'
-        )
-      for entry in entries:
-        self._put_back(entry, cut)
+      try:
+        cut = self._put_latest_back(lost)
+      except errors.CheckpointError as error:
+        logging.warning('%s', error)
+        self._find_another()
+        cut = self._put_latest_back(lost)
       self._check_values()
     secs = time.monotonic() - self._read_at
     logging.warning(
@@ -196,6 +206,25 @@ class Keeper:
       cut.path,
     )
     return secs
+
+  def _put_latest_back(self, lost: str) -> cuts.Cut:
+    entries = self.inventory.entries()
+    cut = self._cuts.latest
+    if cut is None or any(e.key not in cut.contents for e in entries):
+      raise errors.CheckpointError(
+        f'{lost} was lost, and there is no cut of all variables.'
+      )
+    for entry in entries:
+      self._put_back(entry, cut)
+    return cut
+
+  def _find_another(self) -> None:
+    """Has an earlier cut be the latest, should that be damaged."""
+    cut = self._cuts.find()
+    if cut is not None:
+      self._read_at = time.monotonic() - cut.age_secs
+    # The next cut is due, although nothing may be executed until then.
+    self._covered = (self._covered[0], -1)
 
   def _check_values(self) -> None:
     if emptied := self.inventory.emptied():

@@ -149,7 +149,7 @@ class SharedGuard:
     """Makes a last cut, if this is the chief; then trains no more."""
     self._gate.close()
     if self._keeper is not None:
-      self._keeper.cut_alone()
+      self._keeper.cut_at_last()
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""

@@ -8,6 +8,8 @@ import importlib
 from typing import Any
 from typing import TYPE_CHECKING
 
+from tfps.testing.disks import full_disk
+from tfps.testing.disks import small_disk
 from tfps.testing.faults import Event
 from tfps.testing.faults import Fault
 from tfps.testing.faults import Faults
@@ -27,7 +29,9 @@ __all__ = [
   'Network',
   'ProcessCluster',
   'Traffic',
+  'full_disk',
   'random_faults',
+  'small_disk',
 ]
 
 

@@ -4,11 +4,13 @@
 
 Each run starts a cluster of real processes, strikes one task at a moment that
 the seed chooses, and waits for training to end. The table has a line for each
-fault, job and mode. The fault `none` strikes nobody, for comparison.
+fault, job and mode. The fault `none` strikes nobody, for comparison; `fill`
+strikes the chief, which writes the cuts, on a small disk that is filled.
 """
 
 import collections
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -25,6 +27,7 @@ from absl import flags
 from tfps import _deadline
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
 from tfps.testing import progress
@@ -57,6 +60,9 @@ _PAGE = flags.DEFINE_string(
 _TABLE = flags.DEFINE_string('table', 'campaign', "The marks' name.")
 
 _NONE = 'none'
+# Whom faults strike that do not strike every job.
+_ONLY = {_NONE: [_NONE], 'fill': ['chief']}
+_DISK_BYTES = 2**24
 _STRIKE_AT = (0.1, 0.5)  # of all steps
 _POLL_SECS = 0.05
 _START_SECS = 120.0
@@ -97,7 +103,7 @@ def main(args: Sequence[str]) -> int:
   choices = random.Random(_SEED.value)
   outcomes = []
   for fault in _FAULTS.value:
-    for job in _STRUCK.value if fault != _NONE else [_NONE]:
+    for job in _ONLY.get(fault, _STRUCK.value):
       for mode in _IN_MODES.value:
         for _ in range(_RUNS.value):
           outcomes.append(run(fault, job, mode, choices))
@@ -116,10 +122,16 @@ def main(args: Sequence[str]) -> int:
 
 def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
   """One run."""
-  with tempfile.TemporaryDirectory(prefix='tfps-campaign-') as folder:
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(
+      tempfile.TemporaryDirectory(prefix='tfps-campaign-')
+    )
+    cuts = pathlib.Path(folder, 'cuts')
+    if kind == 'fill':
+      cuts = stack.enter_context(disks.small_disk(_DISK_BYTES))
     program = (
       *(sys.executable, '-m', 'tfps.testing.campaign_task'),
-      *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={folder}'),
+      *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
       f'--every_secs={_EVERY_SECS.value}',
       f'--replicas={_REPLICAS.value}',
       f'--take_over_secs={_TAKE_OVER_SECS.value}',
@@ -137,7 +149,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
         if kind == _NONE:
           outcome = _undisturbed(cluster, mode)
         else:
-          fault = _choose(cluster, kind, job, choices)
+          fault = _choose(cluster, kind, job, choices, directory=cuts)
           outcome = _strike(cluster, fault, mode)
       except errors.Error as error:
         detail = errors.first_line(error)
@@ -202,6 +214,8 @@ def _choose(
   kind: str,
   job: str,
   choices: random.Random,
+  *,
+  directory: pathlib.Path,
 ) -> faults_lib.Fault:
   tasks = cluster.cluster.tasks(job)
   return faults_lib.Fault(
@@ -209,6 +223,7 @@ def _choose(
     choices.choice(tasks),
     at_secs=0.0,
     for_secs=choices.uniform(*map(float, _FOR_SECS.value)),
+    directory=directory if kind == 'fill' else None,
   )
 
 

@@ -6,6 +6,8 @@ with testing.ProcessCluster(num_workers=2, num_ps=2) as cluster:
   with testing.Faults(cluster, faults):
     train()
 ```
+
+What happens to a disk really does, see `tfps.testing.disks`.
 """
 
 from collections.abc import Callable
@@ -13,11 +15,13 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import os
 import random
 import threading
 import time
 
 from tfps import cluster as cluster_lib
+from tfps.testing import disks
 from tfps.testing import process_cluster
 
 _SLOW_STOPPED_SECS = 0.04
@@ -33,11 +37,14 @@ class Fault:
       after them; 'hang': freeze, and replace by a fresh start after them, as a
       supervisor does; 'slow': let run a fifth of the time, for so long; 'cut':
       lose all that is sent between it and others, for so long, for which the
-      tasks have to be on hosts of their own.
+      tasks have to be on hosts of their own; 'fill': leave no space on the disk
+      that it writes to, for so long.
     task: whom it strikes.
     at_secs: when, counted from the beginning.
     for_secs: for how long.
     other: from whom 'cut' cuts it off; by default from all others.
+    directory: whose disk 'fill' fills, such as a `small_disk`; see `full_disk`
+      for what it refuses.
   """
 
   kind: str
@@ -45,6 +52,7 @@ class Fault:
   at_secs: float
   for_secs: float
   other: cluster_lib.Task | None = None
+  directory: str | os.PathLike[str] | None = None
 
   def __post_init__(self) -> None:
     if self.kind not in KINDS:
@@ -54,6 +62,11 @@ class Fault:
     for name in ('at_secs', 'for_secs'):
       if not getattr(self, name) >= 0:
         raise ValueError(f'{self}: {name} must not be negative.')
+    if (self.kind == 'fill') != (self.directory is not None):
+      raise ValueError(
+        f"{self}: directory is {self.directory!r}. Give one to 'fill', and to "
+        'no other.'
+      )
 
   def __str__(self) -> str:
     return f'{self.kind} {self.task} at {self.at_secs:.1f} s'
@@ -137,6 +150,7 @@ def random_faults(
   kinds: Sequence[str] = ('kill', 'hang', 'freeze', 'slow'),
   jobs: Sequence[str] = ('ps', 'worker'),
   for_secs: tuple[float, float] = (0.1, 3.0),
+  directory: str | os.PathLike[str] | None = None,
 ) -> list[Fault]:
   """Faults at random times, the same ones for the same seed.
 
@@ -148,20 +162,27 @@ def random_faults(
     kinds: of faults.
     jobs: whose tasks are struck.
     for_secs: between which lengths, evenly.
+    directory: where cuts are kept, for 'fill', which strikes whom writes them.
   """
   choices = random.Random(seed)
   tasks = [task for job in jobs for task in cluster.cluster.tasks(job)]
   if not tasks:
     raise ValueError(f'random_faults: no task is of the jobs {jobs}.')
+  writer, *_ = [
+    t for j in ('chief', 'worker') for t in cluster.cluster.tasks(j)
+  ]
   faults = []
   at_secs = choices.expovariate(1 / every_secs)
   while at_secs < until_secs:
+    kind, task = choices.choice(kinds), choices.choice(tasks)
+    fills = kind == 'fill'
     faults.append(
       Fault(
-        choices.choice(kinds),
-        choices.choice(tasks),
+        kind,
+        writer if fills else task,
         at_secs,
         choices.uniform(*for_secs),
+        directory=directory if fills else None,
       )
     )
     at_secs += choices.expovariate(1 / every_secs)
@@ -201,10 +222,17 @@ def _cut(cluster: process_cluster.ProcessCluster, fault: Fault) -> None:
   cluster.mend(fault.task.job, fault.task.index, fault.other)
 
 
+def _fill(cluster: process_cluster.ProcessCluster, fault: Fault) -> None:
+  assert fault.directory is not None
+  with disks.full_disk(fault.directory):
+    time.sleep(fault.for_secs)
+
+
 KINDS: Mapping[str, Callable[[process_cluster.ProcessCluster, Fault], None]] = {
   'kill': _kill,
   'freeze': _freeze,
   'hang': _hang,
   'slow': _slow,
   'cut': _cut,
+  'fill': _fill,
 }

@@ -9,12 +9,14 @@ and how much memory the processes took in it: none should take more and more.
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import pathlib
 import sys
 import tempfile
 import time
 
 from tfps import errors
+from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
 from tfps.testing import progress
@@ -25,6 +27,7 @@ _POLL_SECS = 2.0
 _START_SECS = 120.0
 _LEAVE_SECS = 60.0
 _NO_END = 10**9  # steps
+_DISK_BYTES = 2**24
 _LEFT = 143  # the status on SIGTERM
 
 # Resident megabytes, by task, with the time of each.
@@ -35,7 +38,7 @@ def main(args: Sequence[str]) -> int:
   """The status: 0 if training went on to the end, and ended in order."""
   options = _parser().parse_args(args)
   secs = 60.0 * options.minutes
-  with tempfile.TemporaryDirectory(prefix='tfps-soak-') as folder:
+  with _folder(options.faults) as folder:
     command = (
       *(sys.executable, '-m', 'tfps.testing.campaign_task'),
       *(f'--mode={options.mode}', f'--steps={_NO_END}'),
@@ -55,6 +58,7 @@ def main(args: Sequence[str]) -> int:
         until_secs=secs,
         every_secs=options.every_secs,
         kinds=options.faults,
+        directory=folder,
       )
       with faults_lib.Faults(cluster, faults):
         memory = _watch(cluster, began + secs)
@@ -88,6 +92,15 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument('--replicas', type=int, default=0)
   return parser
+
+
+def _folder(
+  faults: Sequence[str],
+) -> contextlib.AbstractContextManager[str | pathlib.Path]:
+  """Where cuts are kept: on a disk of their own, if it is to be filled."""
+  if 'fill' in faults:
+    return disks.small_disk(_DISK_BYTES)
+  return tempfile.TemporaryDirectory(prefix='tfps-soak-')
 
 
 def report(

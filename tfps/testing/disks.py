@@ -1,0 +1,188 @@
+"""Disks of a given size, and disks that are full for a while.
+
+```
+with small_disk(num_bytes=2**24) as folder:
+  train(folder)
+  with full_disk(folder):
+    train(folder)
+```
+
+Nothing is feigned: a ballast takes what is free, so that whoever writes is told
+that no space is left. It has no name, and a small disk is held by a process
+that ends after this one, so that nothing stays behind, even if this process is
+killed.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import errno
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
+_COMMANDS = ('mount', 'umount', 'unshare')
+_SIZED = 'mount -t tmpfs -o "size=$1,mode=700" tfps "$2"'
+# It goes on once its input ends, be it that this process was killed.
+_HOLD = f'if {_SIZED}; then read -r line; umount --lazy "$2"; fi; rmdir "$2"'
+_MOST_FREE_BYTES = 2**30
+_CHUNK_BYTES = 2**20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_REFILL_SECS = 0.005
+_HOLD_SECS = 30.0
+_POLL_SECS = 0.005
+
+
+def problem() -> str:
+  """Why small disks cannot be made on this machine; empty if they can."""
+  if os.geteuid() != 0:
+    return 'Mounting a small disk takes root.'
+  missing = [command for command in _COMMANDS if not shutil.which(command)]
+  if missing:
+    return f'{", ".join(missing)} is missing. Install mount and util-linux.'
+  trial = subprocess.run(
+    ['unshare', '--mount', 'sh', '-c', _SIZED, 'sh', '65536', '/tmp'],
+    capture_output=True,
+    text=True,
+  )
+  if trial.returncode:
+    return f'This machine mounts no small disk: {trial.stderr.strip()}'
+  return ''
+
+
+@contextlib.contextmanager
+def small_disk(num_bytes: int) -> Iterator[pathlib.Path]:
+  """A folder on a filesystem of its own, which is gone afterwards.
+
+  Args:
+    num_bytes: its size; it takes as much of this machine's memory as is written
+      to it.
+
+  Raises:
+    RuntimeError: this machine cannot, see `problem`.
+    ValueError: num_bytes is not positive.
+  """
+  if not num_bytes > 0:
+    raise ValueError(f'small_disk: num_bytes is {num_bytes}. Give more than 0.')
+  if reason := problem():
+    raise RuntimeError(reason)
+  folder = pathlib.Path(tempfile.mkdtemp(prefix='tfps-disk-'))
+  holder = subprocess.Popen(
+    ['sh', '-c', _HOLD, 'sh', str(num_bytes), str(folder)],
+    stdin=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,  # out of the reach of a terminal's Ctrl-C
+  )
+  _wait_until_mounted(folder, holder)
+  try:
+    yield folder
+  finally:
+    _, said = holder.communicate(timeout=_HOLD_SECS)
+    if holder.returncode:
+      raise RuntimeError(f'{folder} could not be unmounted: {said.strip()}')
+
+
+@contextlib.contextmanager
+def full_disk(
+  directory: str | os.PathLike[str], *, max_free_bytes: int = _MOST_FREE_BYTES
+) -> Iterator[None]:
+  """In which nobody can write to the disk of a directory: it has no space.
+
+  What others delete meanwhile is taken, too.
+
+  Args:
+    directory: on the disk; it is there.
+    max_free_bytes: how much to take at most, so that nobody's own disk is
+      filled by mistake.
+
+  Raises:
+    RuntimeError: on leaving; meanwhile more than that has become free, and was
+      not taken.
+    ValueError: more than that is free; nothing was written.
+  """
+  status = os.statvfs(directory)
+  free_bytes = status.f_bfree * status.f_frsize  # root's reserve included
+  if free_bytes > max_free_bytes:
+    raise ValueError(
+      f'{os.fspath(directory)}: its disk has {free_bytes} bytes free, and at '
+      f'most {max_free_bytes} are to be taken. Fill a small disk instead, as '
+      'small_disk makes them.'
+    )
+  with tempfile.TemporaryFile(buffering=0, dir=directory) as file:
+    ballast = _Ballast(file.fileno(), max_free_bytes)
+    ballast.fill()
+    with ballast.refilled():
+      yield
+
+
+class _Ballast:
+  """A file that takes what is free.
+
+  Args:
+    file: its descriptor.
+    max_bytes: how large it may be.
+  """
+
+  def __init__(self, file: int, max_bytes: int) -> None:
+    self._file = file
+    self._max_bytes = max_bytes
+    self._num_bytes = 0
+    self._chunk = os.urandom(_CHUNK_BYTES)  # some filesystems compress
+    self._stopping = threading.Event()
+    self._error: Exception | None = None
+
+  def fill(self) -> None:
+    """Takes what is free, to the last byte.
+
+    Raises:
+      RuntimeError: it would be larger than it may be.
+    """
+    num_bytes = len(self._chunk)
+    while num_bytes:
+      num_bytes = min(num_bytes, self._max_bytes + 1 - self._num_bytes)
+      try:
+        self._num_bytes += os.write(self._file, self._chunk[:num_bytes])
+      except OSError as error:
+        if error.errno not in _NO_SPACE:
+          raise
+        num_bytes //= 2
+      if self._num_bytes > self._max_bytes:
+        raise RuntimeError(
+          f'More than {self._max_bytes} bytes have become free on the disk '
+          'that is to be full.'
+        )
+
+  @contextlib.contextmanager
+  def refilled(self) -> Iterator[None]:
+    """In which what becomes free is taken again and again."""
+    thread = threading.Thread(target=self._refill, name='tfps-full-disk')
+    thread.start()
+    try:
+      yield
+    finally:
+      self._stopping.set()
+      thread.join()
+    if self._error is not None:
+      raise self._error
+
+  def _refill(self) -> None:
+    try:
+      while not self._stopping.wait(_REFILL_SECS):
+        self.fill()
+    except Exception as error:
+      self._error = error
+
+
+def _wait_until_mounted(
+  folder: pathlib.Path, holder: subprocess.Popen[str]
+) -> None:
+  deadline = time.monotonic() + _HOLD_SECS
+  while not folder.is_mount():
+    if holder.poll() is not None or time.monotonic() > deadline:
+      _, said = holder.communicate(timeout=_HOLD_SECS)
+      raise RuntimeError(f'{folder} could not be mounted: {said.strip()}')
+    time.sleep(_POLL_SECS)
