@@ -34,12 +34,19 @@ class Entry:
 
 
 class Directory:
-  """The table, as this process reaches it."""
+  """The table, as this process reaches it.
 
-  def __init__(self) -> None:
+  Args:
+    container: that of the variables.
+  """
+
+  def __init__(self, container: str = '') -> None:
     with tf.device(_DEVICE):
       self._table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.string, shared_name=_NAME
+        key_dtype=tf.int64,
+        value_dtype=tf.string,
+        shared_name=_NAME,
+        container=container,
       )
 
   def find(self, name: str) -> Entry | None:

@@ -45,6 +45,18 @@ class Housing:
       if address != self._homes[task]
     }
 
+  def incarnations(self) -> dict[int, int | None]:
+    """By index, a number for each ps, which another start has not.
+
+    None where it does not answer.
+    """
+    return {
+      status.task.index: status.incarnation
+      if status.state is probe.State.ALIVE
+      else None
+      for status in probe.probe_all(self.addresses)
+    }
+
   def settle(
     self, timeout_secs: float, workers: Collection[cluster_lib.Task] = ()
   ) -> None:

@@ -5,6 +5,9 @@ has been started in its place. Each server knows, for each task, the number of
 the context that the task's process has there. Who comes closes the context of
 who was there before, whose operations there fail from then on. And who finds
 that it has lost a context looks who has come, before it opens another.
+
+A job may have memory under names on the servers, which outlives its processes
+and is there for the next. Once a process of another job is the task, it goes.
 """
 
 from collections.abc import Callable
@@ -30,17 +33,20 @@ class Lease:
   Args:
     task: of this process.
     servers: where it works, with their addresses of the moment.
+    job: the container of its named memory, if it has any of its own.
   """
 
   def __init__(
     self,
     task: cluster_lib.Task,
     servers: Callable[[], Mapping[cluster_lib.Task, str]],
+    job: str = '',
   ) -> None:
     self._task = task
     self._servers = servers
     self._board = _BOARD.format(task)
-    self._number: int | None = None
+    self._job = job
+    self._number = 0
 
   def take(self) -> None:
     """Has this process be the task, once it is connected to the servers.
@@ -51,14 +57,15 @@ class Lease:
     addresses = self._servers()
 
     def take_over(server: cluster_lib.Task) -> None:
-      with self._mailbox(server, addresses[server]) as mailbox:
+      address = addresses[server]
+      with self._mailbox(server, address) as mailbox:
         before = mailbox.read(self._board)
-        mailbox.post(str(self._number), self._board)
-      if before not in (None, str(self._number)):
-        assert before is not None
-        eager_contexts.close(
-          addresses[server], int(before), timeout_secs=_CALL_SECS
-        )
+        mailbox.post(f'{self._number} {self._job}', self._board)
+      number, job = _parse(before)
+      if number not in (None, self._number):
+        eager_contexts.close(address, number, timeout_secs=_CALL_SECS)
+      if job not in ('', self._job):
+        eager_contexts.empty(address, job, timeout_secs=_CALL_SECS)
 
     failures = _at_once.for_each(addresses, take_over, timeout_secs=_ALL_SECS)
     if failures:
@@ -82,7 +89,8 @@ class Lease:
     def look(server: cluster_lib.Task) -> None:
       if probe.is_alive(server, addresses[server]):
         with self._mailbox(server, addresses[server]) as mailbox:
-          if mailbox.read(self._board) not in (None, str(self._number)):
+          number, _ = _parse(mailbox.read(self._board))
+          if number not in (None, self._number):
             others.add(str(server))
 
     _at_once.for_each(addresses, look, timeout_secs=_CALL_SECS)
@@ -97,3 +105,9 @@ class Lease:
     self, server: cluster_lib.Task, address: str
   ) -> _mailbox.Mailbox:
     return _mailbox.Mailbox(server, address, timeout_secs=_CALL_SECS)
+
+
+def _parse(notice: str | None) -> tuple[int | None, str]:
+  """Whose context is there, and which job's memory."""
+  number, _, job = (notice or '').partition(' ')
+  return int(number) if number else None, job

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfps import _ledger
 from tfps import sharded
+from tfps import shared_variables
 from tfps import variable_types
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
@@ -25,10 +26,12 @@ class Extended(compat.Extended):
   Attributes:
     ledger: chooses the ps of each variable; to be set before the first.
     notice: gets each variable that has been made on the ps.
+    shared: makes variables whose memory has a name, if they are to.
   """
 
   ledger: _ledger.Ledger
   notice: Callable[[Any], object] = staticmethod(lambda variable: None)
+  shared: shared_variables.SharedVariables | None = None
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
     _take_part_in_keras()
@@ -51,6 +54,11 @@ class Extended(compat.Extended):
     if isinstance(owner, sharded.ShardedVariable):
       return self._create_beside_shards(next_creator, owner, **kwargs)
     return self._create_beside(next_creator, **kwargs)
+
+  def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
+    # TensorFlow's code has the result make each variable and each shard.
+    make = next_creator if self.shared is None else self.shared.make
+    return super()._create_var_creator(make, **kwargs)
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
     """Whether a variable stays in this process."""

@@ -40,10 +40,6 @@ class Extended(_placing.Extended):
     with compat.colocated(None), tf.device(None):
       return next_creator(**kwargs)
 
-  def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
-    # TensorFlow's code has the result make each variable and each shard.
-    return self.shared.make
-
   def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
     strategy = self._container_strategy()
     with (

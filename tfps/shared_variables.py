@@ -35,24 +35,38 @@ class SharedVariable(compat.NamedVariable):
 class SharedVariables:
   """Creates the variables of one program, or attaches to them.
 
-  A variable's name is that of its `tf.name_scope` and its own, with a number
-  where the program has used that before. Programs share what they give the same
-  name.
+  A variable's memory has the name of its `tf.name_scope` and its own, with a
+  number where the program has used that before. Programs share what they give
+  the same name.
 
   Args:
     is_chief: whether this process gives variables their values; others wait
       for it.
     timeout_secs: how long to wait for the chief.
     chief: who the chief is, for the errors.
+    container: of their memory. In one of their own, variables of one name and
+      of several types may follow each other, which else is an error, and their
+      own names have no numbers.
+
+  Attributes:
+    attaches: whether the chief attaches to what is there; otherwise it makes
+      all anew.
   """
 
   def __init__(
-    self, *, is_chief: bool, timeout_secs: float, chief: str
+    self,
+    *,
+    is_chief: bool,
+    timeout_secs: float,
+    chief: str,
+    container: str = '',
   ) -> None:
     self._is_chief = is_chief
     self._timeout_secs = timeout_secs
     self._chief = chief
-    self._directory = _directory.Directory()
+    self._container = container
+    self.attaches = True
+    self._directory = _directory.Directory(container)
     self._taken: collections.Counter[str] = collections.Counter()
 
   def make(self, **kwargs: Any) -> SharedVariable:
@@ -73,62 +87,79 @@ class SharedVariables:
       ValueError: its type cannot be told beforehand, or what has its name is
         of another type.
     """
-    name = self._name(kwargs.get('name') or 'Variable')
+    plain = _name(kwargs.get('name') or 'Variable')
+    name = self._numbered(plain)
     with tf.init_scope():
       kwargs = _with_type(name, kwargs)
+      memory = compat.Memory(name)
+      if self._container:
+        kind = f'{kwargs["dtype"].name}{kwargs["shape"]}'
+        memory = compat.Memory(f'{name} {kind}', self._container)
+      kwargs['name'] = plain if self._container else name
       if self._is_chief:
-        found = self._attach(name, kwargs)
-        return self._create(name, kwargs) if found is None else found
-      return self._wait_for(name, kwargs, timeout_secs)
+        found = self._attach(memory, kwargs) if self.attaches else None
+        return self._create(memory, kwargs) if found is None else found
+      return self._wait_for(memory, kwargs, timeout_secs)
 
   def rejoin(self) -> None:
     """To be called once a ps that was lost is back."""
-    self._directory = _directory.Directory()
+    self._directory = _directory.Directory(self._container)
 
   def announce(self, variables: Iterable[SharedVariable]) -> None:
     """Says where variables are, again."""
     for variable in variables:
-      self._directory.add(variable.shared_name, _entry(variable))
+      self._directory.add(variable.memory.name, _entry(variable))
 
-  def _name(self, name: str) -> str:
-    scope = tf.get_current_name_scope()
-    name = f'{scope}/{name}' if scope else name
+  def _numbered(self, name: str) -> str:
     self._taken[name] += 1
     count = self._taken[name]
     return name if count == 1 else f'{name}_{count - 1}'
 
-  def _create(self, name: str, kwargs: dict[str, Any]) -> SharedVariable:
-    variable = _variable(name, kwargs)
+  def _create(
+    self, memory: compat.Memory, kwargs: dict[str, Any]
+  ) -> SharedVariable:
+    variable = _variable(memory, kwargs)
     value = kwargs['initial_value']
     variable.assign(value() if callable(value) else value)
-    self._directory.add(name, _entry(variable))
+    self._directory.add(variable.memory.name, _entry(variable))
     return variable
 
-  def _attach(self, name: str, kwargs: dict[str, Any]) -> SharedVariable | None:
+  def _attach(
+    self, memory: compat.Memory, kwargs: dict[str, Any]
+  ) -> SharedVariable | None:
     """The variable that is there; None if it is not, or has lost its value."""
-    entry = self._directory.find(name)
+    entry = self._directory.find(memory.name)
     if entry is None:
       return None
     with tf.device(entry.device):
-      variable = _variable(name, kwargs)
+      variable = _variable(memory, kwargs)
     if not variable.is_initialized():  # its ps has restarted
       return None
-    _check(name, _entry(variable), entry)
+    _check(memory.name, _entry(variable), entry)
     variable.attached = True
     return variable
 
   def _wait_for(
-    self, name: str, kwargs: dict[str, Any], timeout_secs: float | None
+    self,
+    memory: compat.Memory,
+    kwargs: dict[str, Any],
+    timeout_secs: float | None,
   ) -> SharedVariable:
     deadline = _deadline.after(timeout_secs)
-    while (variable := self._attach(name, kwargs)) is None:
+    while (variable := self._attach(memory, kwargs)) is None:
       if _deadline.is_over(deadline):
         raise errors.DeadlineError(
           f'After {timeout_secs:g} seconds, {self._chief} has not created the '
-          f'variable {name!r}. Is it alive, and does it run the same program?'
+          f'variable {memory.name!r}. Is it alive, and does it run the same '
+          'program?'
         )
       time.sleep(_POLL_SECS)
     return variable
+
+
+def _name(name: str) -> str:
+  scope = tf.get_current_name_scope()
+  return f'{scope}/{name}' if scope else name
 
 
 def _with_type(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -138,17 +169,16 @@ def _with_type(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
       f'{name}: shape {kwargs.get("shape")} and dtype {kwargs.get("dtype")} '
       'must be known before a shared variable is made. Give both.'
     )
-  return kwargs
+  shape, dtype = tf.TensorShape(kwargs['shape']), tf.as_dtype(kwargs['dtype'])
+  return {**kwargs, 'shape': shape, 'dtype': dtype}
 
 
-def _variable(name: str, kwargs: dict[str, Any]) -> SharedVariable:
-  shape = tf.TensorShape(kwargs['shape'])
-  dtype = tf.as_dtype(kwargs['dtype'])
+def _variable(memory: compat.Memory, kwargs: dict[str, Any]) -> SharedVariable:
   return SharedVariable(
-    handle=compat.handle(name, shape=shape, dtype=dtype),
-    name=name,
-    shape=shape,
-    dtype=dtype,
+    memory=memory,
+    name=kwargs['name'],
+    shape=kwargs['shape'],
+    dtype=kwargs['dtype'],
     trainable=kwargs.get('trainable'),
     constraint=kwargs.get('constraint'),
     synchronization=kwargs.get('synchronization'),

@@ -32,11 +32,14 @@ from tfps import errors
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import server as server_lib
+from tfps import shared_variables
 from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps.recovery import config as recovery_config
 from tfps.recovery import guard as guard_lib
+from tfps.recovery import job
 from tfps.recovery import newcomers
+from tfps.recovery import notes
 from tfps.recovery import preemption
 from tfps.updates import policies
 from tfps.wire import accounts
@@ -100,6 +103,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   ) -> None:
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
+    self._job = job.name_of(recovery.directory) if recovery else ''
     self._local: _local_servers.LocalCluster | None = None
     self._presence: presence_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
@@ -111,8 +115,16 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     compat.replace_extended(self, extended)
     self.guard: guard_lib.Guard | None = None
     if recovery is not None:
+      extended.shared = shared_variables.SharedVariables(
+        is_chief=True,
+        timeout_secs=connect_timeout_secs,
+        chief=str(_CHIEF),
+        container=self._job,
+      )
       self.guard = guard_lib.Guard(
         recovery,
+        shared=extended.shared,
+        notes=notes.Notes(self._job),
         housing=self._housing,
         workers=self._workers(),
         device=_DEVICE,
@@ -212,7 +224,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     compat.let_threads_sleep()
     super()._connect_to_cluster(coordinator_name)
     members.forget_losses()
-    self._lease = _lease.Lease(_CHIEF, self._servers)
+    self._lease = _lease.Lease(_CHIEF, self._servers, self._job)
     self._lease.take()
 
   def _servers(self) -> dict[cluster_lib.Task, str]:

@@ -6,9 +6,8 @@ from tfps._compat import shared_variables as compat
 
 
 def _named(name: str) -> compat.NamedVariable:
-  handle = compat.handle(name, shape=[2], dtype=tf.float32)
   return compat.NamedVariable(
-    handle=handle, name=name, shape=[2], dtype=tf.float32
+    memory=compat.Memory(name), name=name, shape=[2], dtype=tf.float32
   )
 
 

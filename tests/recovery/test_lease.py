@@ -98,8 +98,15 @@ def test_a_worker_that_thaws_after_another_has_come(tmp_path):
     assert most <= step + _PER_EXECUTION
 
 
-def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next():
+@pytest.mark.parametrize('recovers', [False, True])
+def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next(
+  tmp_path, recovers
+):
+  folder = tmp_path / 'jobs'
+  folder.mkdir()
   command = sys.executable, str(_PROGRAMS / 'big_variable.py')
+  if recovers:
+    command += (str(folder),)
   with testing.ProcessCluster(
     1, 1, commands={'chief': command}, preload=['tensorflow', 'keras']
   ) as cluster:
@@ -110,6 +117,7 @@ def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next():
       lambda: cluster.log('chief', 0).count('made 0.0') == 2, timeout_secs=60
     )
     assert resident_megabytes(cluster.pid('ps', 0)) < before + 100
+  assert len(list(folder.iterdir())) == (2 if recovers else 0)
 
 
 def resident_megabytes(pid):

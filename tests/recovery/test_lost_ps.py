@@ -267,10 +267,11 @@ def test_one_worker_of_two_that_were_lost_is_enough(processes, make_strategy):
     assert coordinator.global_step.numpy() in (600, 601, 602)
 
 
-def test_a_new_chief_begins_with_the_last_cut(make_strategy):
-  first = make_strategy(every_secs=3600)
-  variables = losses.counters(first)
-  coordinator = tfps.Coordinator(first, timeout_secs=60)
+def leave_behind(make_strategy):
+  """Has variables that are 40 in the last cut and 50 on the ps."""
+  strategy = make_strategy(every_secs=3600)
+  variables = losses.counters(strategy)
+  coordinator = tfps.Coordinator(strategy, timeout_secs=60)
   losses.count_to(coordinator, variables, 40)
   fn = tf.function(lambda: losses.add_one(variables))
   for _ in range(10):
@@ -278,9 +279,36 @@ def test_a_new_chief_begins_with_the_last_cut(make_strategy):
   coordinator.join()
   assert losses.values(variables) == {50}
   coordinator._stop()  # as if it had died: nobody is told, no cut is made
-  second = make_strategy()
-  variables = losses.counters(second)
-  with tfps.Coordinator(second, timeout_secs=60) as coordinator:
+
+
+def test_a_new_chief_goes_on_with_what_is_on_the_ps(make_strategy):
+  leave_behind(make_strategy)
+  strategy = make_strategy()
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    assert losses.values(variables) == {50}
+    losses.count_to(coordinator, variables, 60)  # of which 40 were counted
+    assert losses.values(variables) == {70}
+
+
+def test_if_a_ps_is_lost_a_new_chief_begins_with_the_last_cut(
+  processes, make_strategy
+):
+  leave_behind(make_strategy)
+  processes.restart('ps', 1)
+  strategy = make_strategy()
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    assert losses.values(variables) == {40}
+    losses.count_to(coordinator, variables, 60)
+    assert losses.values(variables) == {60}
+
+
+def test_a_new_chief_may_cut_variables_up_otherwise(make_strategy):
+  leave_behind(make_strategy)
+  strategy = make_strategy(partitioner=partitioners.FixedShards(2))
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     assert losses.values(variables) == {40}
     losses.count_to(coordinator, variables, 60)
     assert losses.values(variables) == {60}

@@ -1,4 +1,4 @@
-"""What servers with several clients need of TensorFlow's eager service.
+"""What servers with several clients need of TensorFlow's services.
 
 Each client has a context on every server that it connects to. The server makes
 the manager of collectives anew for a context that finds no other there. Of two
@@ -9,8 +9,8 @@ context that is there from the beginning, and stays, prevents it.
 A context can be closed from elsewhere, too, by its number: a client that has
 been replaced then does no more harm.
 
-The requests have no classes in Python; the service and its fields are
-TensorFlow's `eager_service.proto`.
+The requests have no classes in Python; services and fields are those of
+TensorFlow's `eager_service.proto` and `worker.proto`.
 """
 
 import functools
@@ -24,7 +24,9 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
-_SERVICE = '/tensorflow.eager.EagerService'
+_CREATE = '/tensorflow.eager.EagerService/CreateContext'
+_CLOSE = '/tensorflow.eager.EagerService/CloseContext'
+_CLEAN_UP = '/tensorflow.WorkerService/CleanupAll'
 _FIRST_ID = 0x74667073  # clients draw 64 random bits
 _FOR_EVER = 0  # the seconds without use after which a context is dropped
 _ANY_VIEW = 2**62  # later than any
@@ -33,15 +35,16 @@ _CHANNEL_OPTIONS = (('grpc.enable_http_proxy', 0),)
 _KINDS = descriptor_pb2.FieldDescriptorProto
 # Of TensorFlow's requests, the fields that are used here.
 _FIELDS = {
-  'CreateContext': (
+  _CREATE: (
     ('server_def', 1, _KINDS.TYPE_BYTES),  # a message looks the same
     ('keep_alive_secs', 3, _KINDS.TYPE_INT64),
     ('context_id', 7, _KINDS.TYPE_FIXED64),
   ),
-  'CloseContext': (
+  _CLOSE: (
     ('context_id', 1, _KINDS.TYPE_FIXED64),
     ('context_view_id', 2, _KINDS.TYPE_FIXED64),
   ),
+  _CLEAN_UP: (('container', 1, _KINDS.TYPE_STRING),),  # the first of several
 }
 
 
@@ -72,7 +75,7 @@ def open_first(
   )
   _call(
     address,
-    'CreateContext',
+    _CREATE,
     timeout_secs,
     server_def=server_def.SerializeToString(),
     keep_alive_secs=_FOR_EVER,
@@ -96,11 +99,25 @@ def close(address: str, number: int, *, timeout_secs: float) -> None:
   """
   _call(
     address,
-    'CloseContext',
+    _CLOSE,
     timeout_secs,
     context_id=number,
     context_view_id=_ANY_VIEW,
   )
+
+
+def empty(address: str, container: str, *, timeout_secs: float) -> None:
+  """Has a server let go of what has a name in a container.
+
+  Args:
+    address: where the server listens, as 'host:port'.
+    container: its name.
+    timeout_secs: how long to wait for its answer.
+
+  Raises:
+    grpc.RpcError: the server did not do it.
+  """
+  _call(address, _CLEAN_UP, timeout_secs, container=container)
 
 
 def _call(
@@ -108,13 +125,13 @@ def _call(
 ) -> None:
   request = _request_class(method)(**fields)
   with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
-    call: Any = channel.unary_unary(f'{_SERVICE}/{method}')
+    call: Any = channel.unary_unary(method)
     call(request.SerializeToString(), timeout=timeout_secs)
 
 
 @functools.cache
 def _request_class(method: str) -> Any:
-  name = f'{method}Request'
+  name = f'{method.rpartition("/")[2]}Request'
   file = descriptor_pb2.FileDescriptorProto(
     name=f'tfps/{name}.proto', package='tfps', syntax='proto3'
   )

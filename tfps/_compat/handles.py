@@ -36,9 +36,7 @@ def renew(variables: Iterable[Any]) -> None:
 
 def _fresh(variable: Any) -> tf.Tensor:
   if isinstance(variable, shared_variables.NamedVariable):
-    return shared_variables.handle(
-      variable.shared_name, shape=variable.shape, dtype=variable.dtype
-    )
+    return variable.memory.handle(shape=variable.shape, dtype=variable.dtype)
   return resource_variable_ops.UninitializedVariable(
     shape=variable.shape, dtype=variable.dtype, name=variable._handle_name
   )._handle

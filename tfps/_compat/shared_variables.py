@@ -1,5 +1,6 @@
 """What `tfps.shared_variables` needs of TensorFlow's insides."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -14,28 +15,60 @@ class NamedVariable(resource_variable_ops.BaseResourceVariable):
   this process and goes with the object. Its base class takes any handle. (And
   its metaclass takes nothing but keyword arguments.)
 
+  Args:
+    memory: its name, and the container that it is in.
+    **kwargs: as TensorFlow's.
+
   Attributes:
-    shared_name: of the memory.
+    memory: the same.
   """
 
   def __init__(
-    self, *, handle: tf.Tensor, name: str, shape: Any, **kwargs: Any
+    self,
+    *,
+    memory: 'Memory',
+    name: str,
+    shape: Any,
+    dtype: tf.DType,
+    **kwargs: Any,
   ) -> None:
     super().__init__(
-      handle=handle,
+      handle=memory.handle(shape=shape, dtype=dtype),
       name=name,
       handle_name=name,
-      unique_id=name,
+      unique_id=memory.name,
       shape=shape,
+      dtype=dtype,
       in_graph_mode=False,
       **kwargs,
     )
-    self.shared_name = name
+    self.memory = memory
 
 
-def handle(name: str, *, shape: Any, dtype: tf.DType) -> tf.Tensor:
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Memory that a device keeps under a name.
+
+  Attributes:
+    name: unique in its container.
+    container: what a server can be told to empty; '' is its own.
+  """
+
+  name: str
+  container: str = ''
+
+  def handle(self, *, shape: Any, dtype: tf.DType) -> tf.Tensor:
+    """A handle of a variable that it holds, on the current device."""
+    return handle(self.name, shape=shape, dtype=dtype, container=self.container)
+
+
+def handle(
+  name: str, *, shape: Any, dtype: tf.DType, container: str = ''
+) -> tf.Tensor:
   """A handle of the variable of that name on the current device."""
-  made = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
+  made = tf.raw_ops.VarHandleOp(
+    dtype=dtype, shape=shape, shared_name=name, container=container
+  )
   # Within a function, reads take their shape and dtype from here.
   data = handle_data_util.create_handle_data(tf.TensorShape(shape), dtype)
   handle_data_util.set_handle_data(made, data)

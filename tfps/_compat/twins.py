@@ -9,6 +9,7 @@ functions, those are variables' methods and the restoring of checkpoints.
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import functools
 import re
 import threading
@@ -53,9 +54,9 @@ def make(variable: Any, device: str) -> Any:
   own = handles.inner(variable)
   with tf.init_scope(), tf.device(device):
     if isinstance(own, shared_variables.NamedVariable):
-      name = f'{own.shared_name}/twin'
+      name = f'{own.memory.name}/twin'
       return shared_variables.NamedVariable(
-        handle=shared_variables.handle(name, shape=own.shape, dtype=own.dtype),
+        memory=dataclasses.replace(own.memory, name=name),
         name=name,
         shape=own.shape,
         dtype=own.dtype,

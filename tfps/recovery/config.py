@@ -19,8 +19,8 @@ class Recovery:
   All variables on the ps are saved now and then, as they stand between two
   executions: a cut. When a ps is lost, training waits until it is restarted,
   all variables go back to the last cut, and what had been scheduled goes on.
-  When the chief is restarted, its variables begin with the values of the last
-  cut.
+  When the chief is restarted, it goes on with the variables on the ps; where a
+  ps was restarted, too, they begin with the values of the last cut.
 
   With a replica, each ps has, besides its own variables, those of the ps before
   it, and whatever is written to a variable is written to both. A ps that is

@@ -16,11 +16,13 @@ from tfps import _lease
 from tfps import _repairs
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps import shared_variables
 from tfps import watch as watch_lib
 from tfps._compat import failures
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import keeper as keeper_lib
+from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -36,6 +38,8 @@ class Guard(_repairs.Repairs):
 
   Args:
     recovery: how.
+    shared: makes them.
+    notes: of the job.
     housing: of the ps.
     workers: where they are.
     device: of this process.
@@ -55,6 +59,8 @@ class Guard(_repairs.Repairs):
     self,
     recovery: config.Recovery,
     *,
+    shared: shared_variables.SharedVariables,
+    notes: notes_lib.Notes,
     housing: _housing.Housing,
     workers: Mapping[cluster_lib.Task, str],
     device: str,
@@ -65,6 +71,13 @@ class Guard(_repairs.Repairs):
       recovery, device=device, confirm=lease.check
     )
     self._lease = lease
+    self._shared = shared
+    self._notes = notes
+    # Whether what is on the ps is not, or not all, of this very job.
+    self._begins_anew = not notes.are(housing.incarnations())
+    shared.attaches = not self._begins_anew
+    if shared.attaches:
+      logging.warning('The variables of this job are live, and are used.')
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
@@ -82,16 +95,27 @@ class Guard(_repairs.Repairs):
     self._stopping = threading.Event()
 
   def add(self, variable: Any) -> None:
-    """Takes note of a new variable, which gets its value of the last cut.
+    """Takes note of a new variable.
+
+    It gets its value of the last cut, unless all ps are those that the job has
+    trained on, and have the variables of the cut.
 
     Raises:
       errors.CheckpointError: the cut has another variable of that name.
       ValueError: it holds strings in shards.
     """
     entry = self.keeper.inventory.add(variable, self.surviving)
-    if entry is not None:
+    if entry is None:
+      return
+    is_attached = all(piece.variable.attached for piece in entry.pieces())
+    if self._begins_anew:
       self.keeper.begin(entry)
-      self._replicas.add(entry, is_new=True)
+    elif not is_attached and self.keeper.has_begun_with(entry):
+      logging.warning('%s is not live. All begins with the cut.', entry.key)
+      self._begins_anew, self._shared.attaches = True, False
+      for each in self.keeper.inventory.entries():
+        self.keeper.begin(each)
+    self._replicas.add(entry, is_new=not is_attached)
 
   def start(
     self,
@@ -185,6 +209,9 @@ class Guard(_repairs.Repairs):
 
   def prepare(self) -> None:
     self.keeper.cover()
+    if self._begins_anew:
+      self._notes.leave(self._housing.incarnations())
+      self._begins_anew = False
 
   def replace(self, ps: set[int], lost_secs: float) -> None:
     self._housing.replace(ps, lost_secs, self._take_over_secs)
@@ -213,8 +240,12 @@ class Guard(_repairs.Repairs):
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
     self._lease.take()
-    self._replicas.renew(self.keeper.inventory.on(ps), ps)
+    inventory = self.keeper.inventory
+    self._replicas.renew(inventory.on(ps), ps)
+    self._shared.rejoin()
     secs = self.keeper.put_back(ps, self._replicas)
+    self._shared.announce(inventory.on(set(self._housing.incarnations())))
+    self._notes.leave(self._housing.incarnations())
     self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _look_elsewhere(self) -> None:

@@ -148,6 +148,11 @@ class Keeper:
     if self._covered[0] != len(self.inventory):
       self.cut()
 
+  def has_begun_with(self, entry: inventory.Entry) -> bool:
+    """Whether a variable is in the cut that was there to begin with."""
+    cut = self.begun_with
+    return cut is not None and entry.key in cut.contents
+
   def begin(self, entry: inventory.Entry) -> None:
     """Gives a new variable its value in the cut that was there to begin with.
 

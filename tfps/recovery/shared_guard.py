@@ -21,14 +21,13 @@ from tfps import _housing
 from tfps import _lease
 from tfps import cluster as cluster_lib
 from tfps import errors
-from tfps import probe
 from tfps import shared_variables
 from tfps._compat import members
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import inventory
 from tfps.recovery import keeper as keeper_lib
-from tfps.recovery import notes
+from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -82,11 +81,12 @@ class SharedGuard:
     self._gate = _gate.Gate()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
-    self._known = self._incarnations()
+    self._notes = notes_lib.Notes()
+    self._known = self._housing.incarnations()
     self._keeper: keeper_lib.Keeper | None = None
     self._inventory = inventory.Inventory()
     # Whether what is on the ps is not, or not all, from this very job.
-    self._begins_anew = is_chief and not notes.are(self._known)
+    self._begins_anew = is_chief and not self._notes.are(self._known)
     if is_chief:
       self._keeper = keeper_lib.Keeper(
         recovery, device=device, confirm=lease.check
@@ -183,11 +183,11 @@ class SharedGuard:
     if self._keeper is not None:
       self._keeper.cover()
       if self._begins_anew:
-        notes.leave(self._known)
+        self._notes.leave(self._known)
         self._begins_anew = False
 
   def _is_about_ps(self, error: tf.errors.OpError) -> bool:
-    if self._incarnations() != self._known:
+    if self._housing.incarnations() != self._known:
       return True
     if isinstance(error, _OUT_OF_REACH):
       return '/job:ps' in str(error)
@@ -199,7 +199,7 @@ class SharedGuard:
     with self._gate.closed():
       self._lease.check()
       while True:
-        found = self._incarnations()
+        found = self._housing.incarnations()
         try:
           if None not in found.values() and self._has_mended(found):
             return
@@ -226,7 +226,7 @@ class SharedGuard:
         for task, address in self._housing.addresses.items()
       }
     )
-    if self._keeper is None and not notes.are(found):
+    if self._keeper is None and not self._notes.are(found):
       return False  # the chief is still at it
     self._replicas.renew(self._inventory.on(lost), lost)
     self._shared.rejoin()
@@ -234,7 +234,7 @@ class SharedGuard:
     if self._keeper is not None:
       secs = self._keeper.put_back(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
-      notes.leave(found)
+      self._notes.leave(found)
     self._known = found
     self._lease.take()
     for task in self._housing.forget_moves():
@@ -255,14 +255,6 @@ class SharedGuard:
         self._housing.reconsider()
     elif silent:
       self._housing.replace(silent, lost_secs, self._take_over_secs)
-
-  def _incarnations(self) -> dict[int, int | None]:
-    return {
-      status.task.index: status.incarnation
-      if status.state is probe.State.ALIVE
-      else None
-      for status in probe.probe_all(self._housing.addresses)
-    }
 
   def _give_up(self, found: dict[int, int | None]) -> errors.DeadlineError:
     missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
