@@ -1,12 +1,16 @@
 """Trouble with tasks that are alive: for how long, and of what kind."""
 
+from collections.abc import Collection
 import math
 import re
 import time
 
+from absl import logging
+
 _CALM_SECS = 60.0  # after which trouble is new trouble
+_STRANGE_SECS = 5.0  # how long a ps may be there and not know this process
 _IS_OF_STRANGERS = re.compile(r'find a context_id|different device incarnation')
-_PS = re.compile(r'/job:ps/replica:0/task:(\d+)')
+_TASK = re.compile(r'/job:(\w+)/replica:0/task:(\d+)')
 
 
 class Trouble:
@@ -23,9 +27,24 @@ class Trouble:
     self._last = now
     return now - self._first
 
+  def strangers(self, failure: Exception, ps: Collection[int]) -> set[int]:
+    """The ps that have to be connected to anew, according to a failure.
 
-def stranger(failure: Exception) -> int | None:
-  """The ps that, says a failure, is not the one that was expected there."""
-  text = str(failure)
-  found = _PS.search(text) if _IS_OF_STRANGERS.search(text) else None
-  return int(found[1]) if found else None
+    The runtime goes on with what was there before, and not by itself anew. A
+    ps that was just lost, or is at a repair, fails in the same way, so that
+    there has to be trouble for some seconds.
+
+    Args:
+      failure: of a call.
+      ps: all there are, of which any may be meant where none is named.
+    """
+    secs, text = self.note(), str(failure)
+    if not _IS_OF_STRANGERS.search(text) or secs < _STRANGE_SECS:
+      return set()
+    task = _TASK.search(text)
+    if task is not None and task[1] != 'ps':
+      return set()
+    self._first = self._last = -math.inf
+    found = set(ps) if task is None else {int(task[2])}
+    logging.warning('This process is unknown to the ps of %s.', sorted(found))
+    return found

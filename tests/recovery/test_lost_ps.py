@@ -13,6 +13,7 @@ import tfps
 from tfps import errors
 from tfps import partitioners
 from tfps import testing
+from tfps._compat import eager_contexts
 
 pytestmark = pytest.mark.slow
 
@@ -200,33 +201,24 @@ def test_a_frozen_ps_is_waited_for(processes, make_strategy):
     assert losses.values(variables) == {1_500}
 
 
-def test_a_ps_that_knows_this_process_no_more_is_taken_for_lost(
+def test_a_ps_that_knows_this_process_no_more_is_connected_to_anew(
   processes, make_strategy
 ):
-  """It is alive, and nobody would notice that it has to be connected anew."""
+  """It is alive and has all values; nobody but its own errors tells."""
   strategy = make_strategy(every_secs=3600)
   variables = losses.counters(strategy)
-  strange = tf.errors.AbortedError(
-    None,
-    None,
-    'Unable to find a context_id matching the specified one (1).\n'
-    'Additional GRPC error information from remote target '
-    '/job:ps/replica:0/task:1 while calling /tensorflow.eager.EagerService',
-  )
-  began = time.monotonic()
-
-  def read():
-    if time.monotonic() < began + 7:
-      raise strange
-    return losses.values(variables)
+  ps = processes.cluster.tasks('ps')[1]
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     losses.count_to(coordinator, variables, 50)
-    assert coordinator.surviving(read) == {50}
-    handler = coordinator._cluster.failure_handler
-    assert handler.num_repairs == 1
+    eager_contexts.close(
+      processes.cluster.address(ps), eager_contexts.own_id(), timeout_secs=5
+    )
     losses.count_to(coordinator, variables, 80)
-    assert losses.values(variables) == {80}
+    assert coordinator._cluster.failure_handler.num_repairs == 1
+    # Workers may have been at steps of which the other ps had its part.
+    assert int(coordinator.global_step) >= 80
+    assert min(losses.values(variables)) >= 80
 
 
 def test_a_ps_that_was_frozen_for_long_is_taken_up_again(

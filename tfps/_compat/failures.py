@@ -28,7 +28,6 @@ from tfps._compat import members
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
-_STRANGE_SECS = 5.0  # how long a ps may be there and not know this process
 
 Incarnations = Mapping[tuple[str, int], int | None]
 _Call = Callable[[], object]
@@ -254,16 +253,10 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""
-    secs = self._trouble.note()
-    if secs > self._timeout_secs:
+    if self._trouble.note() > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
-    stranger = _trouble.stranger(failure)
-    if stranger is not None and secs > _STRANGE_SECS:
-      # The runtime goes on with what was there before, and not by itself anew.
-      logging.warning('ps:%d is taken for lost.', stranger)
-      self._ps[stranger] = None
-      self._trouble = _trouble.Trouble()
+    self._ps.update(dict.fromkeys(self._trouble.strangers(failure, self._ps)))
     self._stopping.wait(_RETRY_SECS)
     return not self._stopping.is_set()
 

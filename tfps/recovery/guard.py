@@ -240,12 +240,18 @@ class Guard(_repairs.Repairs):
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
     self._lease.take()
-    inventory = self.keeper.inventory
+    inventory, incarnations = (
+      self.keeper.inventory,
+      self._housing.incarnations(),
+    )
     self._replicas.renew(inventory.on(ps), ps)
     self._shared.rejoin()
-    secs = self.keeper.put_back(ps, self._replicas)
-    self._shared.announce(inventory.on(set(self._housing.incarnations())))
-    self._notes.leave(self._housing.incarnations())
+    secs = None
+    # Otherwise a connection was lost, and no ps.
+    if inventory.emptied() or not self._notes.are(incarnations):
+      secs = self.keeper.put_back(ps, self._replicas)
+      self._shared.announce(inventory.on(set(incarnations)))
+      self._notes.leave(incarnations)
     self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _look_elsewhere(self) -> None:
