@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
     if options.mode.startswith('between'):
       jobs.append('worker')
     with process_cluster.ProcessCluster(
-      2, 2, commands=dict.fromkeys(jobs, command)
+      2, 2, commands=dict.fromkeys(jobs, command), log_dir=options.keep_logs
     ) as cluster:
       cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
       began = time.time()
@@ -60,7 +60,7 @@ def main(args: Sequence[str]) -> int:
         kinds=options.faults,
         directory=folder,
       )
-      with faults_lib.Faults(cluster, faults):
+      with faults_lib.Faults(cluster, faults) as struck:
         memory = _watch(cluster, began + secs)
       try:
         cluster.terminate('chief', 0)
@@ -69,6 +69,8 @@ def main(args: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         status = -1
       at = progress.numbers(cluster.log('chief', 0), 'at')
+  for event in struck.events:
+    print(f'{event.at - began:8.1f} s  {event.moment:<5}  {event.fault}')
   print(report(at, memory, began, secs))
   print(f'{len(faults)} faults; chief:0 has ended with status {status}.')
   has_gone_on = bool(at) and at[-1][1] > began + 0.9 * secs
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     '--faults', nargs='+', default=['kill', 'hang', 'freeze', 'slow']
   )
   parser.add_argument('--replicas', type=int, default=0)
+  parser.add_argument('--keep_logs', help="a folder for the tasks' output")
   return parser
 
 
