@@ -22,6 +22,7 @@ _ROWS = {
   'plain': _PLAIN,
   'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
   'replicas': 'replicas=1 besides',
+  'snapshots': f'... every {recovery_task.REPLICATE_EVERY_SECS:g} seconds',
 }
 
 Costs = dict[str, list[float]]

@@ -93,6 +93,7 @@ class Guard(_repairs.Repairs):
     handler.repair_with(self, timeout_secs=self._timeout_secs)
     self._handler = handler
     self.keeper.start(handler.gate)
+    self._replicas.start()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result; it is called again after the loss of a ps."""
@@ -121,6 +122,7 @@ class Guard(_repairs.Repairs):
       tf.errors.OpError: a ps is lost.
     """
     self.keeper.cut_if_possible()
+    self._replicas.refresh()
 
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
@@ -134,6 +136,7 @@ class Guard(_repairs.Repairs):
     self._handler = None
     self._stopping.set()
     self.keeper.stop()
+    self._replicas.stop()
 
   # What the coordinator's workers call.
 
@@ -145,6 +148,7 @@ class Guard(_repairs.Repairs):
 
   def prepare(self) -> None:
     self.keeper.cover()
+    self._replicas.cover()
 
   def replace(self, ps: set[int], lost_secs: float) -> None:
     self._housing.replace(ps, lost_secs, self._take_over_secs)
@@ -157,6 +161,7 @@ class Guard(_repairs.Repairs):
       return
     try:
       self.keeper.cut_alone()
+      self._replicas.refresh()
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('Nobody moves: %s', error)
       return

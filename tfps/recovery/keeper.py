@@ -13,10 +13,9 @@ from tfps import errors
 from tfps.recovery import config
 from tfps.recovery import cuts
 from tfps.recovery import inventory
+from tfps.recovery import periods
 from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
-
-_STOP_SECS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Keeper:
   """
 
   def __init__(self, recovery: config.Recovery, *, device: str) -> None:
-    self._every_secs = recovery.every_secs
     self._cuts = cuts.Cuts(
       recovery.directory, max_to_keep=recovery.max_to_keep, device=device
     )
@@ -67,8 +65,9 @@ class Keeper:
     # The variables and the gate's entries that the latest cut covers.
     self._covered = (0, 0)
     self._read_at = 0.0
-    self._stopping = threading.Event()
-    self._thread: threading.Thread | None = None
+    self._period = periods.Periodic(
+      'tfps-recovery', recovery.every_secs, self._cut_or_say
+    )
 
   @property
   def latest(self) -> cuts.Cut | None:
@@ -77,20 +76,12 @@ class Keeper:
 
   def start(self, gate: _gate.Gate) -> None:
     """Makes cuts from now on, while nobody is inside the gate."""
-    self.stop()
     self._gate = gate
-    self._stopping = threading.Event()
-    self._thread = threading.Thread(
-      target=self._run, name='tfps-recovery', daemon=True
-    )
-    self._thread.start()
+    self._period.start()
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
-    self._stopping.set()
-    if self._thread is not None:
-      self._thread.join(_STOP_SECS)
-      self._thread = None
+    self._period.stop()
 
   def cut(self) -> None:
     """Makes a cut now, unless nobody was inside the gate since the last.
@@ -137,7 +128,9 @@ class Keeper:
       with tf.init_scope():
         self._put_back(entry, cut)
 
-  def put_back(self, ps: set[int], replicas: replicas_lib.Replicas) -> float:
+  def put_back(
+    self, ps: set[int], replicas: replicas_lib.Replicas
+  ) -> float | None:
     """Has variables on ps that have restarted as they were; the gate is closed.
 
     If nobody has their values any more, all variables get those of the last
@@ -148,7 +141,8 @@ class Keeper:
       replicas: of the variables.
 
     Returns:
-      How long ago the variables had these values, in seconds.
+      How long ago the variables had these values, in seconds; None where that
+      is not known.
 
     Raises:
       errors.CheckpointError: there is no cut of all variables.
@@ -156,14 +150,16 @@ class Keeper:
     """
     lost = inventory.say(ps)
     if not replicas.have_all_of(ps):
-      secs = self._put_all_back(lost)
+      since_cut = self._put_all_back(lost)
       replicas.copy()
-      return secs
+      return since_cut
     with self._writing:
-      replicas.put_back(ps)
+      secs = replicas.put_back(ps)
       self._check_values()
-    logging.warning('%s was lost and is back, with all it had.', lost)
-    return 0.0
+    logging.warning(
+      '%s was lost and is back, with all it had%s.', lost, _ago(secs)
+    )
+    return secs
 
   def _put_all_back(self, lost: str) -> float:
     with self._writing:
@@ -214,9 +210,14 @@ class Keeper:
       self._covered = taken.covers
       self._read_at = taken.read_at
 
-  def _run(self) -> None:
-    while not self._stopping.wait(self._every_secs):
-      try:
-        self.cut()
-      except (tf.errors.OpError, errors.CheckpointError) as error:
-        logging.warning('The variables could not be saved: %s', error)
+  def _cut_or_say(self) -> None:
+    try:
+      self.cut()
+    except (tf.errors.OpError, errors.CheckpointError) as error:
+      logging.warning('The variables could not be saved: %s', error)
+
+
+def _ago(secs: float | None) -> str:
+  if secs is None:
+    return ' at the last copy'
+  return f' {secs:.1f} seconds ago' if secs else ''

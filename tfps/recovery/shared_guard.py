@@ -87,6 +87,7 @@ class SharedGuard:
       self._keeper = keeper_lib.Keeper(recovery, device=device)
       self._inventory = self._keeper.inventory
       self._keeper.start(self._gate)
+      self._replicas.start()
 
   def add(self, variable: Any) -> None:
     """Takes note of a variable on the ps.
@@ -126,6 +127,7 @@ class SharedGuard:
     if self._keeper is not None:
       try:
         self._keeper.cut()
+        self._replicas.refresh()
       except (tf.errors.OpError, errors.CheckpointError) as error:
         logging.warning('%s leaves, and no cut was made: %s', task, error)
 
@@ -137,6 +139,7 @@ class SharedGuard:
     """
     if self._keeper is not None:
       self._keeper.cut_if_possible()
+      self._replicas.refresh()
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
@@ -148,6 +151,7 @@ class SharedGuard:
     """Makes no more cuts; twice is harmless."""
     if self._keeper is not None:
       self._keeper.stop()
+      self._replicas.stop()
 
   def _surviving(
     self, function: Callable[[], _Result], prepare: Callable[[], None]
@@ -175,6 +179,7 @@ class SharedGuard:
   def _cover(self) -> None:
     if self._keeper is not None:
       self._keeper.cover()
+      self._replicas.cover()
       if self._begins_anew:
         notes.leave(self._known)
         self._begins_anew = False
