@@ -1,6 +1,6 @@
-"""Has a large variable copied to its replica again and again.
+"""Has a large variable kept safe again and again.
 
-Usage: keep.py STRATEGY NUM_FLOATS TIMES
+Usage: keep.py STRATEGY NUM_FLOATS TIMES (replicas | cuts)
 """
 
 import sys
@@ -9,11 +9,15 @@ import tensorflow as tf
 
 import tfps
 
+RECOVERIES = {
+  'replicas': tfps.Recovery('cuts', replicas=1, replicate_every_secs=3600),
+  'cuts': tfps.Recovery('cuts', every_secs=3600, written_by='ps'),
+}
 
-def main(name: str, num_floats: int, times: int) -> None:
+
+def main(name: str, num_floats: int, times: int, how: str) -> None:
   strategy = getattr(tfps, name)(
-    tfps.resolve_cluster(),
-    recovery=tfps.Recovery('cuts', replicas=1, replicate_every_secs=3600),
+    tfps.resolve_cluster(), recovery=RECOVERIES[how]
   )
   with strategy.scope():
     variable = tf.Variable(tf.zeros([num_floats]), name='large')
@@ -24,4 +28,4 @@ def main(name: str, num_floats: int, times: int) -> None:
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], *map(int, sys.argv[2:]))
+  main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

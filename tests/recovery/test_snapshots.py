@@ -1,7 +1,5 @@
 """What a lost ps had has been copied to another one."""
 
-import pathlib
-import sys
 import threading
 import time
 
@@ -12,11 +10,10 @@ import tensorflow as tf
 
 from tests import waiting
 from tests.recovery import losses
+from tests.recovery import on_hosts
 import tfps
 from tfps import partitioners
-from tfps import testing
 from tfps._compat import handles
-from tfps.testing import network
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
 PROCESSES = pytest.mark.tfps_cluster(workers=2, ps=3, processes=True)
@@ -269,26 +266,14 @@ def test_fit_goes_on(tfps_cluster, tmp_path):
   strategy.close()
 
 
-@pytest.mark.skipif(bool(network.problem()), reason=network.problem())
+@on_hosts.needs_network
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', ['ParameterServerStrategy', 'BetweenGraphStrategy']
-)
-def test_values_go_from_ps_to_ps(name, tmp_path):
-  size, times = 1_000_000, 20
-  program = pathlib.Path(__file__).parents[1] / 'programs' / 'keep.py'
-  command = [sys.executable, str(program), name, str(size), str(times)]
-  with testing.ProcessCluster(
-    1,
-    2,
-    on_hosts=True,
-    commands={'chief': ['env', '-C', str(tmp_path), *command]},
-  ) as cluster:
-    status = cluster.wait('chief', 0, timeout_secs=120)
-    assert status == 0, cluster.log('chief', 0)
-    chief = cluster.traffic('chief', 0)
-    ps = [cluster.traffic('ps', i) for i in range(2)]
-  assert max(p.sent for p in ps) > times * 4 * size
-  assert max(p.received for p in ps) > times * 4 * size
-  # Values at first, which it makes, copies and saves.
-  assert chief.sent + chief.received < times * 4 * size / 2
+@on_hosts.strategies
+def test_values_go_from_ps_to_ps(strategy, tmp_path):
+  times = 20
+  chief, ps = on_hosts.keep(strategy, tmp_path, times, 'replicas')
+  num_bytes = times * on_hosts.NUM_BYTES
+  assert max(each.sent for each in ps) > num_bytes
+  assert max(each.received for each in ps) > num_bytes
+  # Of the value that it makes, copies and saves once.
+  assert chief.sent + chief.received < num_bytes / 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Literal
 
 from tfps.recovery import events
 
@@ -45,6 +46,11 @@ class Recovery:
     replicate_every_secs: how often to copy variables to their replicas: what of
       the updates on a lost ps is lost, at most, besides what a copy takes.
       None: what is written to a variable is at once written to its replica.
+    written_by: who writes cuts. 'chief': it gathers the values, of one ps after
+      the other, so that its own disk will do. 'ps': each writes what it has,
+      and reads that again, which takes neither the chief's memory nor its link;
+      the directory must then be on a disk that the chief and all ps reach by
+      the same name.
     max_to_keep: how many cuts to keep. One is deleted once a later one has
       been read back.
     on_event: called with a `RecoveryEvent` when a task is lost, or is back, in
@@ -58,6 +64,7 @@ class Recovery:
   take_over_secs: float | None = 60.0
   replicas: int = 0
   replicate_every_secs: float | None = None
+  written_by: Literal['chief', 'ps'] = 'chief'
   max_to_keep: int = 2
   on_event: events.Listener | None = None
 
@@ -78,6 +85,11 @@ class Recovery:
       raise ValueError(
         f'Recovery: replicas={self.replicas!r}. A variable may be on no other '
         'ps, 0, or on one, 1.'
+      )
+    if self.written_by not in ('chief', 'ps'):
+      raise ValueError(
+        f'Recovery: written_by={self.written_by!r}. Cuts are written by the '
+        "'chief' or by each 'ps'."
       )
     if self.replicate_every_secs is not None and not self.replicas:
       raise ValueError(

@@ -20,25 +20,14 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps.recovery import disks
 from tfps.recovery import inventory
 
 _NAME = re.compile(r'cut-(\d+)')
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
+_OF_DISKS = (disks.DiskError, OSError)
 _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Values:
-  """The values of some pieces, which lie together on a device.
-
-  Attributes:
-    pieces: whose.
-    tensors: one for each.
-  """
-
-  pieces: Sequence[inventory.Piece]
-  tensors: Sequence[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +84,8 @@ class Cuts:
   Args:
     directory: made if it is not there.
     max_to_keep: how many to leave there.
-    device: of the process whose disk it is on.
+    device: of this process, which has them read back.
+    disk: whose it is.
 
   Raises:
     errors.CheckpointError: the directory cannot be written, or has cuts of
@@ -103,16 +93,25 @@ class Cuts:
   """
 
   def __init__(
-    self, directory: str | os.PathLike[str], *, max_to_keep: int, device: str
+    self,
+    directory: str | os.PathLike[str],
+    *,
+    max_to_keep: int,
+    device: str,
+    disk: disks.Disk,
   ) -> None:
-    self._directory = pathlib.Path(directory)
+    self._directory = pathlib.Path(directory).absolute()
     self._max_to_keep = max_to_keep
     self._device = device
+    self._disk = disk
+    self._num_drafts = 0
     _check_writable(self._directory)
+    with _complaining():
+      disk.check(self._directory)
     self.latest = self._find()
 
   def write(
-    self, entries: Iterable[inventory.Entry], groups: Sequence[Values]
+    self, entries: Iterable[inventory.Entry], groups: Sequence[disks.Values]
   ) -> None:
     """Writes a cut, reads it back, and deletes those that are too many.
 
@@ -125,25 +124,32 @@ class Cuts:
       tf.errors.OpError: a device is lost.
     """
     contents = {e.key: (e.shape, e.dtype.name) for e in entries}
-    draft = self._directory / f'draft-{os.getpid()}'
-    with self._making(draft), tf.device(self._device):
-      prefixes = []
-      for i, group in enumerate(groups):
-        # One after another, so that this process holds no more than one.
-        here = [tf.identity(tensor) for tensor in group.tensors]
-        prefix = os.fspath(draft / f'part-{i}' / _VALUES)
-        with self._explaining(draft):
-          _save(prefix, group.pieces, here)
-        prefixes.append(prefix)
+    # Never again of the same name: who was frozen may go on to write there.
+    self._num_drafts += 1
+    draft = self._directory / f'draft-{os.getpid()}-{self._num_drafts}'
+    with self._making(draft):
       with self._explaining(draft):
+        prefixes = self._disk.write(draft, groups)
+      with (
+        self._explaining(draft, (*_OF_DISKS, tf.errors.OpError)),
+        tf.device(self._device),
+      ):
         path = self._complete(draft, prefixes, contents)
     self.latest = Cut(path, contents)
     for old in self._paths()[: -self._max_to_keep]:
       shutil.rmtree(old, ignore_errors=True)
 
-  def reading(self) -> contextlib.AbstractContextManager[object]:
-    """In which values of a cut are read, by the process that has the disk."""
-    return tf.device(self._device)
+  def read(self, cut: Cut, piece: inventory.Piece) -> tf.Tensor:
+    """What a cut has of a piece, where that is to be read.
+
+    Raises:
+      errors.CheckpointError: it cannot be read.
+      tf.errors.OpError: a device is lost.
+    """
+    with _complaining():
+      return self._disk.read(
+        piece, lambda: cut.read(piece.key, piece.slice_spec)
+      )
 
   def _complete(
     self,
@@ -173,10 +179,12 @@ class Cuts:
       raise
 
   @contextlib.contextmanager
-  def _explaining(self, folder: pathlib.Path) -> Iterator[None]:
+  def _explaining(
+    self, folder: pathlib.Path, kinds: tuple[type[Exception], ...] = _OF_DISKS
+  ) -> Iterator[None]:
     try:
       yield
-    except (tf.errors.OpError, OSError) as error:
+    except kinds as error:
       raise errors.CheckpointError(
         f'{folder} could not be written: {errors.first_line(error)} '
         f'{self._say_latest()}'
@@ -214,17 +222,12 @@ class Cuts:
     return f'The latest is {self.latest.path}.'
 
 
-def _save(
-  prefix: str,
-  pieces: Sequence[inventory.Piece],
-  tensors: Sequence[tf.Tensor],
-) -> None:
-  tf.raw_ops.SaveV2(
-    prefix=prefix,
-    tensor_names=[piece.key for piece in pieces],
-    shape_and_slices=[piece.slice_spec for piece in pieces],
-    tensors=tensors,
-  )
+@contextlib.contextmanager
+def _complaining() -> Iterator[None]:
+  try:
+    yield
+  except _OF_DISKS as error:
+    raise errors.CheckpointError(str(error)) from error
 
 
 def _check_writable(directory: pathlib.Path) -> None:

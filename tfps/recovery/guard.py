@@ -52,8 +52,9 @@ class Guard(_repairs.Repairs):
     device: str,
     greet: Callable[[Collection[cluster_lib.Task]], object],
   ) -> None:
-    self.keeper = keeper_lib.Keeper(recovery, device=device)
-    self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
+    num_ps = len(housing.addresses)
+    self.keeper = keeper_lib.Keeper(recovery, device=device, num_ps=num_ps)
+    self._replicas = replicas_lib.Replicas(recovery, num_ps)
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
     self._housing = housing

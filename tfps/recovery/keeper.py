@@ -12,6 +12,7 @@ from tfps import _gate
 from tfps import errors
 from tfps.recovery import config
 from tfps.recovery import cuts
+from tfps.recovery import disks
 from tfps.recovery import inventory
 from tfps.recovery import periods
 from tfps.recovery import reading
@@ -31,7 +32,7 @@ class _Taken:
 
   covers: tuple[int, int]
   entries: list[inventory.Entry]
-  values: list[cuts.Values]
+  values: list[disks.Values]
   read_at: float
 
 
@@ -40,7 +41,8 @@ class Keeper:
 
   Args:
     recovery: how often, and where to.
-    device: of this process, which writes.
+    device: of this process.
+    num_ps: how many ps there are.
 
   Attributes:
     inventory: the variables.
@@ -50,9 +52,15 @@ class Keeper:
     errors.CheckpointError: the directory cannot be used.
   """
 
-  def __init__(self, recovery: config.Recovery, *, device: str) -> None:
+  def __init__(
+    self, recovery: config.Recovery, *, device: str, num_ps: int
+  ) -> None:
+    by_ps = recovery.written_by == 'ps'
     self._cuts = cuts.Cuts(
-      recovery.directory, max_to_keep=recovery.max_to_keep, device=device
+      recovery.directory,
+      max_to_keep=recovery.max_to_keep,
+      device=device,
+      disk=disks.OfAll(num_ps) if by_ps else disks.OfChief(device),
     )
     self.begun_with = self._cuts.latest
     if self.begun_with is not None:
@@ -191,9 +199,7 @@ class Keeper:
   def _put_back(self, entry: inventory.Entry, cut: cuts.Cut) -> None:
     cut.check(entry)
     for piece in entry.pieces():
-      with self._cuts.reading():
-        value = cut.read(piece.key, piece.slice_spec)
-      piece.variable.assign(value)
+      piece.variable.assign(self._cuts.read(cut, piece))
 
   def _take(self) -> '_Taken | None':
     """What there is to write; None if the last cut has it all."""

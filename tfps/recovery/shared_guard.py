@@ -84,7 +84,9 @@ class SharedGuard:
     # Whether what is on the ps is not, or not all, from this very job.
     self._begins_anew = is_chief and not notes.are(self._known)
     if is_chief:
-      self._keeper = keeper_lib.Keeper(recovery, device=device)
+      self._keeper = keeper_lib.Keeper(
+        recovery, device=device, num_ps=len(housing.addresses)
+      )
       self._inventory = self._keeper.inventory
       self._keeper.start(self._gate)
       self._replicas.start()
