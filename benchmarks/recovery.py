@@ -22,7 +22,9 @@ _ROWS = {
   'plain': _PLAIN,
   'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
   'replicas': 'replicas=1 besides',
-  'snapshots': f'... every {recovery_task.REPLICATE_EVERY_SECS:g} seconds',
+  'snapshots': (
+    f'replicas=1 every {recovery_task.REPLICATE_EVERY_SECS:g} second besides'
+  ),
 }
 
 Costs = dict[str, list[float]]

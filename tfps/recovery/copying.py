@@ -8,6 +8,9 @@ import tensorflow as tf
 
 from tfps._compat import cancellation
 
+# By which a coordinator tells that it is about a ps.
+_FROM_PS = 'GRPC error information from remote target /job:ps'
+
 Pair = tuple[Any, Any]
 
 
@@ -38,8 +41,14 @@ class Copier:
       self._function = _function(pairs)
       self._num_pairs = len(pairs)
     if pairs:
-      # What it returns tells, as nothing else would, that all is done.
-      tf.stack(self._function()).numpy()
+      try:
+        # What it returns tells, as nothing else would, that all is done.
+        tf.stack(self._function()).numpy()
+      except tf.errors.CancelledError as error:
+        # By nobody but the runtime, which may then not say what was lost.
+        raise tf.errors.UnavailableError(
+          None, None, f'{_FROM_PS}: {error.message}'
+        ) from error
 
 
 def _function(pairs: Sequence[Pair]) -> Any:
