@@ -22,6 +22,9 @@ _ROWS = {
   'plain': _PLAIN,
   'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
   'replicas': 'replicas=1 besides',
+  'snapshots': (
+    f'replicas=1 every {recovery_task.REPLICATE_EVERY_SECS:g} second besides'
+  ),
 }
 
 Costs = dict[str, list[float]]

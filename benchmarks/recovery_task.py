@@ -1,6 +1,6 @@
 """The chief of the benchmark of recovery: trains when it is told to.
 
-Usage: recovery_task.py MODEL (plain | cuts | replicas) FOLDER
+Usage: recovery_task.py MODEL (plain | cuts | replicas | snapshots) FOLDER
 """
 
 import pathlib
@@ -12,6 +12,7 @@ from benchmarks import trainers
 import tfps
 
 EVERY_SECS = 5.0
+REPLICATE_EVERY_SECS = 1.0
 
 
 def main(model: str, how: str, folder: str) -> None:
@@ -21,7 +22,8 @@ def main(model: str, how: str, folder: str) -> None:
     recovery = tfps.Recovery(
       pathlib.Path(folder) / 'cuts',
       every_secs=EVERY_SECS,
-      replicas=1 if how == 'replicas' else 0,
+      replicas=0 if how == 'cuts' else 1,
+      replicate_every_secs=REPLICATE_EVERY_SECS if how == 'snapshots' else None,
     )
   run = trainers.Ours(
     cluster, overhead_task.MODELS[model], recovery=recovery

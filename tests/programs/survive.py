@@ -1,11 +1,15 @@
 """Trains between graphs although tasks are killed, and says how it gets on.
 
 Usage: survive.py (train | fit) STEPS DIRECTORY TAKE_OVER_SECS REPLICAS
+  REPLICATE_EVERY_SECS
+
+The last is 0 for replicas that get each update.
 """
 
 from collections.abc import Iterator
 import os
 import sys
+import threading
 import time
 
 import keras
@@ -18,7 +22,12 @@ from tfps.keras import StopAtStep
 
 
 def main(
-  how: str, steps: int, directory: str, take_over_secs: float, replicas: int
+  how: str,
+  steps: int,
+  directory: str,
+  take_over_secs: float,
+  replicas: int,
+  replicate_every_secs: float,
 ) -> None:
   strategy = tfps.BetweenGraphStrategy(
     tfps.resolve_cluster(),
@@ -28,10 +37,13 @@ def main(
       every_secs=0.5,
       take_over_secs=take_over_secs,
       replicas=replicas,
+      replicate_every_secs=replicate_every_secs or None,
     ),
   )
   print('pid', os.getpid(), flush=True)
   {'train': train, 'fit': fit}[how](strategy, steps)
+  threads = [thread.name for thread in threading.enumerate()]
+  print('threads', threads.count('tfps-snapshots'), flush=True)
   print('done', flush=True)
 
 
@@ -98,5 +110,12 @@ class _Say(StopAtStep):
     super().on_train_batch_end(batch, logs)
 
 
-_how, _steps, _directory, _take_over_secs, _replicas = sys.argv[1:]
-main(_how, int(_steps), _directory, float(_take_over_secs), int(_replicas))
+_how, _steps, _directory, _take_over_secs, _replicas, _every_secs = sys.argv[1:]
+main(
+  _how,
+  int(_steps),
+  _directory,
+  float(_take_over_secs),
+  int(_replicas),
+  float(_every_secs),
+)

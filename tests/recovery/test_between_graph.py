@@ -21,7 +21,7 @@ _STEPS = 1_200
 def start(tmp_path):
   clusters = []
 
-  def start(how, steps, take_over_secs=60, replicas=0):
+  def start(how, steps, take_over_secs=60, replicas=0, replicate_every_secs=0):
     command = [
       sys.executable,
       _PROGRAM,
@@ -30,6 +30,7 @@ def start(tmp_path):
       str(tmp_path / 'cuts'),
       str(take_over_secs),
       str(replicas),
+      str(replicate_every_secs),
     ]
     cluster = testing.ProcessCluster(
       2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
@@ -103,6 +104,29 @@ def test_with_replicas_nothing_is_set_back(start, ps):
     for least, most in numbers(cluster, index, 'values'):
       assert _STEPS <= least <= most <= _STEPS + 20
   assert 'is back, with all it had' in cluster.log('worker', 0)
+
+
+def test_with_snapshots_only_what_a_lost_ps_had_is_set_back(start):
+  """By a chief that was started again, too, and by nobody else."""
+  cluster = start('train', 2 * _STEPS, replicas=1, replicate_every_secs=0.2)
+  wait_for_steps(cluster, 30, index=0)
+  wait_for_steps(cluster, 10, index=1)
+  lose(cluster, ('worker', 0))
+  so_far = len(numbers(cluster, 0, 'at'))
+  wait_for_steps(cluster, so_far + 60, index=0)
+  lose(cluster, ('ps', 1))
+  finish(cluster)
+  assert numbers(cluster, 0, 'threads') == [[1]]
+  assert numbers(cluster, 1, 'threads') == [[0]]
+  (ago,) = re.findall(
+    r'is back, with all it had (\S+) seconds ago', cluster.log('worker', 0)
+  )
+  assert 0.2 < float(ago) < 20
+  for index in range(2):
+    for least, most in numbers(cluster, index, 'values'):
+      # What was lost with the global step is what the others have more.
+      assert least >= 2 * _STEPS - 300
+      assert most <= 2 * _STEPS + 300
 
 
 def test_fit_goes_on(start):

@@ -1,5 +1,7 @@
 """What `tfps.strategy` needs of TensorFlow's insides."""
 
+from collections.abc import Iterator
+import contextlib
 import os
 from typing import Any
 from typing import TypeAlias
@@ -9,6 +11,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.training import server_lib
 
 from tfps import _server_threads
 
@@ -66,6 +69,26 @@ def num_server_threads() -> int | None:
     or int(os.environ.get(_server_threads.VARIABLE, 0))
     or os.cpu_count()
   )
+
+
+@contextlib.contextmanager
+def letting_ps_see_each_other() -> Iterator[None]:
+  """Has a strategy that connects meanwhile not hide ps from each other.
+
+  One that sends to a hidden one is not told when that has moved.
+  """
+  filters = server_lib.ClusterDeviceFilters
+  set_filters = filters.set_device_filters
+
+  def set_more(self: Any, job: str, index: int, visible: list[str]) -> None:
+    also = ['/job:ps'] if job == 'ps' else []
+    set_filters(self, job, index, [*visible, *also])
+
+  filters.set_device_filters = set_more
+  try:
+    yield
+  finally:
+    filters.set_device_filters = set_filters
 
 
 def let_threads_sleep() -> None:

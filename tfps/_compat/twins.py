@@ -87,10 +87,6 @@ class Twins:
     self._pairs.append((variable, twin))
     self._enter(variable, twin)
 
-  def pairs(self) -> list[tuple[Any, Any]]:
-    """Each variable with its twin."""
-    return list(self._pairs)
-
   def note_handles(self) -> None:
     """To be called once some of them have new handles."""
     _forget(self._handles)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Literal
 
 from tfps.recovery import events
 
@@ -28,6 +29,11 @@ class Recovery:
   takes twice the memory, and twice the bytes that are pushed. Where two ps are
   lost that follow each other, the first one with the last, it is as without.
 
+  With `replicate_every_secs`, replicas are not written to with each update, but
+  copied from ps to ps now and then, which costs less. A ps that is lost then
+  gets its variables as they were at the last copy; what is on the others stays
+  as it is.
+
   Attributes:
     directory: where cuts are kept, on the chief's own disk or elsewhere; for
       the chief to be restarted on another host, both must reach it.
@@ -37,6 +43,14 @@ class Recovery:
     take_over_secs: after how long the ps that are left serve a lost one, too.
       It goes home once it is started again. None: never.
     replicas: on how many other ps each variable is as well: 0 or 1.
+    replicate_every_secs: how often to copy variables to their replicas: what of
+      the updates on a lost ps is lost, at most, besides what a copy takes.
+      None: what is written to a variable is at once written to its replica.
+    written_by: who writes cuts. 'chief': it gathers the values, of one ps after
+      the other, so that its own disk will do. 'ps': each writes what it has,
+      and reads that again, which takes neither the chief's memory nor its link;
+      the directory must then be on a disk that the chief and all ps reach by
+      the same name.
     max_to_keep: how many cuts to keep. One is deleted once a later one has
       been read back.
     on_event: called with a `RecoveryEvent` when a task is lost, or is back, in
@@ -49,6 +63,8 @@ class Recovery:
   timeout_secs: float = 600.0
   take_over_secs: float | None = 60.0
   replicas: int = 0
+  replicate_every_secs: float | None = None
+  written_by: Literal['chief', 'ps'] = 'chief'
   max_to_keep: int = 2
   on_event: events.Listener | None = None
 
@@ -59,6 +75,7 @@ class Recovery:
       'every_secs',
       'timeout_secs',
       'take_over_secs',
+      'replicate_every_secs',
       'max_to_keep',
     ):
       value = getattr(self, name)
@@ -68,4 +85,14 @@ class Recovery:
       raise ValueError(
         f'Recovery: replicas={self.replicas!r}. A variable may be on no other '
         'ps, 0, or on one, 1.'
+      )
+    if self.written_by not in ('chief', 'ps'):
+      raise ValueError(
+        f'Recovery: written_by={self.written_by!r}. Cuts are written by the '
+        "'chief' or by each 'ps'."
+      )
+    if self.replicate_every_secs is not None and not self.replicas:
+      raise ValueError(
+        f'Recovery: replicate_every_secs={self.replicate_every_secs!r} and no '
+        'replicas. Set replicas=1, too.'
       )

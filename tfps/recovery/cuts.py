@@ -22,26 +22,16 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps.recovery import disks
 from tfps.recovery import inventory
 
 _NAME = re.compile(r'cut-(\d+)')
 _DRAFT = 'draft-'
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
+_OF_DISKS = (disks.DiskError, OSError)
+_OF_DRAFTS = (*_OF_DISKS, tf.errors.OpError, errors.CheckpointError)
 _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Values:
-  """The values of some pieces, which lie together on a device.
-
-  Attributes:
-    pieces: whose.
-    tensors: one for each.
-  """
-
-  pieces: Sequence[inventory.Piece]
-  tensors: Sequence[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +59,9 @@ class Cut:
         key: (list(shape), str(dtype))
         for key, (shape, dtype) in json.loads(text).items()
       }
-    cut = cls(path, contents)
-    for key in contents:  # which compares checksums
-      cut.read(key, '')
+      cut = cls(path, contents)
+      for key in contents:  # which compares checksums
+        cut.read(key, '')
     return cut
 
   @property
@@ -91,18 +81,17 @@ class Cut:
       )
 
   def read(self, key: str, slice_spec: str) -> tf.Tensor:
-    """The value of a variable, or of a part of it.
+    """The value of a variable, or of a part of it, where this is called.
 
     Raises:
-      errors.CheckpointError: the cut is damaged, or gone.
+      tf.errors.OpError: it cannot be read.
     """
-    with _finding_damage(self.path):
-      (value,) = tf.raw_ops.RestoreV2(
-        prefix=os.fspath(self.path / _VALUES),
-        tensor_names=[key],
-        shape_and_slices=[slice_spec],
-        dtypes=[tf.as_dtype(self.contents[key][1])],
-      )
+    (value,) = tf.raw_ops.RestoreV2(
+      prefix=os.fspath(self.path / _VALUES),
+      tensor_names=[key],
+      shape_and_slices=[slice_spec],
+      dtypes=[tf.as_dtype(self.contents[key][1])],
+    )
     return value
 
 
@@ -112,7 +101,8 @@ class Cuts:
   Args:
     directory: made if it is not there.
     max_to_keep: how many to leave there.
-    device: of the process whose disk it is on.
+    device: of this process, which has them read back.
+    disk: whose it is.
     confirm: called before a cut gets its name; raises an error if it must not.
 
   Raises:
@@ -126,20 +116,27 @@ class Cuts:
     *,
     max_to_keep: int,
     device: str,
-    confirm: Callable[[], object] = lambda: None,
+    disk: disks.Disk,
+    confirm: Callable[[], object],
   ) -> None:
-    self._directory = pathlib.Path(directory)
+    self._directory = pathlib.Path(directory).absolute()
     self._max_to_keep = max_to_keep
     self._device = device
+    self._disk = disk
     self._confirm = confirm
+    self._num_drafts = 0
     for left in self._directory.glob(f'{_DRAFT}*'):  # by one that was killed
       shutil.rmtree(left, ignore_errors=True)
     _check_writable(self._directory)
+    try:
+      disk.check(self._directory)
+    except _OF_DISKS as error:
+      raise errors.CheckpointError(str(error)) from error
     self.latest: Cut | None = None
     self.find()
 
   def write(
-    self, entries: Iterable[inventory.Entry], groups: Sequence[Values]
+    self, entries: Iterable[inventory.Entry], groups: Sequence[disks.Values]
   ) -> None:
     """Writes a cut, reads it back, and deletes those that are too many.
 
@@ -152,25 +149,32 @@ class Cuts:
       tf.errors.OpError: a device is lost.
     """
     contents = {e.key: (e.shape, e.dtype.name) for e in entries}
-    draft = self._directory / f'{_DRAFT}{os.getpid()}'
-    with self._making(draft), tf.device(self._device):
-      prefixes = []
-      for i, group in enumerate(groups):
-        # One after another, so that this process holds no more than one.
-        here = [tf.identity(tensor) for tensor in group.tensors]
-        prefix = os.fspath(draft / f'part-{i}' / _VALUES)
-        with self._explaining(draft):
-          _save(prefix, group.pieces, here)
-        prefixes.append(prefix)
+    # Never again of the same name: who was frozen may go on to write there.
+    self._num_drafts += 1
+    draft = self._directory / f'{_DRAFT}{os.getpid()}-{self._num_drafts}'
+    with self._making(draft):
       with self._explaining(draft):
+        prefixes = self._disk.write(draft, groups)
+      with (
+        self._explaining(draft, _OF_DRAFTS),
+        tf.device(self._device),
+      ):
         path = self._complete(draft, prefixes, contents)
     self.latest = Cut(path, contents)
     for old in self._paths()[: -self._max_to_keep]:
       shutil.rmtree(old, ignore_errors=True)
 
-  def reading(self) -> contextlib.AbstractContextManager[object]:
-    """In which values of a cut are read, by the process that has the disk."""
-    return tf.device(self._device)
+  def read(self, cut: Cut, piece: inventory.Piece) -> tf.Tensor:
+    """What a cut has of a piece, where that is to be read.
+
+    Raises:
+      errors.CheckpointError: the cut is damaged, or gone.
+      tf.errors.OpError: a device is lost.
+    """
+    with _finding_damage(cut.path, _OF_DISKS):
+      return self._disk.read(
+        piece, lambda: cut.read(piece.key, piece.slice_spec)
+      )
 
   def _complete(
     self,
@@ -201,10 +205,12 @@ class Cuts:
       raise
 
   @contextlib.contextmanager
-  def _explaining(self, folder: pathlib.Path) -> Iterator[None]:
+  def _explaining(
+    self, folder: pathlib.Path, kinds: tuple[type[Exception], ...] = _OF_DISKS
+  ) -> Iterator[None]:
     try:
       yield
-    except (tf.errors.OpError, OSError, errors.CheckpointError) as error:
+    except kinds as error:
       raise errors.CheckpointError(
         f'{folder} could not be written: {errors.first_line(error)}. '
         f'{self._say_latest()}'
@@ -223,7 +229,7 @@ class Cuts:
     paths = self._paths()
     for path in reversed(paths):
       try:
-        with self.reading():
+        with tf.device(self._device):
           self.latest = Cut.load(path)
         return self.latest
       except errors.CheckpointError as error:
@@ -252,26 +258,15 @@ class Cuts:
 
 
 @contextlib.contextmanager
-def _finding_damage(path: pathlib.Path) -> Iterator[None]:
+def _finding_damage(
+  path: pathlib.Path, kinds: tuple[type[Exception], ...] = _UNREADABLE
+) -> Iterator[None]:
   try:
     yield
-  except _UNREADABLE as error:
+  except kinds as error:
     raise errors.CheckpointError(
       f'{path} is damaged: {errors.first_line(error)}'
     ) from error
-
-
-def _save(
-  prefix: str,
-  pieces: Sequence[inventory.Piece],
-  tensors: Sequence[tf.Tensor],
-) -> None:
-  tf.raw_ops.SaveV2(
-    prefix=prefix,
-    tensor_names=[piece.key for piece in pieces],
-    shape_and_slices=[piece.slice_spec for piece in pieces],
-    tensors=tensors,
-  )
 
 
 def _check_writable(directory: pathlib.Path) -> None:

@@ -17,8 +17,9 @@ class RecoveryEvent:
       variables have values again; 'moved', of a ps that is to be found at
       another address; 'joined', of a worker that the cluster did not have.
     tasks: whom it happened to, such as ('ps:1',).
-    set_back_secs: by how much all variables were set back, where this process
-      did it; otherwise None.
+    set_back_secs: by how much variables were set back, where this process did
+      it and knows; otherwise None. Those of these ps were, or all of them if
+      their values came from a cut.
     at: when, by `time.time`.
   """
 

@@ -67,8 +67,9 @@ class Guard(_repairs.Repairs):
     greet: Callable[[Collection[cluster_lib.Task]], object],
     lease: _lease.Lease,
   ) -> None:
+    num_ps = len(housing.addresses)
     self.keeper = keeper_lib.Keeper(
-      recovery, device=device, confirm=lease.check
+      recovery, device=device, num_ps=num_ps, confirm=lease.check
     )
     self._lease = lease
     self._shared = shared
@@ -78,7 +79,7 @@ class Guard(_repairs.Repairs):
     shared.attaches = not self._begins_anew
     if shared.attaches:
       logging.warning('The variables of this job are live, and are used.')
-    self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
+    self._replicas = replicas_lib.Replicas(recovery, num_ps)
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
     self._housing = housing
@@ -136,6 +137,7 @@ class Guard(_repairs.Repairs):
     handler.repair_with(self, timeout_secs=self._timeout_secs)
     self._handler = handler
     self.keeper.start(handler.gate)
+    self._replicas.start()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result; it is called again after the loss of a ps."""
@@ -182,6 +184,7 @@ class Guard(_repairs.Repairs):
       tf.errors.OpError: a ps is lost.
     """
     self.keeper.cut_if_possible()
+    self._replicas.refresh()
 
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
@@ -195,6 +198,7 @@ class Guard(_repairs.Repairs):
     self._handler = None
     self._stopping.set()
     self.keeper.stop()
+    self._replicas.stop()
 
   # What the coordinator's workers call.
 
@@ -209,6 +213,7 @@ class Guard(_repairs.Repairs):
 
   def prepare(self) -> None:
     self.keeper.cover()
+    self._replicas.cover()
     if self._begins_anew:
       self._notes.leave(self._housing.incarnations())
       self._begins_anew = False
@@ -224,6 +229,7 @@ class Guard(_repairs.Repairs):
       return
     try:
       self.keeper.cut_alone()
+      self._replicas.refresh()
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('Nobody moves: %s', error)
       return

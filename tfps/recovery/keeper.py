@@ -14,11 +14,11 @@ from tfps import _gate
 from tfps import errors
 from tfps.recovery import config
 from tfps.recovery import cuts
+from tfps.recovery import disks
 from tfps.recovery import inventory
+from tfps.recovery import periods
 from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
-
-_STOP_SECS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Taken:
 
   covers: tuple[int, int]
   entries: list[inventory.Entry]
-  values: list[cuts.Values]
+  values: list[disks.Values]
   read_at: float
 
 
@@ -43,7 +43,8 @@ class Keeper:
 
   Args:
     recovery: how often, and where to.
-    device: of this process, which writes.
+    device: of this process.
+    num_ps: how many ps there are.
     confirm: raises an error if this process may write no more.
 
   Attributes:
@@ -59,13 +60,15 @@ class Keeper:
     recovery: config.Recovery,
     *,
     device: str,
+    num_ps: int,
     confirm: Callable[[], object],
   ) -> None:
-    self._every_secs = recovery.every_secs
+    by_ps = recovery.written_by == 'ps'
     self._cuts = cuts.Cuts(
       recovery.directory,
       max_to_keep=recovery.max_to_keep,
       device=device,
+      disk=disks.OfAll(num_ps) if by_ps else disks.OfChief(device),
       confirm=confirm,
     )
     self.begun_with = self._cuts.latest
@@ -79,8 +82,9 @@ class Keeper:
     # The variables and the gate's entries that the latest cut covers.
     self._covered = (0, 0)
     self._read_at = 0.0
-    self._stopping = threading.Event()
-    self._thread: threading.Thread | None = None
+    self._period = periods.Periodic(
+      'tfps-recovery', recovery.every_secs, self._cut_or_say
+    )
 
   @property
   def latest(self) -> cuts.Cut | None:
@@ -89,23 +93,15 @@ class Keeper:
 
   def start(self, gate: _gate.Gate) -> None:
     """Makes cuts from now on, while nobody is inside the gate."""
-    self.stop()
     self._gate = gate
-    self._stopping = threading.Event()
-    self._thread = threading.Thread(
-      target=self._run, name='tfps-recovery', daemon=True
-    )
-    self._thread.start()
+    self._period.start()
     # Or a cut that is being written as the program ends would stay a draft.
     atexit.register(self.stop)
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
     atexit.unregister(self.stop)
-    self._stopping.set()
-    if self._thread is not None:
-      self._thread.join(_STOP_SECS)
-      self._thread = None
+    self._period.stop()
 
   def cut(self) -> None:
     """Makes a cut now, unless nobody was inside the gate since the last.
@@ -164,7 +160,9 @@ class Keeper:
       with tf.init_scope():
         self._put_back(entry, cut)
 
-  def put_back(self, ps: set[int], replicas: replicas_lib.Replicas) -> float:
+  def put_back(
+    self, ps: set[int], replicas: replicas_lib.Replicas
+  ) -> float | None:
     """Has variables on ps that have restarted as they were; the gate is closed.
 
     If nobody has their values any more, all variables get those of the last
@@ -175,7 +173,8 @@ class Keeper:
       replicas: of the variables.
 
     Returns:
-      How long ago the variables had these values, in seconds.
+      How long ago the variables had these values, in seconds; None where that
+      is not known.
 
     Raises:
       errors.CheckpointError: there is no cut of all variables, or none that
@@ -184,14 +183,16 @@ class Keeper:
     """
     lost = inventory.say(ps)
     if not replicas.have_all_of(ps):
-      secs = self._put_all_back(lost)
+      since_cut = self._put_all_back(lost)
       replicas.copy()
-      return secs
+      return since_cut
     with self._writing:
-      replicas.put_back(ps)
+      secs = replicas.put_back(ps)
       self._check_values()
-    logging.warning('%s was lost and is back, with all it had.', lost)
-    return 0.0
+    logging.warning(
+      '%s was lost and is back, with all it had%s.', lost, _ago(secs)
+    )
+    return secs
 
   def _put_all_back(self, lost: str) -> float:
     with self._writing:
@@ -240,9 +241,7 @@ class Keeper:
   def _put_back(self, entry: inventory.Entry, cut: cuts.Cut) -> None:
     cut.check(entry)
     for piece in entry.pieces():
-      with self._cuts.reading():
-        value = cut.read(piece.key, piece.slice_spec)
-      piece.variable.assign(value)
+      piece.variable.assign(self._cuts.read(cut, piece))
 
   def _take(self) -> '_Taken | None':
     """What there is to write; None if the last cut has it all."""
@@ -259,12 +258,16 @@ class Keeper:
       self._covered = taken.covers
       self._read_at = taken.read_at
 
-  def _run(self) -> None:
-    while not self._stopping.wait(self._every_secs):
-      try:
-        self.cut()
-      except (tf.errors.OpError, errors.CheckpointError) as error:
-        logging.warning('The variables could not be saved: %s', error)
-      except errors.ReplacedError as error:
-        logging.error('%s', error)
-        return
+  def _cut_or_say(self) -> None:
+    try:
+      self.cut()
+    except (tf.errors.OpError, errors.CheckpointError) as error:
+      logging.warning('The variables could not be saved: %s', error)
+    except errors.ReplacedError as error:
+      logging.error('%s', error)
+
+
+def _ago(secs: float | None) -> str:
+  if secs is None:
+    return ' at the last copy'
+  return f' {secs:.1f} seconds ago' if secs else ''

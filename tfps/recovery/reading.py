@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.recovery import cuts
+from tfps.recovery import disks
 from tfps.recovery import inventory
 
 
@@ -22,7 +22,7 @@ class Reader:
     self._functions: dict[str, tuple[list[inventory.Piece], Any]] = {}
     self._num_entries = 0
 
-  def read(self, entries: Sequence[inventory.Entry]) -> list[cuts.Values]:
+  def read(self, entries: Sequence[inventory.Entry]) -> list[disks.Values]:
     """The values of all variables, by device."""
     if self._num_entries != len(entries):
       self._functions = _functions(entries)
@@ -30,7 +30,7 @@ class Reader:
     groups = []
     for device, (pieces, function) in self._functions.items():
       with tf.device(device):
-        groups.append(cuts.Values(pieces, function()))
+        groups.append(disks.Values(device, pieces, function()))
     return groups
 
 

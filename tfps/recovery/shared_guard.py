@@ -89,10 +89,14 @@ class SharedGuard:
     self._begins_anew = is_chief and not self._notes.are(self._known)
     if is_chief:
       self._keeper = keeper_lib.Keeper(
-        recovery, device=device, confirm=lease.check
+        recovery,
+        device=device,
+        num_ps=len(housing.addresses),
+        confirm=lease.check,
       )
       self._inventory = self._keeper.inventory
       self._keeper.start(self._gate)
+      self._replicas.start()
 
   def add(self, variable: Any) -> None:
     """Takes note of a variable on the ps.
@@ -133,6 +137,7 @@ class SharedGuard:
     if self._keeper is not None:
       try:
         self._keeper.cut()
+        self._replicas.refresh()
       except (tf.errors.OpError, errors.CheckpointError) as error:
         logging.warning('%s leaves, and no cut was made: %s', task, error)
 
@@ -144,6 +149,7 @@ class SharedGuard:
     """
     if self._keeper is not None:
       self._keeper.cut_if_possible()
+      self._replicas.refresh()
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
@@ -155,6 +161,7 @@ class SharedGuard:
     """Makes no more cuts; twice is harmless."""
     if self._keeper is not None:
       self._keeper.stop()
+      self._replicas.stop()
 
   def _surviving(
     self, function: Callable[[], _Result], prepare: Callable[[], None]
@@ -182,6 +189,7 @@ class SharedGuard:
   def _cover(self) -> None:
     if self._keeper is not None:
       self._keeper.cover()
+      self._replicas.cover()
       if self._begins_anew:
         self._notes.leave(self._known)
         self._begins_anew = False

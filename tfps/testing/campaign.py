@@ -44,6 +44,11 @@ _STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
 _TIMEOUT_SECS = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
 _EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
 _REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_REPLICATE_EVERY_SECS = flags.DEFINE_float(
+  'replicate_every_secs',
+  None,
+  'Between two copies to replicas; by default, they get each update.',
+)
 _TAKE_OVER_SECS = flags.DEFINE_float(
   'take_over_secs', 60.0, 'After which another ps serves a lost one.'
 )
@@ -135,6 +140,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       f'--every_secs={_EVERY_SECS.value}',
       f'--replicas={_REPLICAS.value}',
       f'--take_over_secs={_TAKE_OVER_SECS.value}',
+      *_replicate_every_secs(),
     )
     commands = {'chief': program}
     if mode.startswith('between'):
@@ -201,6 +207,11 @@ def with_table(page: str, text: str, *, name: str) -> str:
   if not (found and also_found):
     raise ValueError(f'The page lacks {begin!r} or, after it, {end!r}.')
   return f'{before}{begin}\n\n{text}\n\n{end}{after}'
+
+
+def _replicate_every_secs() -> list[str]:
+  secs = _REPLICATE_EVERY_SECS.value
+  return [] if secs is None else [f'--replicate_every_secs={secs}']
 
 
 def _say_loss(losses: Sequence[float]) -> str:

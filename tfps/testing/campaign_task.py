@@ -26,6 +26,9 @@ _STEPS = flags.DEFINE_integer('steps', 1000, 'Where to stop.')
 _PER_EXECUTION = flags.DEFINE_integer('steps_per_execution', 5, 'In one call.')
 _EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
 _REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_REPLICATE_EVERY_SECS = flags.DEFINE_float(
+  'replicate_every_secs', None, 'Between two copies; by default, no copies.'
+)
 _TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', 60.0, 'Of a lost ps.')
 _DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
 _PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
@@ -50,6 +53,7 @@ def main(_: list[str]) -> None:
     every_secs=_EVERY_SECS.value,
     take_over_secs=_TAKE_OVER_SECS.value,
     replicas=_REPLICAS.value,
+    replicate_every_secs=_REPLICATE_EVERY_SECS.value,
   )
   if mode.startswith('between'):
     strategy: Any = tfps.BetweenGraphStrategy(cluster, recovery=recovery)

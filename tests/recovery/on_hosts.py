@@ -1,0 +1,34 @@
+"""Keeps a large variable safe, with each task on a host of its own."""
+
+import pathlib
+import sys
+
+import pytest
+
+from tfps import testing
+from tfps.testing import network
+
+NUM_BYTES = 4_000_000
+_PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'keep.py')
+
+needs_network = pytest.mark.skipif(
+  bool(network.problem()), reason=network.problem()
+)
+strategies = pytest.mark.parametrize(
+  'strategy', ['ParameterServerStrategy', 'BetweenGraphStrategy']
+)
+
+
+def keep(strategy, folder, times, how):
+  """What the links of the chief and of two ps have carried."""
+  command = [
+    *('env', '-C', str(folder), sys.executable, _PROGRAM),
+    *(strategy, str(NUM_BYTES // 4), str(times), how),
+  ]
+  with testing.ProcessCluster(
+    1, 2, on_hosts=True, commands={'chief': command}
+  ) as cluster:
+    status = cluster.wait('chief', 0, timeout_secs=120)
+    assert status == 0, cluster.log('chief', 0)
+    chief = cluster.traffic('chief', 0)
+    return chief, [cluster.traffic('ps', i) for i in range(2)]

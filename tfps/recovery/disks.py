@@ -1,0 +1,235 @@
+"""Who writes values to a directory, and reads them there: the chief, or the ps.
+
+What the chief writes goes through its memory and its link. What each ps writes
+by itself does not, and takes a disk that all tasks reach.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import time
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import _ledger
+from tfps import errors
+from tfps._compat import cancellation
+from tfps.recovery import inventory
+
+_VALUES = 'values'
+_SEEN_SECS = 10.0  # how long a network's disk may take to show a new file
+_POLL_SECS = 0.05
+# What is wrong with a disk. All other errors are about a task or the way to it.
+_OF_DISKS = (
+  tf.errors.NotFoundError,
+  tf.errors.PermissionDeniedError,
+  tf.errors.ResourceExhaustedError,
+  tf.errors.DataLossError,
+  tf.errors.OutOfRangeError,
+)
+
+
+class DiskError(Exception):
+  """Something could not be written or read; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+  """The values of some pieces, which lie together on a device.
+
+  Attributes:
+    device: which.
+    pieces: whose.
+    tensors: one for each.
+  """
+
+  device: str
+  pieces: Sequence[inventory.Piece]
+  tensors: Sequence[tf.Tensor]
+
+
+class Disk(Protocol):
+  """How tasks reach a directory."""
+
+  def check(self, directory: pathlib.Path) -> None:
+    """Raises DiskError if the directory cannot be used."""
+
+  def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
+    """Writes each group and returns the prefixes of their files.
+
+    Raises:
+      DiskError: it could not be written.
+      tf.errors.OpError: a device is lost.
+    """
+
+  def read(
+    self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
+  ) -> tf.Tensor:
+    """What `restore` returns, called where that is to be read.
+
+    Raises:
+      DiskError: it cannot be.
+      tf.errors.OpError: a device is lost.
+    """
+
+
+class OfChief:
+  """The disk of one process.
+
+  Args:
+    device: of that process.
+  """
+
+  def __init__(self, device: str) -> None:
+    self._device = device
+
+  def check(self, directory: pathlib.Path) -> None:
+    """There is nobody else to reach it."""
+
+  def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
+    prefixes = [_prefix(folder, i) for i in range(len(groups))]
+    with tf.device(self._device):
+      for prefix, group in zip(prefixes, groups, strict=True):
+        # One after another, so that this process holds no more than one.
+        here = [tf.identity(tensor) for tensor in group.tensors]
+        try:
+          _save(prefix, group.pieces, here)
+        except tf.errors.OpError as error:
+          raise DiskError(errors.first_line(error)) from error
+    return prefixes
+
+  def read(
+    self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
+  ) -> tf.Tensor:
+    with tf.device(self._device):
+      try:
+        return restore()
+      except tf.errors.OpError as error:
+        raise DiskError(errors.first_line(error)) from error
+
+
+class OfAll:
+  """A disk that all tasks reach, by the same name.
+
+  Args:
+    num_ps: how many ps there are.
+  """
+
+  def __init__(self, num_ps: int) -> None:
+    cancellation.keep_apart()
+    self._devices = [_ledger.ps_device(ps) for ps in range(num_ps)]
+    self._functions: dict[str, tuple[Sequence[inventory.Piece], Any]] = {}
+
+  def check(self, directory: pathlib.Path) -> None:
+    trial = directory / f'trial-{os.getpid()}-{time.time_ns()}'
+    try_out = _trying_out()
+    try:
+      trial.mkdir()
+      (trial / 'chief').write_text('chief', encoding='utf-8')
+      for device in self._devices:
+        with _explaining(device, 'use', directory), tf.device(device):
+          tf.io.read_file(os.fspath(trial / 'chief')).numpy()
+          own = trial / f'ps-{_ledger.ps_index(device)}'
+          try_out(tf.constant(os.fspath(own))).numpy()
+        _wait_for(own, device)
+    finally:
+      shutil.rmtree(trial, ignore_errors=True)
+
+  def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
+    prefixes = [_prefix(folder, i) for i in range(len(groups))]
+    with concurrent.futures.ThreadPoolExecutor(
+      max(1, len(groups)), thread_name_prefix='tfps-write'
+    ) as pool:
+      list(pool.map(self._write, prefixes, groups))
+    return prefixes
+
+  def read(
+    self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
+  ) -> tf.Tensor:
+    device = piece.variable.device
+    with _explaining(device, 'read', piece.key), tf.device(device):
+      value = restore()
+      # Else nobody would tell that it failed.
+      tf.size(value).numpy()
+    return value
+
+  def _write(self, prefix: str, group: Values) -> None:
+    pieces, function = self._functions.get(group.device, (None, None))
+    if pieces is not group.pieces:
+      function = _saving(group.pieces)
+      self._functions[group.device] = group.pieces, function
+    assert function is not None
+    with (
+      _explaining(group.device, 'write', prefix),
+      tf.device(group.device),
+    ):
+      function(tf.constant(prefix), list(group.tensors)).numpy()
+    _wait_for(pathlib.Path(f'{prefix}.index'), group.device)
+
+
+@contextlib.contextmanager
+def _explaining(device: str, what: str, path: object) -> Iterator[None]:
+  try:
+    yield
+  except _OF_DISKS as error:
+    raise _complaint(
+      device, f'cannot {what} {path}: {errors.first_line(error)}'
+    ) from error
+
+
+def _wait_for(path: pathlib.Path, device: str) -> None:
+  """Returns once this process sees what a ps has written."""
+  deadline = _deadline.after(_SEEN_SECS)
+  while not path.exists():
+    if _deadline.is_over(deadline):
+      raise _complaint(device, f'has written {path}, which is not to be seen')
+    time.sleep(_POLL_SECS)
+
+
+def _complaint(device: str, what: str) -> DiskError:
+  return DiskError(
+    f'ps:{_ledger.ps_index(device)} {what}. With written_by="ps", the '
+    'directory must be on a disk that the chief and all ps reach by the same '
+    'name and may write to. Mount it there, or have the chief write.'
+  )
+
+
+def _prefix(folder: pathlib.Path, number: int) -> str:
+  return os.fspath(folder / f'part-{number}' / _VALUES)
+
+
+def _saving(pieces: Sequence[inventory.Piece]) -> Any:
+  def save(prefix: tf.Tensor, tensors: list[tf.Tensor]) -> tf.Tensor:
+    with tf.control_dependencies([_save(prefix, pieces, tensors)]):
+      return tf.constant(True)  # which tells that all is done
+
+  # Not converted: this may be traced beside the training program.
+  return tf.function(save, autograph=False)
+
+
+def _trying_out() -> Any:
+  def try_out(path: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.io.write_file(path, 'ps')]):
+      return tf.constant(True)  # which tells that it is done
+
+  return tf.function(try_out, autograph=False)
+
+
+def _save(
+  prefix: Any, pieces: Sequence[inventory.Piece], tensors: Sequence[tf.Tensor]
+) -> Any:
+  return tf.raw_ops.SaveV2(
+    prefix=prefix,
+    tensor_names=[piece.key for piece in pieces],
+    shape_and_slices=[piece.slice_spec for piece in pieces],
+    tensors=tensors,
+  )
