@@ -28,6 +28,7 @@ if TYPE_CHECKING:
   from tfps.coordinator import Coordinator
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
+  from tfps.recovery.events import RecoveryReport
   from tfps.server import serve
   from tfps.server import Server
   from tfps.strategy import ParameterServerStrategy
@@ -45,6 +46,7 @@ __all__ = [
   'ParameterServerStrategy',
   'Recovery',
   'RecoveryEvent',
+  'RecoveryReport',
   'Server',
   'ServerStartError',
   'Task',
@@ -73,6 +75,7 @@ _HOMES = {
   'ParameterServerStrategy': 'strategy',
   'Recovery': 'recovery.config',
   'RecoveryEvent': 'recovery.events',
+  'RecoveryReport': 'recovery.events',
   'Server': 'server',
   'Wire': 'wire.config',
   'serve': 'server',

@@ -40,6 +40,9 @@ class Extended(_placing.Extended):
     with compat.colocated(None), tf.device(None):
       return next_creator(**kwargs)
 
+  def _make_own(self, **kwargs: Any) -> Any:
+    return self.shared.make(**kwargs)
+
   def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
     # TensorFlow's code has the result make each variable and each shard.
     return self.shared.make

@@ -51,6 +51,7 @@ class SharedGuard:
       called when some have restarted.
 
   Attributes:
+    events: of lost tasks.
     num_interruptions: how often something has been done again.
 
   Raises:
@@ -70,7 +71,7 @@ class SharedGuard:
   ) -> None:
     self._housing = housing
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
-    self._events = events.Events(recovery.on_event)
+    self.events = events.Events(recovery.on_event)
     self._shared = shared
     self._greet = greet
     self._timeout_secs = recovery.timeout_secs
@@ -229,8 +230,8 @@ class SharedGuard:
       notes.leave(found)
     self._known = found
     for task in self._housing.forget_moves():
-      self._events.tell('moved', [str(task)])
-    self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
+      self.events.tell('moved', [str(task)])
+    self.events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
 
   def _look_elsewhere(
