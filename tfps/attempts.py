@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -18,8 +18,8 @@ class Applied:
   """How many steps of an execution have been applied.
 
   Attributes:
-    least: on every ps.
-    most: on some ps.
+    least: everywhere.
+    most: anywhere, at most: one step may be there by half.
   """
 
   least: int
@@ -27,17 +27,17 @@ class Applied:
 
   @classmethod
   def of(
-    cls, marked: Mapping[int, int], ps: Collection[int], num_steps: int
+    cls, steps: Sequence[int], marked: Collection[int], num_steps: int
   ) -> 'Applied':
     """What follows from marks.
 
     Args:
-      marked: by ps, the last step that is marked.
-      ps: those that a step marks; the others' marks tell nothing.
+      steps: by ring, the last step that is marked.
+      marked: the rings in which there are marks; others tell nothing.
       num_steps: of the execution.
     """
-    steps = [min(marked[index], num_steps) for index in ps]
-    return cls(min(steps, default=0), max(steps, default=0))
+    found = [min(steps[index], num_steps) for index in marked] or [0]
+    return cls(min(found), min(max(found) + 1, num_steps))
 
 
 class Attempt:
@@ -80,18 +80,13 @@ class Attempt:
       raise
 
   def _is_to_be_repeated(self) -> bool:
-    marked = self._marked()
-    self._tell(max(marked.values()))
+    if self.id is None:
+      self._marks.tell(self._task, self.num_steps)
+    else:
+      steps = self._marks.read(self.id)
+      applied = Applied.of(steps, range(len(steps)), self.num_steps)
+      self._marks.tell(self._task, applied.most)
     return True
-
-  def _marked(self) -> dict[int, int]:
-    if self.id is None:  # at most
-      return {0: self.num_steps}
-    return self._marks.read(self.id)
-
-  def _tell(self, num_repeated: int) -> None:
-    if num_repeated:
-      self._marks.tell(self._task, num_repeated)
 
 
 class Countable(Attempt):
@@ -106,19 +101,20 @@ class Countable(Attempt):
   ) -> None:
     super().__init__(counts.marks, execution.num_steps)
     self._counts = counts
-    self._ps = execution.marked_ps
+    self._marked = execution.marked
 
   def _is_to_be_repeated(self) -> bool:
     if self.id is None:
       return super()._is_to_be_repeated()
-    marked = self._marked()
-    if marked[self._counts.ps] > self.num_steps:
+    steps = self._marks.read(self.id)
+    if steps[self._counts.ps] > self.num_steps:
       return False  # all is done, and only its result is lost
-    applied = Applied.of(marked, self._ps, self.num_steps)
+    applied = Applied.of(steps, self._marked, self.num_steps)
     if applied.least:
       self._counts.add(self.id + self.num_steps, applied.least)
       self.num_steps = applied.least
-    self._tell(applied.most - applied.least)
+    if applied.most > applied.least:
+      self._marks.tell(self._task, applied.most - applied.least)
     return not applied.least
 
 

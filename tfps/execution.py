@@ -32,13 +32,13 @@ class Execution:
       it marks its steps; see `tfps.marks`.
     names: the metrics' names, in that order.
     num_steps: how many steps it does.
-    marked_ps: on which they are marked.
+    marked: the rings in which they are marked; see `tfps.marks`.
   """
 
   function: Any
   names: tuple[str, ...]
   num_steps: int
-  marked_ps: frozenset[int]
+  marked: frozenset[int]
 
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """The metrics in a result of the function."""
@@ -71,7 +71,7 @@ def trace(
   step = _Step(strategy, step_fn)
   own = transfers.of(strategy)
 
-  marked_ps: set[int] = set()
+  marked: set[int] = set()
 
   @tf.function
   def steps(iterator: Any, *id: tf.Tensor) -> tf.Tensor:
@@ -80,7 +80,7 @@ def trace(
     marking = marks_lib.marking(strategy, *id)
     unroll = _Unroll(step, own, workspace, iterator)
     total = _repeat(unroll, marking, num_steps, unrolled)
-    marked_ps.update(marking.ps)
+    marked.update(marking.marked)
     counted = tf.reshape(workspace.counted(), [-1])
     return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 
@@ -98,7 +98,7 @@ def trace(
     lambda: execution.get_concrete_function(iterator_spec, *id_spec)
   )
   names = step.names or ()
-  return Execution(function, names, num_steps, frozenset(marked_ps))
+  return Execution(function, names, num_steps, frozenset(marked))
 
 
 class _Step:

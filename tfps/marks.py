@@ -6,7 +6,8 @@ to: once all else of the step is done there, the execution's slot in a ring
 tells its number. Who begins the execution again looks there first.
 
 A ring is a variable like any other. Where variables are set back, so are the
-marks, and they are right again.
+marks, and they are right again. Where variables have twins, the ring's tells
+what those have.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps._compat import twins
 from tfps._compat import writes
 
@@ -88,10 +88,10 @@ class Marks:
     """For the function that is being traced, whose id an argument is."""
     return Marking(self._rings, id)
 
-  def read(self, id: int) -> dict[int, int]:
-    """By ps, the number of the last step that is marked, or 0.
+  def read(self, id: int) -> list[int]:
+    """By ring, the number of the last step that is marked, or 0.
 
-    Returns once nothing changes any more.
+    After the rings come their twins. Returns once nothing changes any more.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -104,16 +104,16 @@ class Marks:
       if found == before or time.monotonic() > deadline:
         return found
 
-  def _read(self, id: int) -> dict[int, int]:
+  def _read(self, id: int) -> list[int]:
     slot = id >> _STEP_BITS & (NUM_SLOTS - 1)
-    found = {}
-    for ps, ring in enumerate(self._rings):
+    found = []
+    for ring in _with_twins(self._rings):
       with tf.init_scope(), tf.device(ring.device):
         mark = tf.raw_ops.ResourceGather(
           resource=ring.handle, indices=slot, dtype=tf.int64
         )
       steps = int(mark.numpy()) - id
-      found[ps] = steps if 0 < steps <= MAX_STEPS + 1 else 0
+      found.append(steps if 0 < steps <= MAX_STEPS + 1 else 0)
     return found
 
 
@@ -125,19 +125,25 @@ class Marking:
     id: a scalar, of the execution.
 
   Attributes:
-    ps: on which steps have been marked.
+    marked: the rings in which steps have been marked, as `Marks.read` numbers
+      them.
   """
 
   def __init__(self, rings: Sequence[Any], id: tf.Tensor) -> None:
-    self.ps: set[int] = set()
+    self.marked: set[int] = set()
     self._rings = rings
     self._id = id
-    self._here: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
+    self._latest: dict[int, tf.Operation] = {}
+    self._ids: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
+    self._places = {
+      writes.Place(ring.device, index >= len(rings)): (index, ring)
+      for index, ring in enumerate(_with_twins(rings))
+    }
 
   def after(self, num_steps: tf.Tensor | int) -> 'Marking':
     """One that counts on from so many steps, such as those before a loop's."""
     marking = Marking(self._rings, self._id + tf.cast(num_steps, tf.int64))
-    marking.ps = self.ps
+    marking.marked = self.marked
     return marking
 
   @contextlib.contextmanager
@@ -145,46 +151,44 @@ class Marking:
     """A step to be traced within; its number begins with 1."""
     first = writes.num_operations()
     yield
-    for device, operations in writes.by_device(first).items():
-      ps = _ledger.ps_index(device)
-      if ps is not None:
-        self.ps.add(ps)
-        with tf.control_dependencies(operations):
-          self._mark(ps, number)
+    for place, operations in writes.by_place(first).items():
+      if place in self._places:  # else it is on no ps
+        self._end(*self._places[place], operations, number)
 
-  def _mark(self, ps: int, number: int) -> None:
-    with twins.apart(), tf.device(_ledger.ps_device(ps)):
-      id, slot = self._id_on(ps)
-      for ring in self._rings_on(ps):
-        tf.raw_ops.ResourceScatterUpdate(
-          resource=ring.handle, indices=slot, updates=id + number
-        )
+  def _end(
+    self, index: int, ring: Any, operations: Sequence[Any], number: int
+  ) -> None:
+    # What needs nothing from the worker, such as counting, would run ahead.
+    if index in self._latest:
+      writes.put_after(self._latest[index], operations)
+    self.marked.add(index)
+    with tf.control_dependencies(operations):
+      self._latest[index] = self._mark(ring, number)
 
-  def _rings_on(self, ps: int) -> list[Any]:
-    """Its own, and the twin of another's, which tells of other twins there."""
-    own = [self._rings[ps]]
-    twin = [twins.of(ring) for ring in self._rings]
-    return own + [
-      t for t in twin if t is not None and _ledger.ps_index(t.device) == ps
-    ]
+  def _mark(self, ring: Any, number: int) -> tf.Operation:
+    with twins.apart(), tf.device(ring.device):
+      id, slot = self._id_on(ring.device)
+      return tf.raw_ops.ResourceScatterUpdate(
+        resource=ring.handle, indices=slot, updates=id + number
+      )
 
-  def _id_on(self, ps: int) -> tuple[tf.Tensor, tf.Tensor]:
+  def _id_on(self, device: str) -> tuple[tf.Tensor, tf.Tensor]:
     """The id, which crosses to each ps once, and its slot."""
-    if ps not in self._here:
+    if device not in self._ids:
       with tf.control_dependencies(None):
         id = tf.identity(self._id)
         slot = tf.bitwise.right_shift(id, tf.constant(_STEP_BITS, tf.int64))
         slot = tf.bitwise.bitwise_and(
           slot, tf.constant(NUM_SLOTS - 1, tf.int64)
         )
-        self._here[ps] = id, slot
-    return self._here[ps]
+        self._ids[device] = id, slot
+    return self._ids[device]
 
 
 class Unmarked:
   """Stands for a `Marking` where there are to be no marks."""
 
-  ps: frozenset[int] = frozenset()
+  marked: frozenset[int] = frozenset()
 
   def after(self, num_steps: tf.Tensor | int) -> 'Unmarked':
     return self
@@ -220,3 +224,8 @@ def marking(
   """For the function that is being traced; no id, no marks."""
   own = of(strategy)
   return Unmarked() if own is None or id is None else own.marking(id)
+
+
+def _with_twins(rings: Sequence[Any]) -> list[Any]:
+  found = [twins.of(ring) for ring in rings]
+  return [*rings, *(twin for twin in found if twin is not None)]
