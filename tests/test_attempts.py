@@ -66,6 +66,7 @@ class Program:
     self.strategy = strategy
     with strategy.scope():
       self.count = tf.Variable(tf.zeros([2], tf.int64), name='count')
+      self.steps = tf.Variable(0, dtype=tf.int64, name='steps')
       self.limits = tf.Variable(
         tf.fill([2], tf.int64.max), name='limits', trainable=False
       )
@@ -88,6 +89,7 @@ class Program:
       one = tf.ones([1], tf.int64)
     for shard in shards:
       shard.assign_add(tf.identity(one))
+    self.steps.assign_add(1)  # which needs nothing from the worker
 
   def trace(self, num_steps=NUM_STEPS, **unroll):
     with self.strategy.scope():
@@ -160,6 +162,15 @@ def test_where_nothing_is_applied_everywhere_all_is_done_again(strategy):
   assert program.values == [NUM_STEPS] * 2
   assert attempt.num_steps == strategy.global_step.numpy() == NUM_STEPS
   assert program.repeated == 1  # at most
+
+
+@IN_PROCESS
+def test_what_could_be_done_in_advance_waits_for_its_step(strategy):
+  program = Program(strategy)
+  to_do = program.trace()
+  attempt = attempts.Countable(program.counts, to_do)
+  program.call(attempt, to_do, limits=[1, 1])
+  assert program.steps.numpy() <= 2
 
 
 @IN_PROCESS

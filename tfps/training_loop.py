@@ -78,9 +78,7 @@ class Plan:
   def sizes(self, start: int, *, may_be_cut: bool) -> set[int]:
     """The sizes of the executions that lead from a step to the last.
 
-    Args:
-      start: the step.
-      may_be_cut: whether some may do only a part of their steps.
+    Of those that may be cut short, single steps do the rest.
     """
     todo = max(0, self.steps - start)
     full = [self.steps_per_execution] * (todo >= self.steps_per_execution)
