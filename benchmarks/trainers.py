@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from benchmarks import perceptron
 import tfps
+from tfps import attempts
 from tfps import execution
+from tfps import marks as marks_lib
 from tfps import worker_input
 
 STEPS_PER_EXECUTION = 20
@@ -100,16 +102,20 @@ class Ours:
     iterators, spec = worker_input.iterators(
       self._coordinator, self._model.dataset
     )
-    function = _traced(
-      self._strategy,
-      step,
-      spec,
-      self._coordinator.global_step,
-      self._steps_per_execution,
-    )
-    return _scheduling(
-      self._coordinator, function, iterators, self._steps_per_execution
-    )
+    coordinator, number = self._coordinator, self._steps_per_execution
+    global_step = coordinator.global_step
+    to_do = _traced(self._strategy, step, spec, global_step, number)
+    marks, counts = marks_lib.of(self._strategy), None
+    if marks is not None:
+      with self._strategy.scope():
+        counts = attempts.Counts(self._strategy, marks, global_step)
+
+    def run(num_steps: int) -> None:
+      for _ in range(num_steps // number):
+        attempts.schedule(coordinator, to_do, iterators, counts)
+      coordinator.join()
+
+    return run
 
 
 def between_graphs(
@@ -121,10 +127,10 @@ def between_graphs(
     step = _with_optimizer(model, model.variables())
   dataset = model.dataset(strategy.input_context())
   spec = tf.data.IteratorSpec(dataset.element_spec)
-  function = _traced(
+  execute = _traced(
     strategy, step, spec, strategy.global_step, STEPS_PER_EXECUTION
   )
-  return _calling(function, iter(dataset))
+  return _calling(execute.function, iter(dataset))
 
 
 def alone(model: perceptron.Perceptron) -> Run:
@@ -172,12 +178,12 @@ def _traced(
   spec: Any,
   global_step: tf.Variable,
   num_steps: int,
-) -> Any:
-  """What the training loops call, without the time to trace it."""
+) -> execution.Execution:
+  """What the training loops have done, without the time to trace it."""
   with strategy.scope():
     return execution.trace(
       strategy, step, spec, global_step=global_step, num_steps=num_steps
-    ).function
+    )
 
 
 def _scheduling(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
   from tfps.coordinator import Coordinator
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
+  from tfps.recovery.events import RecoveryReport
   from tfps.server import serve
   from tfps.server import Server
   from tfps.strategy import ParameterServerStrategy
@@ -46,6 +47,7 @@ __all__ = [
   'ParameterServerStrategy',
   'Recovery',
   'RecoveryEvent',
+  'RecoveryReport',
   'ReplacedError',
   'Server',
   'ServerStartError',
@@ -75,6 +77,7 @@ _HOMES = {
   'ParameterServerStrategy': 'strategy',
   'Recovery': 'recovery.config',
   'RecoveryEvent': 'recovery.events',
+  'RecoveryReport': 'recovery.events',
   'Server': 'server',
   'Wire': 'wire.config',
   'serve': 'server',

@@ -47,6 +47,14 @@ class Extended(compat.Extended):
     self.notice(variable)
     return variable
 
+  def make_own(self, ps: int, name: str, value: tf.Tensor) -> Any:
+    """A variable that is on a ps for the library's own use, in no report."""
+    make = tf.Variable if self.shared is None else self.shared.make
+    with tf.init_scope(), tf.device(_ledger.ps_device(ps)):
+      variable = make(initial_value=value, name=name, trainable=False)
+    self.notice(variable)
+    return variable
+
   def _create_on_ps(self, next_creator: Any, **kwargs: Any) -> Any:
     owner = kwargs.get('colocate_with')
     if owner is None:

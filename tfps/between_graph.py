@@ -14,6 +14,7 @@ model.fit(make_dataset(strategy.input_context()))
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import itertools
 from typing import Any
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
+from tfps import marks as marks_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import replica_loop
@@ -37,6 +39,7 @@ from tfps import shared_variables
 from tfps import training_loop
 from tfps import worker_input
 from tfps.recovery import config as recovery_config
+from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.recovery import shared_guard
 from tfps.updates import policies
@@ -126,6 +129,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       chief=str(presence_lib.chief_of(self._cluster)),
     )
     self.guard: shared_guard.SharedGuard | None = None
+    self.marks: marks_lib.Marks | None = None
     if recovery is not None:
       self._survive(recovery, housing, extended)
     super().__init__(extended)
@@ -205,7 +209,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
     Workers do not wait for each other. Each looks at the global step before an
     execution, so that it may end up to `steps_per_execution` steps above
-    `steps` for every further worker. The chief saves, and restores the latest
+    `steps` for every further worker. An execution that the loss of a ps has cut
+    short counts what it had done; one step at most, that at which it was, is
+    applied twice. The chief saves, and restores the latest
     checkpoint unless the ps hold live values: those are never rolled back.
 
     Args:
@@ -259,6 +265,13 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """The bytes that this worker has pulled from each ps, and pushed to it."""
     return self.transfers.report()
 
+  def recovery_report(self) -> events.RecoveryReport:
+    """What this worker knows of lost tasks, and what it has done twice.
+
+    Without a `Recovery`, it knows nothing.
+    """
+    return self.guard.events.report if self.guard else events.RecoveryReport()
+
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result, whatever ps is lost meanwhile.
 
@@ -303,6 +316,12 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     )
     extended.notice = guard.add
     self.guard = guard
+    self.marks = marks_lib.Marks(
+      marks_lib.rings(extended.make_own, self._cluster.num_ps),
+      slots=itertools.repeat(self._trainers().index(self.task)),
+      own=str(self.task),
+      tell=guard.events.tell_repeated,
+    )
 
     def leave() -> None:
       guard.save_for_good()

@@ -126,15 +126,26 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
         traced, the queue stayed full, or executions that an error cancelled
         did not end.
     """
-    with self._until('schedule', None):
-      if _is_untraced(fn):
-        self.watch.wait_while_hung('schedule', self.timeout_secs)
-      if not self._queue.wait_for_room():
-        raise self.watch.error('schedule', self.timeout_secs)
-      try:
-        return super().schedule(fn, args=args, kwargs=kwargs)
-      finally:
-        compat.being_scheduled(self.strategy, value=False)
+    with self._about_to_schedule(fn):
+      return super().schedule(fn, args=args, kwargs=kwargs)
+
+  def schedule_through(
+    self, attempt: Callable[..., Any], fn: Any, args: Sequence[Any]
+  ) -> Any:
+    """As `schedule`, of what a worker calls through something else.
+
+    Args:
+      attempt: gets the function and its arguments, and again when a loss has
+        cut the function short.
+      fn: a `tf.function`.
+      args: what it works on.
+
+    Raises:
+      errors.DeadlineError: as `schedule`.
+    """
+    with self._about_to_schedule(fn), self.strategy.scope():
+      compat.being_scheduled(self.strategy, value=True)
+      return compat.schedule_through(self._cluster, attempt, fn, args)
 
   def join(self, timeout_secs: float | None = None) -> None:
     """Waits for everything that is scheduled, as TensorFlow's `join`.
@@ -262,9 +273,11 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """Trains until the global step reaches a number.
 
     Workers execute `steps_per_execution` steps at a time, each on a batch of
-    the worker's own dataset. A worker that dies has its execution repeated by
-    another, so the steps it had done of it are applied twice; `global_step`
-    counts whole executions, once they are applied.
+    the worker's own dataset; `global_step` counts whole executions, once they
+    are applied. A worker that dies has its execution repeated by another, so
+    the steps it had done of it are applied twice. With a `Recovery` those are
+    counted, and only the rest is done: at most one step, that at which it died,
+    is applied twice.
 
     Args:
       step_fn: takes a batch; computes a gradient, applies it and returns
@@ -364,6 +377,18 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       yield self._queue.deadline
     except compat.StillInFlightError as error:
       raise self.watch.error(what, timeout_secs) from error.__cause__
+
+  @contextlib.contextmanager
+  def _about_to_schedule(self, fn: Any) -> Iterator[None]:
+    with self._until('schedule', None):
+      if _is_untraced(fn):
+        self.watch.wait_while_hung('schedule', self.timeout_secs)
+      if not self._queue.wait_for_room():
+        raise self.watch.error('schedule', self.timeout_secs)
+      try:
+        yield
+      finally:
+        compat.being_scheduled(self.strategy, value=False)
 
   def _fetch(
     self, value: Any, deadline: float | None, timeout_secs: float | None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps import marks as marks_lib
 from tfps.wire import transfers
 
 MAX_UNROLL = 32
@@ -27,14 +28,17 @@ class Execution:
 
   Attributes:
     function: returns the mean of each metric and the bytes that have crossed,
-      as one vector, so that a single tensor comes back.
+      as one vector, so that a single tensor comes back. It gets an id, too, if
+      it marks its steps; see `tfps.marks`.
     names: the metrics' names, in that order.
     num_steps: how many steps it does.
+    marked: the rings in which they are marked; see `tfps.marks`.
   """
 
   function: Any
   names: tuple[str, ...]
   num_steps: int
+  marked: frozenset[int]
 
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """The metrics in a result of the function."""
@@ -67,26 +71,34 @@ def trace(
   step = _Step(strategy, step_fn)
   own = transfers.of(strategy)
 
+  marked: set[int] = set()
+
   @tf.function
-  def steps(iterator: Any) -> tf.Tensor:
+  def steps(iterator: Any, *id: tf.Tensor) -> tf.Tensor:
     workspace = own.workspace()
     unrolled = own.unrolled(max_unroll)
-    total = _repeat(step, own, workspace, iterator, num_steps, unrolled)
+    marking = marks_lib.marking(strategy, *id)
+    unroll = _Unroll(step, own, workspace, iterator)
+    total = _repeat(unroll, marking, num_steps, unrolled)
+    marked.update(marking.marked)
     counted = tf.reshape(workspace.counted(), [-1])
     return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 
   @tf.function
-  def execution(iterator: Any) -> Any:
-    vector = steps(iterator)
+  def execution(iterator: Any, *id: tf.Tensor) -> Any:
+    vector = steps(iterator, *id)
+    counting = marks_lib.marking(strategy, *id).step(num_steps + 1)
     # A function's result waits for all its updates.
-    with tf.control_dependencies([vector]):
+    with tf.control_dependencies([vector]), counting:
       global_step.assign_add(num_steps)
     return vector
 
+  id_spec = marks_lib.id_spec(strategy, num_steps)
   function = transfers.traced(
-    lambda: execution.get_concrete_function(iterator_spec)
+    lambda: execution.get_concrete_function(iterator_spec, *id_spec)
   )
-  return Execution(function, step.names or (), num_steps)
+  names = step.names or ()
+  return Execution(function, names, num_steps, frozenset(marked))
 
 
 class _Step:
@@ -114,40 +126,47 @@ class _Step:
     return _stack([_scalar(n, v) for n, v in metrics.items()])
 
 
+@dataclasses.dataclass(frozen=True)
+class _Unroll:
+  """Lays out steps in the graph; gives the sum of their metrics."""
+
+  step: _Step
+  own: transfers.Transfers
+  workspace: Any
+  iterator: Any
+
+  def __call__(
+    self, number: int, marking: marks_lib.Marking | marks_lib.Unmarked
+  ) -> tf.Tensor:
+    steps = self.own.steps(self.workspace, number)
+    totals = []
+    for i in range(number):
+      with marking.step(i + 1), steps.step():
+        totals.append(self.step(self.iterator))
+    return sum(totals[1:], totals[0])
+
+
 def _repeat(
-  step: _Step,
-  own: transfers.Transfers,
-  workspace: Any,
-  iterator: Any,
+  unroll: _Unroll,
+  marking: marks_lib.Marking | marks_lib.Unmarked,
   num_steps: int,
   max_unroll: int,
 ) -> tf.Tensor:
   """The sum of the metrics of so many steps."""
-
-  def unroll(number: int) -> tf.Tensor:
-    return _unroll(step, own.steps(workspace, number), iterator, number)
-
   loops, rest = divmod(num_steps, max_unroll)
-  total = unroll(rest or max_unroll)
+  first = rest or max_unroll
+  total = unroll(first, marking)
   loops = loops if rest else loops - 1
+
+  def go_on(i: tf.Tensor, total: tf.Tensor) -> Any:
+    later = marking.after(first + i * max_unroll)
+    return i + 1, total + unroll(max_unroll, later)
+
   if loops:
     _, total = tf.while_loop(
-      lambda i, _: i < loops,
-      lambda i, total: (i + 1, total + unroll(max_unroll)),
-      (0, total),
-      parallel_iterations=1,
+      lambda i, _: i < loops, go_on, (0, total), parallel_iterations=1
     )
   return total
-
-
-def _unroll(
-  step: _Step, steps: Any, iterator: Any, num_steps: int
-) -> tf.Tensor:
-  totals = []
-  for _ in range(num_steps):
-    with steps.step():
-      totals.append(step(iterator))
-  return sum(totals[1:], totals[0])
 
 
 def _scalar(name: str, value: Any) -> tf.Tensor:

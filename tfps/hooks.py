@@ -22,7 +22,8 @@ class Progress:
       execution; 'end', once after the last checkpoint of an orderly end.
     step: the global step.
     steps: the global step at which training ends.
-    metrics: the means over the steps of this execution; empty but at 'step'.
+    metrics: the means over the steps of this execution; empty but at 'step',
+      and of an execution that the loss of a task has cut short.
     steps_per_sec: of the latest executions; 0 while unknown.
     elapsed_secs: since the beginning of this call.
   """

@@ -4,15 +4,18 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import time
+from typing import Any
 from typing import TYPE_CHECKING
 
 from absl import logging
 import tensorflow as tf
 
 from tfps import _endless
+from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
+from tfps import marks as marks_lib
 from tfps import training_loop
 from tfps import worker_input
 
@@ -48,6 +51,7 @@ class ReplicaLoop:
     self._started_at = clock()
     self._rate = training_loop.Rate()
     self._executions: dict[int, execution.Execution] = {}
+    self._counts: attempts_lib.Counts | None = None
     self._checkpoints = checkpoints_lib.Checkpoints(
       saving if strategy.is_chief else checkpoints_lib.Saving(),
       strategy.global_step,
@@ -59,6 +63,7 @@ class ReplicaLoop:
   ) -> tuple[int, int, float]:
     """Trains to the last step; returns the first, the last and the seconds."""
     start = self._begin()
+    self._count_what_is_cut_short()
     dataset = dataset_fn(self._strategy.input_context())
     batches = _endless.Endless(dataset, self._num_interruptions)
     step = start
@@ -72,6 +77,14 @@ class ReplicaLoop:
     self._save(step)
     self._tell('end', step)
     return start, step, self._secs()
+
+  def _count_what_is_cut_short(self) -> None:
+    marks = marks_lib.of(self._strategy)
+    if marks is not None:
+      with self._strategy.scope():
+        self._counts = attempts_lib.Counts(
+          self._strategy, marks, self._strategy.global_step
+        )
 
   def _is_set_back(self) -> bool:
     """Whether steps were lost, with a ps, before the chief could keep them."""
@@ -117,18 +130,33 @@ class ReplicaLoop:
   ) -> int:
     """Does some steps; the global step after them."""
     try:
-      vector = self._surviving(lambda: to_do.function(batches.iterator).numpy())
+      vector = self._surviving(self._attempt(to_do, batches))
     except tf.errors.OutOfRangeError as error:
       raise ValueError(
         'dataset_fn: the dataset ran out; repeat() it.'
       ) from error
-    metrics = to_do.metrics(vector)
-    self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
+    metrics = {}
+    if vector is not None:  # else it was cut short
+      metrics = to_do.metrics(vector)
+      self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
     step = self._global_step()
     self._rate.add(self._secs(), step)
     self._plan.check(metrics, step)
     self._tell('step', step, metrics)
     return step
+
+  def _attempt(
+    self, to_do: execution.Execution, batches: _endless.Endless
+  ) -> Callable[[], Any]:
+    """What does some steps, and may be called again after a loss."""
+
+    def execute(*id: tf.Tensor) -> Any:
+      return to_do.function(batches.iterator, *id).numpy()
+
+    if self._counts is None:
+      return execute
+    attempt = attempts_lib.Countable(self._counts, to_do)
+    return lambda: attempt(execute, *attempt.args)
 
   def _save(self, step: int) -> None:
     self._surviving(lambda: self._checkpoints.save(step, self._secs()))

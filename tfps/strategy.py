@@ -13,6 +13,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +30,7 @@ from tfps import _ports
 from tfps import _requests
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps import marks as marks_lib
 from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import server as server_lib
@@ -36,6 +38,7 @@ from tfps import shared_variables
 from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps.recovery import config as recovery_config
+from tfps.recovery import events
 from tfps.recovery import guard as guard_lib
 from tfps.recovery import job
 from tfps.recovery import newcomers
@@ -117,6 +120,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     extended.ledger = _ledger.Ledger(policy, self._num_ps)
     compat.replace_extended(self, extended)
     self.guard: guard_lib.Guard | None = None
+    self.marks: marks_lib.Marks | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -135,6 +139,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         lease=self._lease,
       )
       extended.notice = self.guard.add
+      self.marks = marks_lib.Marks(
+        marks_lib.rings(extended.make_own, self._num_ps),
+        slots=itertools.count(),
+        own=str(_CHIEF),
+        tell=self.guard.events.tell_repeated,
+      )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
       joining = newcomers.Newcomers(
         self.guard, self._presence, self._note_worker
@@ -153,6 +163,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   def wire_report(self) -> accounts.WireReport:
     """The bytes that have been pulled from each ps, and pushed to it."""
     return self.transfers.report()
+
+  def recovery_report(self) -> events.RecoveryReport:
+    """What has happened to tasks, and what was done twice because of it.
+
+    Without a `Recovery`, nothing is known.
+    """
+    return self.guard.events.report if self.guard else events.RecoveryReport()
 
   def close(self) -> None:
     """Tells ps and workers that training is done; twice is harmless.

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from absl import logging
 import tensorflow as tf
 
+from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
+from tfps import marks as marks_lib
 from tfps import worker_input
 from tfps.wire import transfers
 
@@ -73,11 +75,14 @@ class Plan:
       if not isinstance(value, int) or value < 1:
         raise ValueError(f'train: {name}={value!r} must be 1 or more.')
 
-  def sizes(self, start: int) -> set[int]:
-    """The sizes of the executions that lead from a step to the last."""
+  def sizes(self, start: int, *, may_be_cut: bool) -> set[int]:
+    """The sizes of the executions that lead from a step to the last.
+
+    Of those that may be cut short, single steps do the rest.
+    """
     todo = max(0, self.steps - start)
     full = [self.steps_per_execution] * (todo >= self.steps_per_execution)
-    return {*full, todo % self.steps_per_execution} - {0}
+    return {*full, todo % self.steps_per_execution, int(may_be_cut)} - {0}
 
   def check(self, metrics: Mapping[str, float], step: int) -> None:
     """Raises FloatingPointError, or warns, of a metric that is not a number."""
@@ -137,7 +142,8 @@ class TrainingLoop:
     self._rate = Rate()
     self._executions: dict[int, execution.Execution] = {}
     self._iterators: Any = None
-    self._pending: dict[Any, execution.Execution] = {}
+    self._pending: dict[Any, tuple[execution.Execution, Any]] = {}
+    self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
     self._step = 0
     self._scheduled = 0
@@ -187,27 +193,33 @@ class TrainingLoop:
       and len(self._pending) < plan.in_flight_per_worker * num_workers
       and not self._checkpoints.is_due(self._scheduled, self._secs())
     ):
-      size = min(plan.steps_per_execution, plan.steps - self._scheduled)
-      value = self._coordinator.schedule(
-        self._executions[size].function, args=(self._iterators,)
+      # After a loss, what is missing is done by what has been traced.
+      missing = plan.steps - self._scheduled
+      size = max(size for size in self._executions if size <= missing)
+      to_do = self._executions[size]
+      value, done = attempts_lib.schedule(
+        self._coordinator, to_do, self._iterators, self._counts
       )
-      self._pending[value] = self._executions[size]
+      self._pending[value] = to_do, done
       self._scheduled += size
 
   def _collect(self) -> None:
     """Takes in one execution or more."""
     timeout_secs = self._plan.timeout_secs
     for value in self._coordinator.wait_any(self._pending, timeout_secs):
-      done = self._pending.pop(value)
-      metrics = self._take_in(value, done)
+      scheduled, done = self._pending.pop(value)
+      metrics = self._take_in(value, scheduled)
       self._step += done.num_steps
+      self._scheduled -= scheduled.num_steps - done.num_steps
       self._rate.add(self._secs(), self._step)
       self._plan.check(metrics, self._step)
       self._tell('step', metrics)
 
   def _take_in(self, value: Any, done: execution.Execution) -> dict[str, float]:
-    """An execution's metrics."""
+    """An execution's metrics; none if it was cut short."""
     vector = self._coordinator.fetch(value, self._plan.timeout_secs)
+    if vector is None:
+      return {}
     self._transfers.count(done.num_bytes(vector), done.num_steps)
     return done.metrics(vector)
 
@@ -247,8 +259,13 @@ class TrainingLoop:
     """
     coordinator = self._coordinator
     self._iterators, spec = worker_input.iterators(coordinator, dataset_fn)
+    marks = marks_lib.of(coordinator.strategy)
     with coordinator.scheduling():
-      for size in self._plan.sizes(self._step):
+      if marks is not None:
+        self._counts = attempts_lib.Counts(
+          coordinator.strategy, marks, coordinator.global_step
+        )
+      for size in self._plan.sizes(self._step, may_be_cut=marks is not None):
         self._executions[size] = execution.trace(
           coordinator.strategy,
           step_fn,

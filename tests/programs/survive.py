@@ -56,8 +56,15 @@ def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
     ]
 
   def step(batch: tf.Tensor) -> None:
+    # As training does: reads, computes for a while, writes.
+    with tf.control_dependencies([v + 0 for v in variables]):
+      until = tf.timestamp() + 0.005
+    (now,) = tf.while_loop(
+      lambda now: now < until, lambda now: (tf.timestamp(),), (until - 1,)
+    )
     for variable in variables:
-      variable.assign_add(tf.ones(variable.shape, variable.dtype))
+      one = tf.cast(now > 0, variable.dtype)
+      variable.assign_add(one * tf.ones(variable.shape, variable.dtype))
 
   def say(progress: object) -> None:
     print('at', progress.step, flush=True)
@@ -81,6 +88,7 @@ def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
   for variable in variables:
     values = np.unique(variable.numpy())
     print('values', values.min(), values.max(), flush=True)
+  print('repeated', strategy.recovery_report().steps_repeated, flush=True)
 
 
 def fit(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:

@@ -24,3 +24,27 @@ def test_a_listener_that_fails_does_no_harm(caplog):
 
 def test_nobody_need_listen():
   events.Events(None).tell('lost', ['worker:0'])
+
+
+def test_a_report_counts_what_is_told_to_nobody():
+  own = events.Events(None)
+  own.tell('lost', ['worker:0', 'worker:1'])
+  own.tell('back', ['worker:0'])
+  own.tell('back', ['ps:0', 'ps:1'], 3.0)
+  own.tell('moved', ['ps:0'])
+  own.tell_repeated('worker:0', 4)
+  own.tell_repeated('worker:1', 1)
+  assert own.report == tfps.RecoveryReport(
+    workers_lost=2, ps_repaired=2, steps_repeated=5
+  )
+
+
+def test_who_repeats_steps_is_told():
+  told = []
+  events.Events(told.append).tell_repeated('worker:1', 2)
+  (event,) = told
+  assert (event.kind, event.tasks, event.steps) == (
+    'repeated',
+    ('worker:1',),
+    2,
+  )

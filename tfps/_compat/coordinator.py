@@ -319,6 +319,29 @@ def being_scheduled(strategy: Any, *, value: bool) -> None:
   strategy.extended._being_scheduled = value
 
 
+def schedule_through(
+  cluster: Any, attempt: Callable[..., Any], fn: Any, args: Sequence[Any]
+) -> Any:
+  """Queues a function that workers call through something else.
+
+  `Cluster.schedule` has no place for it: what is no function of TensorFlow's
+  is neither traced there nor cancelled.
+
+  Args:
+    cluster: one that was taken over.
+    attempt: gets the function and its arguments on a worker, each time that one
+      takes it up.
+    fn: a `tf.function`, or a concrete one.
+    args: as for `schedule`.
+  """
+  queue = cluster.closure_queue
+  closure = cluster_coordinator.Closure(fn, queue._cancellation_mgr, args=args)
+  closure._function = functools.partial(attempt, closure._function)
+  result = closure.build_output_remote_value()
+  queue.put(closure)
+  return result
+
+
 def jobs(strategy: Any) -> dict[str, dict[int, str]]:
   """The addresses of a strategy's tasks.
 

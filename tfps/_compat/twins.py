@@ -115,6 +115,16 @@ def of(variable: Any) -> Any:
   return _of_handle(handles.inner(variable)._handle) if _BY_HANDLE else None
 
 
+def is_write(operation: Any) -> bool:
+  """Whether an operation itself writes to a variable."""
+  return bool(_WRITE.fullmatch(operation.type))
+
+
+def handles_of_all() -> set[int]:
+  """The identities of all twins' handles."""
+  return {id(twin.handle) for _, twin in _BY_HANDLE.values()}
+
+
 def second(operation: Any) -> Any:
   """What does to the twin what an operation does to its variable, or None."""
   return getattr(operation, _SECOND, None)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps import marks as marks_lib
 from tfps._compat import execution_variables
 from tfps.keras import additivity
 from tfps.keras import inputs
@@ -102,18 +103,18 @@ class Executions:
     The batches are one structure that `inputs.stack` made, or a list.
     """
 
-    def execute(batches: Any, handed_on: Any) -> Any:
+    def execute(batches: Any, handed_on: Any, *id: tf.Tensor) -> Any:
       if not isinstance(batches, list):
         batches = inputs.unstack(batches, num_steps)
-      return self._execute(iter(batches), num_steps, handed_on)
+      return self._execute(iter(batches), num_steps, handed_on, *id)
 
     return self._function(('batches', num_steps), execute)
 
   def on_iterator(self, num_steps: int) -> Any:
     """A function of an iterator over batches and of what is handed on."""
 
-    def execute(batches: Any, handed_on: Any) -> Any:
-      return self._execute(batches, num_steps, handed_on)
+    def execute(batches: Any, handed_on: Any, *id: tf.Tensor) -> Any:
+      return self._execute(batches, num_steps, handed_on, *id)
 
     return self._function(('iterator', num_steps), execute)
 
@@ -154,16 +155,19 @@ class Executions:
       )
     return self._functions[key]
 
-  def _execute(self, batches: Any, num_steps: int, handed_on: Any) -> Any:
+  def _execute(
+    self, batches: Any, num_steps: int, handed_on: Any, *id: tf.Tensor
+  ) -> Any:
     added = []
+    marking = marks_lib.marking(self._strategy, *id)
     workspace = self._transfers.workspace()
     steps = self._transfers.steps(workspace, num_steps)
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(handed_on)
-      for _ in range(num_steps):
+      for i in range(num_steps):
         self._state.begin_step()
         first = len(tf.compat.v1.get_default_graph().get_operations())
-        with steps.step():
+        with marking.step(i + 1), steps.step():
           logs = self._strategy.run(self._step_fn, args=(next(batches),))
         self._check(handles, first)
         added.append(self._state.end_step())

@@ -61,6 +61,9 @@ class _Here:
   def schedule(self, fn: Any, args: Any = None) -> Any:
     return self.surviving(lambda: fn(*args))
 
+  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
+    return self.surviving(lambda: attempt(fn, *args))
+
   def fetch(self, val: Any) -> Any:
     return tf.nest.map_structure(np.asarray, val)
 

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import functools
 from typing import Any
 from typing import Protocol
 
 import keras
 import numpy as np
 
+from tfps import attempts as attempts_lib
 from tfps import execution as tf_execution
+from tfps import marks as marks_lib
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
@@ -29,6 +32,9 @@ class Executor(Protocol):
 
   def schedule(self, fn: Any, args: Any = None) -> Any:
     """Begins to execute a function; gives what `fetch` takes."""
+
+  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
+    """Likewise, of what is called through something else; see `Attempt`."""
 
   def fetch(self, val: Any) -> Any:
     """What the function has returned, with arrays for tensors."""
@@ -76,6 +82,7 @@ class StepFunction:
     self._in_flight = in_flight
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
+    self._marks = marks_lib.of(strategy) if makes_updates else None
     self._state = state_lib.State(model)
     self._executions = execution.Executions(strategy, step_fn, self._state)
     self._under_way: deque[_Scheduled] = deque()
@@ -129,10 +136,14 @@ class StepFunction:
 
   def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:
     handed_on = self._state.hand_on(num_steps)
+    schedule = self._executor.schedule
+    args: tuple[Any, ...] = (batches, handed_on)
+    if self._marks is not None:
+      attempt = attempts_lib.Attempt(self._marks, num_steps)
+      schedule = functools.partial(self._executor.schedule_through, attempt)
+      args += attempt.args
     with self._forgetting():
-      value = transfers.traced(
-        lambda: self._executor.schedule(function, args=(batches, handed_on))
-      )
+      value = transfers.traced(lambda: schedule(function, args=args))
     self._under_way.append(_Scheduled(value, num_steps, handed_on))
 
   def _take_in(self) -> None:

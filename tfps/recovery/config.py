@@ -53,9 +53,9 @@ class Recovery:
       the same name.
     max_to_keep: how many cuts to keep. One is deleted once a later one has
       been read back.
-    on_event: called with a `RecoveryEvent` when a task is lost, or is back, in
-      whatever thread finds out; for example a callback's method that writes it
-      to a log.
+    on_event: called with a `RecoveryEvent` when a task is lost, or is back, and
+      when steps are done again because of it, in whatever thread finds out; for
+      example a callback's method that writes it to a log.
   """
 
   directory: str | os.PathLike[str]

@@ -49,6 +49,7 @@ class Guard(_repairs.Repairs):
 
   Attributes:
     workers: those that train, with their addresses.
+    events: of lost tasks.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
@@ -83,7 +84,7 @@ class Guard(_repairs.Repairs):
     self._timeout_secs = recovery.timeout_secs
     self._take_over_secs = recovery.take_over_secs
     self._housing = housing
-    self._events = events.Events(recovery.on_event)
+    self.events = events.Events(recovery.on_event)
     self._greet = greet
     self._handler: failures.FailureHandler | None = None
     self._watch: watch_lib.Watch | None = None
@@ -241,15 +242,13 @@ class Guard(_repairs.Repairs):
       self._have_left.set()
 
   def notice(self, kind: str, workers: set[int]) -> None:
-    self._events.tell(kind, [f'worker:{i}' for i in sorted(workers)])
+    self.events.tell(kind, [f'worker:{i}' for i in sorted(workers)])
 
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
     self._lease.take()
-    inventory, incarnations = (
-      self.keeper.inventory,
-      self._housing.incarnations(),
-    )
+    inventory = self.keeper.inventory
+    incarnations = self._housing.incarnations()
     self._replicas.renew(inventory.on(ps), ps)
     self._shared.rejoin()
     secs = None
@@ -258,12 +257,12 @@ class Guard(_repairs.Repairs):
       secs = self.keeper.put_back(ps, self._replicas)
       self._shared.announce(inventory.on(set(incarnations)))
       self._notes.leave(incarnations)
-    self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
+    self.events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _look_elsewhere(self) -> None:
     assert self._watch is not None
     for task in self._housing.forget_moves():
-      self._events.tell('moved', [str(task)])
+      self.events.tell('moved', [str(task)])
     for task, address in self._housing.addresses.items():
       self._watch.move(task, address)
     if self._housing.moved and not self._sends_home.is_alive():

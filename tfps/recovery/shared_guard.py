@@ -52,6 +52,7 @@ class SharedGuard:
     lease: of this process.
 
   Attributes:
+    events: of lost tasks.
     num_interruptions: how often something has been done again.
 
   Raises:
@@ -73,7 +74,7 @@ class SharedGuard:
     self._lease = lease
     self._housing = housing
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
-    self._events = events.Events(recovery.on_event)
+    self.events = events.Events(recovery.on_event)
     self._shared = shared
     self._greet = greet
     self._timeout_secs = recovery.timeout_secs
@@ -246,8 +247,8 @@ class SharedGuard:
     self._known = found
     self._lease.take()
     for task in self._housing.forget_moves():
-      self._events.tell('moved', [str(task)])
-    self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
+      self.events.tell('moved', [str(task)])
+    self.events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
 
   def _look_elsewhere(
