@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import coordinator as compat
+from tfps._compat import per_worker
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
@@ -44,7 +45,7 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
       traced[index] = fn
     return traced[index]
 
-  return compat.per_worker_iterators(coordinator, of_worker)
+  return per_worker.iterators(coordinator, of_worker)
 
 
 def _check(index: int, fn: Any, first: Any) -> None:

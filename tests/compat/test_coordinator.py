@@ -14,6 +14,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 
 from tfps import testing
 from tfps._compat import coordinator as compat
+from tfps._compat import per_worker
 
 
 @pytest.fixture(scope='module')
@@ -215,40 +216,9 @@ def test_workers_threads_are_found(coordinator):
   assert len(compat._worker_threads(coordinator._cluster)) == 1
 
 
-def test_iterators_of_own_datasets_are_scheduled(coordinator):
-  dataset_fn = tf.function(lambda: tf.data.Dataset.range(3, 5))
-  iterators, spec = compat.per_worker_iterators(
-    coordinator, lambda *worker: dataset_fn.get_concrete_function()
-  )
-  take = tf.function(lambda batches: next(batches), input_signature=[spec])
-  got = [coordinator.schedule(take, (iterators,)) for _ in range(2)]
-  assert [int(coordinator.fetch(value)) for value in got] == [3, 4]
-
-
-def test_a_resource_is_made_like_that_of_another_worker(coordinator):
-  [worker] = coordinator._cluster.workers
-  dataset = coordinator.create_per_worker_dataset(
-    lambda: tf.data.Dataset.range(3)
-  )
-  [iterator] = iter(dataset)._values
-  made = compat._like(iterator, worker)
-  assert made is not iterator
-  assert made._type_spec == iterator._type_spec
-  assert next(made.get()).numpy() == 0
-
-
-def test_a_thread_knows_its_target():
-  opened = threading.Event()
-  thread = threading.Thread(target=opened.wait)
-  thread.start()
-  assert thread._target.__self__ is opened
-  opened.set()
-  thread.join()
-
-
 def test_own_datasets_begin_again(coordinator):
   dataset_fn = tf.function(lambda: tf.data.Dataset.range(3))
-  iterators, spec = compat.per_worker_iterators(
+  iterators, spec = per_worker.iterators(
     coordinator, lambda *worker: dataset_fn.get_concrete_function()
   )
   take = tf.function(lambda batches: next(batches), input_signature=[spec])
@@ -260,6 +230,15 @@ def test_own_datasets_begin_again(coordinator):
   assert [taken(), taken()] == [0, 1]
   compat.Worker.begin_datasets_again(worker)
   assert [taken(), taken()] == [0, 1]
+
+
+def test_a_thread_knows_its_target():
+  opened = threading.Event()
+  thread = threading.Thread(target=opened.wait)
+  thread.start()
+  assert thread._target.__self__ is opened
+  opened.set()
+  thread.join()
 
 
 def test_the_queue_gives_up_draining_at_its_deadline_and_keeps_the_error():

@@ -6,24 +6,21 @@ that were made into instances of the classes below.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 import functools
 import threading
 import time
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import (
   remote_value as remote_value_lib,
 )
-from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.eager import context
 
 from tfps import _deadline
 from tfps._compat import failures
+from tfps._compat import per_worker
 
 _DISMISS_SECS = 1.0
 
@@ -154,7 +151,7 @@ class Worker(cluster_coordinator.Worker):
   def _is_put_off(self, closure: Any) -> bool:
     """Whether a closure has to wait, or has failed, for want of resources."""
     try:
-      if not self._make_resources(closure):
+      if not per_worker.make_up(closure, self._cluster.workers):
         return False
     except Exception as error:  # which who has made it gets
       failure = error
@@ -162,27 +159,10 @@ class Worker(cluster_coordinator.Worker):
         lambda result: result._set_error(failure)
       )
       self._cluster.closure_queue.mark_failed(failure)
+      self._end()
     else:
       self._cluster.closure_queue.put_back(closure)
     return True
-
-  def _make_resources(self, closure: Any) -> bool:
-    """Schedules what a closure needs on each worker; whether that was anything.
-
-    What is scheduled for one worker comes before all else.
-    """
-    given = tf.nest.flatten((closure._args, closure._kwargs))
-    wanted = [
-      value
-      for value in given
-      if isinstance(value, values.PerWorkerValues)
-      and len(value._values) <= self.worker_index
-    ]
-    for value in wanted:
-      with self._cluster.joining:
-        for worker in self._cluster.workers[len(value._values) :]:
-          value._values = (*value._values, _like(value._values[0], worker))
-    return bool(wanted)
 
   def _is_dismissed(self) -> bool:
     handler = self.failure_handler
@@ -199,19 +179,6 @@ class Worker(cluster_coordinator.Worker):
     self._closure = None
     with self.finished:
       self.finished.notify_all()
-
-
-def _like(resource: Any, worker: Any) -> Any:
-  """A resource on a worker like that which another worker has."""
-  make_on = getattr(resource, '_make_on', None)
-  if make_on is not None:
-    return make_on(worker)
-  closure = resource._closure
-  made = worker.create_resource(
-    closure._function, args=closure._args, kwargs=closure._kwargs
-  )
-  made._type_spec = resource._type_spec
-  return made
 
 
 def _forget_result(remote_value: Any) -> None:
@@ -231,7 +198,6 @@ def take_over(
     incarnations: as for `failures.FailureHandler`.
   """
   cluster.closure_queue.__class__ = Queue
-  cluster.joining = threading.Lock()
   finished = threading.Condition()
   for worker in cluster.workers:
     worker.__class__ = Worker
@@ -398,48 +364,6 @@ def is_local(remote_value: Any) -> bool:
 def num_workers(coordinator: Any) -> int:
   """How many workers a `ClusterCoordinator` schedules on."""
   return len(coordinator._cluster.workers)
-
-
-def per_worker_iterators(
-  coordinator: Any, dataset_fn: Callable[[int, int], Any]
-) -> tuple[Any, Any]:
-  """An iterator on each worker, of that worker's own endless dataset.
-
-  `create_per_worker_dataset` calls one function on all workers, which then
-  cannot know its worker but through a tensor.
-
-  Args:
-    coordinator: a `ClusterCoordinator`.
-    dataset_fn: a concrete function that returns the dataset of a worker, for
-      its index and how many there are; all of one element type. They begin
-      again when the loss of a ps has cut short what used them: TensorFlow may
-      leave an iterator near its end then, and a step without a batch may make
-      some of its updates nevertheless.
-
-  Returns:
-    What to pass to `schedule`, and the type of the iterators.
-  """
-  strategy = coordinator.strategy
-  workers = coordinator._cluster.workers
-
-  def make_on(worker: Any) -> Any:
-    fn = dataset_fn(worker.worker_index, len(workers))
-    # Made again, by the same function, when a lost worker is back.
-    iterator = worker.create_resource(functools.partial(_iterate, fn))
-    iterator._never_ends = True
-    iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
-      strategy, fn.structured_outputs
-    )
-    iterator._make_on = make_on  # where a worker comes later
-    return iterator
-
-  iterators = [make_on(worker) for worker in list(workers)]
-  per_worker = values.PerWorkerDistributedIterator(iterators)
-  return per_worker, iterators[0]._type_spec
-
-
-def _iterate(dataset_fn: Callable[[], Iterable[Any]]) -> Any:
-  return iter(dataset_fn())
 
 
 def _dismiss(handler: Any) -> None:
