@@ -33,7 +33,7 @@ from tfps.recovery import replicas as replicas_lib
 _Result = TypeVar('_Result')
 
 _POLL_SECS = 0.1
-_LOOK_SECS = 1.0  # how often to look for a lost ps elsewhere
+_LOOK_SECS = 0.2  # how often to look for a lost ps elsewhere
 _OUT_OF_REACH = (tf.errors.UnavailableError, tf.errors.AbortedError)
 _NOT_THERE = (tf.errors.NotFoundError, tf.errors.FailedPreconditionError)
 
