@@ -11,6 +11,7 @@ and is there for the next. Once a process of another job is the task, it goes.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 
 from absl import logging
@@ -48,13 +49,16 @@ class Lease:
     self._job = job
     self._number = 0
 
-  def take(self) -> None:
+  def take(self, jobs: Mapping[str, Collection[int]] | None = None) -> None:
     """Has this process be the task, once it is connected to the servers.
 
     Servers that do not answer are logged.
+
+    Args:
+      jobs: which tasks, by their indices; by default all. They are alive.
     """
     self._number = eager_contexts.own_id()
-    addresses = self._servers()
+    addresses = _only(jobs, self._servers())
 
     def take_over(server: cluster_lib.Task) -> None:
       address = addresses[server]
@@ -75,15 +79,18 @@ class Lease:
         _at_once.say(failures),
       )
 
-  def check(self) -> None:
+  def check(self, jobs: Mapping[str, Collection[int]] | None = None) -> None:
     """Makes sure that nobody else has come.
 
     Servers that do not answer have no say.
 
+    Args:
+      jobs: which tasks to ask, by their indices; by default all.
+
     Raises:
       errors.ReplacedError: names the servers that know another process.
     """
-    addresses = self._servers()
+    addresses = _only(jobs, self._servers())
     others = set()
 
     def look(server: cluster_lib.Task) -> None:
@@ -105,6 +112,17 @@ class Lease:
     self, server: cluster_lib.Task, address: str
   ) -> _mailbox.Mailbox:
     return _mailbox.Mailbox(server, address, timeout_secs=_CALL_SECS)
+
+
+def _only(
+  jobs: Mapping[str, Collection[int]] | None,
+  addresses: Mapping[cluster_lib.Task, str],
+) -> Mapping[cluster_lib.Task, str]:
+  if jobs is None:
+    return addresses
+  return {
+    t: at for t, at in addresses.items() if t.index in jobs.get(t.job, ())
+  }
 
 
 def _parse(notice: str | None) -> tuple[int | None, str]:

@@ -1,5 +1,6 @@
 """What mends the loss of tasks, for who finds it."""
 
+from collections.abc import Collection
 from collections.abc import Mapping
 
 
@@ -13,8 +14,11 @@ class Repairs:
     """By job and index, the tasks that are not at their first address."""
     return {}
 
-  def check(self) -> None:
+  def check(self, found: Mapping[str, Collection[int]]) -> None:
     """Called before the cluster is told who is in it.
+
+    Args:
+      found: by job, the tasks that answer.
 
     Raises:
       errors.ReplacedError: this process is not to be in it any more.

@@ -427,7 +427,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._tell('back', unnoticed - silent)
     moved: Mapping[tuple[str, int], str] = {}
     if self._repairs is not None:
-      self._repairs.check()
+      answering = set(workers) - silent
+      self._repairs.check({'ps': self._ps, 'worker': answering})
       moved = self._repairs.moved()
     members.update(
       self._server_def, without={('worker', i) for i in silent}, moved=moved

@@ -209,8 +209,8 @@ class Guard(_repairs.Repairs):
       for task, address in self._housing.moved.items()
     }
 
-  def check(self) -> None:
-    self._lease.check()
+  def check(self, found: Mapping[str, Collection[int]]) -> None:
+    self._lease.check(found)
 
   def prepare(self) -> None:
     self.keeper.cover()
@@ -246,7 +246,7 @@ class Guard(_repairs.Repairs):
 
   def rebuild(self, ps: set[int]) -> None:
     self._greet(self._housing.moved)
-    self._lease.take()
+    self._lease.take({'ps': ps})
     inventory = self.keeper.inventory
     incarnations = self._housing.incarnations()
     self._replicas.renew(inventory.on(ps), ps)

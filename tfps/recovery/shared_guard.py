@@ -206,7 +206,6 @@ class SharedGuard:
     """Goes on with the ps that are there, once all are."""
     begun = last_look = time.monotonic()
     with self._gate.closed():
-      self._lease.check()
       while True:
         found = self._housing.incarnations()
         try:
@@ -222,6 +221,7 @@ class SharedGuard:
         time.sleep(_POLL_SECS)
 
   def _has_mended(self, found: dict[int, int | None]) -> bool:
+    self._lease.check()
     lost = {ps for ps in found if found[ps] != self._known[ps]}
     if not lost and self._keeper is not None:
       lost = self._inventory.emptied()
@@ -245,7 +245,7 @@ class SharedGuard:
       self._shared.announce(self._inventory.on(set(found)))
       self._notes.leave(found)
     self._known = found
-    self._lease.take()
+    self._lease.take({'ps': lost})
     for task in self._housing.forget_moves():
       self.events.tell('moved', [str(task)])
     self.events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
