@@ -83,6 +83,7 @@ with and without. All tasks are processes of one machine, which also does what
 replicas are updated by.
 """,
   'recovery-large': '',
+  'recovery-embedding': '',
   'codecs': """\
 ## Codecs
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 import contextlib
 import statistics
 
-from benchmarks import overhead_task
 from benchmarks import recovery_task
 from benchmarks import runner
 from benchmarks import sides
 from benchmarks import tables
 
-_NUM_STEPS = {'small': 3000, 'large': 800, 'tiny': 40}
+_NUM_STEPS = {'small': 3000, 'large': 800, 'embedding': 2000, 'tiny': 40}
 _NUM_ROUNDS = 7
 _PLAIN = 'no recovery'
 _ROWS = {
@@ -32,7 +31,7 @@ Costs = dict[str, list[float]]
 
 def compare(*, quick: bool) -> Iterator[tables.Table]:
   """One table for each model."""
-  for model in ('tiny',) if quick else ('small', 'large'):
+  for model in ('tiny',) if quick else ('small', 'large', 'embedding'):
     yield _table(model, _measure(model, num_rounds=2 if quick else _NUM_ROUNDS))
 
 
@@ -60,7 +59,7 @@ def _side(model: str, how: str) -> sides.ClusterSide:
 
 
 def _table(model: str, costs: Costs) -> tables.Table:
-  size = overhead_task.MODELS[model]
+  size = recovery_task.MODELS[model]
   return tables.Table(
     f'recovery-{model}',
     f'{size.num_variables} variables of {size.num_bytes / 1e6:.2g} MB, 2 '

@@ -6,11 +6,16 @@ Usage: recovery_task.py MODEL (plain | cuts | replicas | snapshots) FOLDER
 import pathlib
 import sys
 
+from benchmarks import lookup
 from benchmarks import overhead_task
 from benchmarks import sides
 from benchmarks import trainers
 import tfps
 
+MODELS: dict[str, trainers.Model] = {
+  **overhead_task.MODELS,
+  'embedding': lookup.TABLE,
+}
 EVERY_SECS = 5.0
 REPLICATE_EVERY_SECS = 1.0
 
@@ -25,9 +30,7 @@ def main(model: str, how: str, folder: str) -> None:
       replicas=0 if how == 'cuts' else 1,
       replicate_every_secs=REPLICATE_EVERY_SECS if how == 'snapshots' else None,
     )
-  run = trainers.Ours(
-    cluster, overhead_task.MODELS[model], recovery=recovery
-  ).training()
+  run = trainers.Ours(cluster, MODELS[model], recovery=recovery).training()
   for order in sides.take_orders(folder, str(cluster.task)):
     run(int(order.rpartition(' ')[2]))
 

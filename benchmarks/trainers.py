@@ -1,4 +1,4 @@
-"""Ways to train a perceptron, ours and others, in executions of many steps.
+"""Ways to train a model, ours and others, in executions of many steps.
 
 Each gives a function that does a number of steps and waits for them. Where
 there is a coordinator, all executions of a call are scheduled at once.
@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from benchmarks import lookup
 from benchmarks import perceptron
 import tfps
 from tfps import attempts
@@ -19,6 +20,7 @@ from tfps import worker_input
 
 STEPS_PER_EXECUTION = 20
 
+Model = perceptron.Perceptron | lookup.Lookup
 Run = Callable[[int], None]
 Step = Callable[[tf.Tensor], Any]
 
@@ -73,7 +75,7 @@ class Ours:
   def __init__(
     self,
     cluster: tfps.Cluster,
-    model: perceptron.Perceptron,
+    model: Model,
     *,
     wire: tfps.Wire | None = None,
     updates: Any = None,
@@ -158,9 +160,7 @@ def _descent(
   return step
 
 
-def _with_optimizer(
-  model: perceptron.Perceptron, variables: list[tf.Variable]
-) -> Step:
+def _with_optimizer(model: Model, variables: list[tf.Variable]) -> Step:
   """Gradient descent by Keras' optimizer, which our strategies take over."""
   optimizer = keras.optimizers.SGD(perceptron.RATE)
   optimizer.build(variables)
