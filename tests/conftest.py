@@ -20,6 +20,11 @@ _HERE = pathlib.Path(__file__).parent
 _LONGEST = (
   'recovery/test_between_graph.py',
   'recovery/test_lost_ps.py',
+  'recovery/test_lease.py',
+  'recovery/test_snapshots.py',
+  'recovery/test_full_disk.py',
+  'recovery/test_repeats.py',
+  'recovery/test_joining.py',
   'keras/test_fit.py',
   'keras/test_concurrent_updates.py',
   'examples/test_flights.py',

@@ -102,9 +102,12 @@ def test_variables_of_any_type_are_renewed(dtype):
 
 def test_memory_with_a_name_keeps_it():
   def make():
-    handle = shared_variables.handle('kept', shape=[], dtype=tf.float32)
     return shared_variables.NamedVariable(
-      handle=handle, name='kept', shape=[], dtype=tf.float32, trainable=True
+      memory=shared_variables.Memory('kept'),
+      name='kept',
+      shape=[],
+      dtype=tf.float32,
+      trainable=True,
     )
 
   variable = make()

@@ -58,7 +58,7 @@ def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
   def step(batch: tf.Tensor) -> None:
     # As training does: reads, computes for a while, writes.
     with tf.control_dependencies([v + 0 for v in variables]):
-      until = tf.timestamp() + 0.005
+      until = tf.timestamp() + 0.003
     (now,) = tf.while_loop(
       lambda now: now < until, lambda now: (tf.timestamp(),), (until - 1,)
     )

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 _PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'survive.py')
 
-_STEPS = 1_200
+_STEPS = 800
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_fit_goes_on(start):
 
 
 def test_a_ps_that_stays_away_is_served_by_another(start):
-  steps = 2 * _STEPS
+  steps = 1_600
   cluster = start('train', steps, take_over_secs=1)
   wait_for_steps(cluster, 30, index=0)
   wait_for_steps(cluster, 10, index=1)

@@ -97,7 +97,7 @@ def test_training_by_a_coordinator_goes_on(disk, caplog):
 
 
 def test_training_between_graphs_goes_on(disk):
-  command = [sys.executable, _PROGRAM, 'train', '2500', str(disk / 'cuts')]
+  command = [sys.executable, _PROGRAM, 'train', '1800', str(disk / 'cuts')]
   commands = {'worker': [*command, '60', '0', '0']}
   with testing.ProcessCluster(
     2, 2, commands=commands, preload=['tensorflow', 'keras']

@@ -74,7 +74,7 @@ def campaign(mode, folder, steps):
 
 
 def test_a_worker_that_joined_is_found_by_the_next_chief(tmp_path):
-  program = campaign('fit', tmp_path, 2_000)
+  program = campaign('fit', tmp_path, 1_500)
   with testing.ProcessCluster(
     1, 1, commands={'chief': program}, preload=['tensorflow', 'keras']
   ) as processes:

@@ -55,7 +55,7 @@ def counted(log):
 
 @pytest.mark.parametrize('mode', ['coordinator', 'between_graph'])
 def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode):
-  command = program(mode, tmp_path, 1_500)
+  command = program(mode, tmp_path, 1_000)
   with testing.ProcessCluster(
     1, 1, commands={'chief': command}, preload=['tensorflow', 'keras']
   ) as cluster:
@@ -77,7 +77,7 @@ def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode):
 
 
 def test_a_worker_that_thaws_after_another_has_come(tmp_path):
-  command = program('between_graph', tmp_path, 2_500)
+  command = program('between_graph', tmp_path, 1_800)
   with testing.ProcessCluster(
     2, 1, commands={'worker': command}, preload=['tensorflow', 'keras']
   ) as cluster:

@@ -22,9 +22,9 @@ def test_each_part_of_the_time_has_a_line():
 
 @pytest.mark.slow
 def test_a_short_soak_ends_in_order():
-  command = (sys.executable, '-m', 'tfps.testing.soak', '--minutes=0.4')
+  command = (sys.executable, '-m', 'tfps.testing.soak', '--minutes=0.25')
   done = subprocess.run(
-    [*command, '--every_secs=8', '--seed=3'],
+    [*command, '--every_secs=4', '--seed=3'],
     capture_output=True,
     text=True,
     timeout=150,
