@@ -58,7 +58,7 @@ def test_nobody_asks_at_once_or_all_the_time(world):
 
 def test_who_has_heard_a_client_does_not_ask(world):
   world.incarnation = 1
-  world.joining.note_hello(_CHIEF)
+  world.joining.note_hello(_CHIEF, 'h:3')
   assert [world.look() for _ in range(2)] == [0, 0]
 
 
@@ -69,12 +69,19 @@ def test_a_chief_that_is_expected_has_said_nothing(world):
 
 def test_a_chief_that_was_started_again_is_asked(world):
   world.incarnation = 1
-  world.joining.note_hello(_CHIEF)
+  world.joining.note_hello(_CHIEF, 'h:3')
   assert world.look() == 0
   world.incarnation = 2
   assert world.look() == 1
-  world.joining.note_hello(_CHIEF)
+  world.joining.note_hello(_CHIEF, 'h:3')
   assert [world.look() for _ in range(2)] == [1, 1]
+
+
+def test_a_chief_that_was_started_again_at_once_is_asked(world):
+  world.incarnation = 1
+  world.joining.note_hello(_CHIEF, 'h:3')
+  world.incarnation = 2
+  assert world.look() == 1
 
 
 def test_who_is_no_worker_does_not_ask(monkeypatch):

@@ -45,12 +45,12 @@ class Joining:
     self._clock = clock
     self._ask = ask
     self._next_look = clock() + _FIRST_SECS
-    # Clients that know this worker, and their incarnations once looked up.
+    # The incarnations of clients that know this worker.
     self._known_to: dict[cluster_lib.Task, int | None] = {}
 
-  def note_hello(self, client: cluster_lib.Task) -> None:
+  def note_hello(self, client: cluster_lib.Task, address: str) -> None:
     """Takes note that a client knows this worker."""
-    self._known_to[client] = None
+    self._known_to[client] = self._find(client, address).incarnation
 
   def tend(self, clients: Mapping[cluster_lib.Task, str]) -> None:
     """Asks if it is time to, and nobody trains with this worker.
@@ -66,11 +66,10 @@ class Joining:
 
   def _is_client(self, client: cluster_lib.Task, address: str) -> bool:
     """Whether a client lives, and is the one that has said hello."""
-    found = self._ask(client, address, timeout_secs=1.0)
-    if found.state is not probe.State.ALIVE:
-      # It may just be busy; if it is gone, nobody hears what is asked for.
-      return False
-    known = self._known_to.get(client)
-    if known is None and client in self._known_to:
-      self._known_to[client] = known = found.incarnation
-    return known == found.incarnation
+    # It may just be busy; if it is gone, nobody hears what is asked for.
+    found = self._find(client, address)
+    is_alive = found.state is probe.State.ALIVE
+    return is_alive and found.incarnation == self._known_to.get(client)
+
+  def _find(self, client: cluster_lib.Task, address: str) -> probe.Status:
+    return self._ask(client, address, timeout_secs=1.0)

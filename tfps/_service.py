@@ -121,7 +121,7 @@ class Service:
   def _hear_client(self, message: presence.Message) -> None:
     self._attendance.hear(message)
     if not message.done:
-      self._joining.note_hello(message.task)
+      self._joining.note_hello(message.task, message.address)
 
 
 def _with_address(

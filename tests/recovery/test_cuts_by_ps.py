@@ -17,9 +17,6 @@ from tfps import testing
 from tfps.recovery import disks
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=1, ps=2)
-STRATEGIES = pytest.mark.parametrize(
-  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
-)
 TABLE = np.arange(14, dtype=np.float32).reshape(7, 2)
 
 
@@ -41,30 +38,34 @@ def _names(directory):
   return sorted({path.name for path in directory.iterdir()} - {'job'})
 
 
-@pytest.fixture(scope='module')
-def larger():
-  """Another cluster, with more ps."""
-  with testing.InProcessCluster(num_workers=1, num_ps=3) as cluster:
-    yield cluster.cluster
-
-
 @IN_PROCESS
-@STRATEGIES
-@pytest.mark.parametrize('before', [None, partitioners.FixedShards(2)])
-@pytest.mark.parametrize('after', [None, partitioners.FixedShards(3)])
+@pytest.mark.parametrize(
+  ('kind', 'before', 'after'),
+  [
+    (tfps.ParameterServerStrategy, None, partitioners.FixedShards(3)),
+    (tfps.ParameterServerStrategy, partitioners.FixedShards(2), None),
+    (tfps.BetweenGraphStrategy, None, None),
+    (
+      tfps.BetweenGraphStrategy,
+      partitioners.FixedShards(2),
+      partitioners.FixedShards(3),
+    ),
+  ],
+)
 def test_other_ps_begin_with_a_cut_however_it_is_cut_up(
-  tfps_cluster, larger, tmp_path, kind, before, after
+  tfps_cluster, tmp_path, kind, before, after
 ):
   strategy = kind(tfps_cluster.cluster, before, recovery=_recovery(tmp_path))
   kept = _variables(strategy, scale=5)
   strategy.guard.keep()
   strategy.close()
   assert _names(tmp_path) == ['cut-000001']
-  strategy = kind(larger, after, recovery=_recovery(tmp_path))
-  table, count, word = _variables(strategy, scale=1)
-  np.testing.assert_array_equal(table.numpy(), 5 * TABLE)
-  assert (count.numpy(), word.numpy()) == (15, b'aaaaa')
-  strategy.close()
+  with testing.InProcessCluster(num_workers=1, num_ps=3) as cluster:
+    strategy = kind(cluster.cluster, after, recovery=_recovery(tmp_path))
+    table, count, word = _variables(strategy, scale=1)
+    np.testing.assert_array_equal(table.numpy(), 5 * TABLE)
+    assert (count.numpy(), word.numpy()) == (15, b'aaaaa')
+    strategy.close()
   del kept
 
 
