@@ -12,19 +12,8 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
   ParameterServerStrategyV2,
 )
 
-from tfps import testing
 from tfps._compat import coordinator as compat
 from tfps._compat import per_worker
-
-
-@pytest.fixture(scope='module')
-def coordinator():
-  """TensorFlow's own, of a strategy of TensorFlow's own."""
-  with testing.InProcessCluster(num_workers=1, num_ps=1) as servers:
-    strategy = tf.distribute.ParameterServerStrategy(servers.cluster.resolver())
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    yield coordinator
-    coordinator._cluster.stop()
 
 
 def make_queue(num_closures):

@@ -1,13 +1,21 @@
 """Canaries for what `tfps._compat.handles` relies upon."""
 
+import copy
+import gc
 import types
 
 import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import ps_values
+from tensorflow.python.eager.polymorphic_function import concrete_function
 
 from tfps._compat import handles
 from tfps._compat import shared_variables
+
+
+@pytest.fixture(autouse=True)
+def functions_are_noted():
+  handles.note_functions()
 
 
 def make_plain():
@@ -48,6 +56,39 @@ def test_a_variable_and_its_functions_go_on_with_new_memory(make):
   assert outer().numpy().tolist() == [7.0, 8.0]
   assert variable.numpy().tolist() == [6.0, 7.0]
   assert outer.experimental_get_tracing_count() == 1
+
+
+def test_functions_of_a_loaded_model_and_copies_go_on_too(tmp_path):
+  module = tf.Module()
+  module.variable = tf.Variable(1.0)
+  module.add = tf.function(
+    lambda: module.variable.assign_add(1.0), input_signature=[]
+  )
+  tf.saved_model.save(module, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  copied = copy.copy(loaded.add.get_concrete_function())
+  handles.renew([loaded.variable])
+  loaded.variable.assign(4.0)
+  loaded.add()
+  copied()
+  assert loaded.variable.numpy() == 6.0
+
+
+def test_every_function_is_noted_as_long_as_it_exists():
+  variable = tf.Variable(1.0)
+  kept = tf.function(lambda: variable + 1.0).get_concrete_function()
+  functions = {
+    id(each)
+    for each in gc.get_objects()
+    if isinstance(each, concrete_function.ConcreteFunction)
+    and any(tensor is variable.handle for tensor in each.captured_inputs)
+  }
+  assert id(kept) in functions
+  assert functions <= set(handles._FUNCTIONS)
+  key = id(kept)
+  del kept
+  gc.collect()
+  assert key not in handles._FUNCTIONS
 
 
 def test_if_one_cannot_be_renewed_all_can_be_later():

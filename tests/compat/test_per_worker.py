@@ -1,20 +1,8 @@
 """Canaries for what `tfps._compat.per_worker` relies upon."""
 
-import pytest
 import tensorflow as tf
 
-from tfps import testing
 from tfps._compat import per_worker as compat
-
-
-@pytest.fixture(scope='module')
-def coordinator():
-  """TensorFlow's own, of a strategy of TensorFlow's own."""
-  with testing.InProcessCluster(num_workers=1, num_ps=1) as servers:
-    strategy = tf.distribute.ParameterServerStrategy(servers.cluster.resolver())
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    yield coordinator
-    coordinator._cluster.stop()
 
 
 def test_iterators_of_own_datasets_are_scheduled(coordinator):

@@ -19,6 +19,7 @@ from tensorflow.python.distribute.coordinator import (
 from tensorflow.python.eager import context
 
 from tfps import _deadline
+from tfps._compat import executors
 from tfps._compat import failures
 from tfps._compat import per_worker
 
@@ -132,14 +133,15 @@ class Worker(cluster_coordinator.Worker):
     return bool(reference) and reference() is remote_value
 
   def _process_closure(self, closure: Any) -> None:
-    # In this order: who dismisses a worker waits for what it executes.
     if self.has_joined and self._is_put_off(closure):
       return
+    # In this order: who dismisses a worker waits for what it executes.
     self._since, self._closure = time.monotonic(), closure
     try:
       is_dismissed = self._is_dismissed()
       if not is_dismissed:
-        super()._process_closure(closure)
+        with executors.own():
+          super()._process_closure(closure)
     finally:
       self._end()
     if is_dismissed:
@@ -147,6 +149,10 @@ class Worker(cluster_coordinator.Worker):
       self.failure_handler.wait_for_return(
         self.worker_index, self._on_worker_recovery
       )
+
+  def _process_resource_closure(self, closure: Any) -> None:
+    with executors.own():
+      super()._process_resource_closure(closure)
 
   def _is_put_off(self, closure: Any) -> bool:
     """Whether a closure has to wait, or has failed, for want of resources."""
@@ -364,6 +370,19 @@ def is_local(remote_value: Any) -> bool:
 def num_workers(coordinator: Any) -> int:
   """How many workers a `ClusterCoordinator` schedules on."""
   return len(coordinator._cluster.workers)
+
+
+def num_repairs(coordinator: Any) -> int:
+  """How often the lost ps of a coordinator that is ours have been repaired."""
+  return int(getattr(coordinator._cluster.failure_handler, 'num_repairs', 0))
+
+
+def absent_workers(coordinator: Any) -> set[int]:
+  """The indices of the workers that do nothing now, as they are not there."""
+  handler = coordinator._cluster.failure_handler
+  if not isinstance(handler, failures.FailureHandler):
+    return set()
+  return handler.absent()
 
 
 def _dismiss(handler: Any) -> None:

@@ -22,14 +22,15 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tfps import _dismissals
 from tfps import _gate
 from tfps import _repairs
-from tfps import _trouble
+from tfps import _whereabouts
 from tfps import errors
 from tfps._compat import members
+from tfps._compat import ps_repairs
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
 
-Incarnations = Mapping[tuple[str, int], int | None]
+Incarnations = ps_repairs.Incarnations
 _Call = Callable[[], object]
 _Result = TypeVar('_Result')
 
@@ -53,7 +54,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   Attributes:
     gate: within which something is executed.
-    num_repairs: how often lost ps have been repaired.
+    tell_rest: as for `Gate.closed`.
   """
 
   def __init__(
@@ -63,27 +64,29 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     incarnations: Callable[[], Incarnations],
   ) -> None:
     self.gate = _gate.Gate()
+    self.tell_rest: Callable[[bool], object] = lambda rest: None
     self._incarnations = incarnations
     self._stopping = threading.Event()
-    self._repairs: _repairs.Repairs | None = None
-    self._ps: dict[int, int | None] = {}
-    self.num_repairs = 0
-    self._ps_is_lost = False
-    self._timeout_secs = 0.0
-    self._lost_at = 0.0
-    # That of tasks which cannot reach ps that are alive.
-    self._trouble = _trouble.Trouble()
-    self._error: BaseException | None = None
     self._replaced: errors.ReplacedError | None = None
-    self._lost: set[int] = set()  # workers whose threads wait for them
-    self._left_out: set[int] = set()  # workers that the runtime knows not
-    # Workers that have lost what they held, which their threads may not know.
-    self._are_bare: set[int] = set()
-    self._workers: dict[int, int | None] = {}
+    self._whereabouts = _whereabouts.Whereabouts()
     self._dismissals = _dismissals.Dismissals(
       lambda worker: self._incarnations().get(('worker', worker))
     )
     super().__init__(server_def, cluster)
+    self._ps = ps_repairs.PsRepairs(
+      self.gate,
+      incarnations,
+      condition=self._worker_up_cond,
+      ask=self._cluster_due_for_update_or_finish.set,
+      update=self._update,
+      stopping=self._stopping,
+      replaced=lambda: self._replaced,
+    )
+
+  @property
+  def num_repairs(self) -> int:
+    """How often lost ps have been repaired."""
+    return self._ps.num_repairs
 
   @property
   def thread(self) -> threading.Thread:
@@ -100,9 +103,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       timeout_secs: how long to wait for a ps that does not come back.
     """
     found = self._incarnations()
-    self._ps, self._workers = _of('ps', found), _of('worker', found)
-    self._repairs = repairs
-    self._timeout_secs = timeout_secs
+    self._whereabouts.incarnations = ps_repairs.of('worker', found)
+    self._ps.begin(repairs, ps_repairs.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result; it is called again after the loss of a ps."""
@@ -113,20 +115,20 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       try:
         return function()
       except tf.errors.OpError as error:
-        if not self._mends(error, num_repairs):
+        if not self._ps.mends(error, num_repairs):
           raise
 
   def repair(self) -> None:
     """Asks for a repair, although nothing has failed."""
     with self._worker_up_cond:
-      self._note_loss()
+      self._ps.note_loss()
 
   def dismiss(self, worker: int, timeout_secs: float) -> None:
     """Gives a worker nothing more to do, until it has restarted.
 
     Returns once it has done what it does now, or time is over.
     """
-    self._dismissals.add(worker, self._workers.get(worker))
+    self._dismissals.add(worker, self._whereabouts.incarnations.get(worker))
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:
@@ -145,15 +147,21 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """
     with self._worker_up_cond:
       members.place(self._server_def, 'worker', worker, address)
-      self._left_out.add(worker)
+      self._whereabouts.leave_out(worker)
       self._cluster_due_for_update_or_finish.set()
       return self._worker_up_cond.wait_for(
-        lambda: worker not in self._left_out, timeout_secs
+        lambda: not self._whereabouts.is_left_out(worker), timeout_secs
       )
 
   def is_dismissed(self, worker: int) -> bool:
     """Whether a worker is to end, and has not restarted."""
     return worker in self._dismissals
+
+  def absent(self) -> set[int]:
+    """The workers that do nothing now: they are lost, or are to end."""
+    absent = set(self._whereabouts.away())
+    number = len(self._cluster.workers)
+    return absent | {i for i in range(number) if self.is_dismissed(i)}
 
   def wait_for_return(self, worker: int, recover: _Call) -> None:
     """Waits until a worker that is to end has restarted, and recovers it."""
@@ -186,7 +194,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     on_recovery_fn: _Call | None = None,
     worker_device_name: str = '(unknown)',
   ) -> Iterator[None]:
-    self._prepare()
+    self._ps.prepare()
     try:
       with self.gate:
         num_repairs = self.num_repairs
@@ -195,7 +203,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     except _FAILURES as error:
       failure = error
     worker = int(worker_device_name.rpartition(':')[2])
-    if worker not in self._are_bare:
+    if not self._whereabouts.is_bare(worker):
       if self._goes_on(worker, failure, num_repairs):
         if on_transient_failure_fn:
           on_transient_failure_fn()
@@ -217,67 +225,14 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _goes_on(self, worker: int, failure: Exception, num_repairs: int) -> bool:
     """Whether the worker can just try again, with all mended that has to be."""
-    if not self._mends(failure, num_repairs):
+    if not self._ps.mends(failure, num_repairs):
       return self._is_passing(failure)
     self._cluster.workers[worker].begin_datasets_again()
     return True
 
-  def _prepare(self) -> None:
-    while self._repairs is not None:
-      num_repairs = self.num_repairs
-      try:
-        self._repairs.prepare()
-      except tf.errors.OpError as error:
-        if not self._mends(error, num_repairs):
-          raise
-      else:
-        return
-
-  def _mends(self, failure: Exception, num_repairs: int) -> bool:
-    """Whether a ps had to be repaired, and has been; waits for it.
-
-    Args:
-      failure: of something that was tried.
-      num_repairs: what it was then.
-    """
-    if self._repairs is None:
-      return False
-    if num_repairs != self.num_repairs:  # it has been, meanwhile
-      return True
-    if _of('ps', self._incarnations()) == self._ps:
-      return cluster_coordinator._is_ps_failure(failure) and self._passes(
-        failure
-      )
-    self._wait_for_repair()
-    return True
-
-  def _passes(self, failure: Exception) -> bool:
-    """Whether to try again what could not reach a ps that is alive."""
-    if self._trouble.note() > self._timeout_secs:
-      return False
-    logging.warning('A ps cannot be reached: %s', failure)
-    self._ps.update(dict.fromkeys(self._trouble.strangers(failure, self._ps)))
-    self._stopping.wait(_RETRY_SECS)
-    return not self._stopping.is_set()
-
-  def _wait_for_repair(self) -> None:
-    with self._worker_up_cond:
-      self._note_loss()
-      self._worker_up_cond.wait_for(
-        lambda: not self._ps_is_lost or self._is_over()
-      )
-      if error := self._replaced or self._error:
-        raise error
-
-  def _note_loss(self) -> None:
-    if not self._ps_is_lost:
-      self._ps_is_lost = True
-      self._lost_at = time.monotonic()
-    self._cluster_due_for_update_or_finish.set()
-
   def _is_passing(self, failure: Exception) -> bool:
     """Whether TensorFlow would just try again."""
-    if self._repairs is None and (
+    if self._ps.repairs is None and (
       self._cluster._record_and_ignore_transient_ps_failure(failure)
     ):
       return True
@@ -289,18 +244,18 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _note_lost(self, worker: int) -> None:
     with self._worker_up_cond:
-      self._lost.add(worker)
+      self._whereabouts.wait_for(worker)
       self._cluster_due_for_update_or_finish.set()
 
   def _wait_until_back(self, worker: int) -> None:
     """Waits for a worker; what it held is to be made anew after this."""
     with self._worker_up_cond:
       self._worker_up_cond.wait_for(
-        lambda: worker not in self._lost | self._left_out or self._is_over()
+        lambda: worker not in self._whereabouts.away() or self._is_over()
       )
       if self._replaced is not None:
         raise self._replaced
-      self._are_bare.discard(worker)
+      self._whereabouts.note_filled(worker)
 
   def _is_over(self) -> bool:
     """Whether nothing is mended any more."""
@@ -311,12 +266,20 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       self._cluster_due_for_update_or_finish.wait()
       if self._stopping.is_set() or self._has_mended():
         continue
-      self._stopping.wait(_RETRY_SECS)
+      self._pause()
+
+  def _pause(self) -> bool:
+    """Waits for a while; whether it is over meanwhile.
+
+    Short at first: a ps may be taken over, or back, at once.
+    """
+    secs = self._ps.retry_secs() if self._ps.is_lost else _RETRY_SECS
+    return self._stopping.wait(secs)
 
   def _has_mended(self) -> bool:
     """Does what can be done now; whether it was anything."""
     try:
-      return self._repair() if self._ps_is_lost else self._take_back()
+      return self._repair() if self._ps.is_lost else self._take_back()
     except errors.ReplacedError as error:
       with self._worker_up_cond:
         self._replaced = error
@@ -331,11 +294,11 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     found = self._incarnations()
     back = {
       worker
-      for worker in self._lost | self._left_out
+      for worker in self._whereabouts.away()
       if found.get(('worker', worker)) is not None
       and worker not in self._dismissals
     }
-    if not back or None in _of('ps', found).values():
+    if not back or None in ps_repairs.of('ps', found).values():
       return False
     self._update(found)
     logging.warning(
@@ -345,107 +308,45 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._tell('joined', joined)
     self._tell('back', back - joined)
     with self._worker_up_cond:
-      self._lost -= back
+      self._whereabouts.take_back(back)
       for worker in back:
         self._dismissals.discard(worker)
       self._settle()
     return True
 
   def _repair(self) -> bool:
-    """Repairs the ps, once all have restarted."""
-    assert self._repairs is not None
-    ps = _of('ps', self._incarnations())
-    if None in ps.values():
-      if not self._has_given_up(ps):
-        return False
-    else:
-      # What was executed before all is in place would be set back by it.
-      with self.gate.closed():
-        self._repairs.begin()
-        while not self._is_repaired():
-          if self._stopping.wait(_RETRY_SECS):
-            return False
+    """Repairs the ps; whether it could."""
+    if not self._ps.repair(self.tell_rest):
+      return False
     with self._worker_up_cond:
-      self._ps_is_lost = False
+      self._ps.is_lost = False
       self._settle()
-    return True
-
-  def _is_repaired(self) -> bool:
-    """Whether there is nothing more to be done about the ps."""
-    found = self._incarnations()
-    ps = _of('ps', found)
-    if None in ps.values():
-      return self._has_given_up(ps)
-    try:
-      self._rebuild(found)
-    except tf.errors.OpError as error:
-      logging.warning('A lost ps could not be taken back: %s', error)
-      return False
-    return True
-
-  def _rebuild(self, found: Incarnations) -> None:
-    """Gives ps that have restarted what they had."""
-    assert self._repairs is not None
-    ps = _of('ps', found)
-    restarted = {i for i in ps if ps[i] != self._ps.get(i)}
-    self._error = None
-    self._update(found)
-    try:
-      if restarted:
-        self._repairs.rebuild(restarted)
-    except tf.errors.OpError:
-      raise
-    except Exception as error:
-      self._error = error
-    self._ps = ps
-    self.num_repairs += 1
-
-  def _has_given_up(self, ps: Mapping[int, int | None]) -> bool:
-    assert self._repairs is not None
-    silent = {i for i, value in ps.items() if value is None}
-    lost_secs = time.monotonic() - self._lost_at
-    if lost_secs < self._timeout_secs:
-      self._repairs.replace(silent, lost_secs)
-      return False
-    names = [f'ps:{i}' for i in sorted(silent)]
-    self._error = errors.not_back(names, self._timeout_secs)
     return True
 
   def _update(self, found: Incarnations) -> None:
     """Tells the runtime who is in the cluster: those that answer."""
-    workers = _of('worker', found)
-    silent = {i for i, incarnation in workers.items() if incarnation is None}
-    restarted = {
-      i for i in workers if workers[i] != self._workers.get(i, workers[i])
-    }
+    workers = ps_repairs.of('worker', found)
     with self._worker_up_cond:
-      unnoticed = (silent | restarted) - self._lost - self._left_out
-      self._are_bare |= silent | restarted
-      self._left_out |= silent
-      self._workers = workers
+      silent, unnoticed = self._whereabouts.note(workers)
     self._tell('lost', unnoticed)
     self._tell('back', unnoticed - silent)
     moved: Mapping[tuple[str, int], str] = {}
-    if self._repairs is not None:
+    if self._ps.repairs is not None:
       answering = set(workers) - silent
-      self._repairs.check({'ps': self._ps, 'worker': answering})
-      moved = self._repairs.moved()
+      self._ps.repairs.check({'ps': self._ps.known, 'worker': answering})
+      moved = self._ps.repairs.moved()
     members.update(
       self._server_def, without={('worker', i) for i in silent}, moved=moved
     )
-    self._left_out = silent
+    self._whereabouts.note_told(silent)
 
   def _tell(self, kind: str, workers: set[int]) -> None:
-    if self._repairs is not None and workers:
-      self._repairs.notice(kind, workers)
+    if self._ps.repairs is not None and workers:
+      self._ps.repairs.notice(kind, workers)
 
   def _settle(self) -> None:
     """Wakes who waits; sleeps if nobody is lost any more."""
-    is_due = self._ps_is_lost or self._lost or self._left_out
+    is_due = self._ps.is_lost or self._whereabouts.away()
     if not is_due and not self._stopping.is_set():
       self._cluster_due_for_update_or_finish.clear()
     self._worker_up_cond.notify_all()
-
-
-def _of(job: str, found: Incarnations) -> dict[int, int | None]:
-  return {i: value for (name, i), value in found.items() if name == job}

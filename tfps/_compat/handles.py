@@ -7,8 +7,9 @@ in each.
 """
 
 from collections.abc import Iterable
-import gc
+import functools
 from typing import Any
+import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
@@ -16,9 +17,35 @@ from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import shared_variables
 
+# By identity, the functions of this process that still exist.
+_FUNCTIONS: dict[int, 'weakref.ref[Any]'] = {}
+
+
+@functools.cache
+def note_functions() -> None:
+  """To be called before variables are made that may have to be renewed.
+
+  TensorFlow has no list of its functions, users may have made some, and to look
+  for them among all objects takes a tenth of a second or more.
+  """
+  kind = concrete_function.ConcreteFunction
+  new = kind.__new__
+
+  @functools.wraps(new)
+  def noting(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    # Here, as those of loaded models are copied without a call of `__init__`.
+    function = new(cls)
+    key = id(function)
+    _FUNCTIONS[key] = weakref.ref(function, lambda _: _FUNCTIONS.pop(key, None))
+    return function
+
+  kind.__new__ = staticmethod(noting)
+
 
 def renew(variables: Iterable[Any]) -> None:
   """Gives variables memory without a value, on the devices they are on.
+
+  They were made after `note_functions` was called.
 
   Raises:
     tf.errors.OpError: a ps is lost; all are as they were.
@@ -50,11 +77,12 @@ def inner(variable: Any) -> Any:
 
 
 def _replace_captures(new: dict[int, tf.Tensor]) -> None:
-  # There is no list of them, and users may have made some.
-  for candidate in gc.get_objects():
-    if isinstance(candidate, concrete_function.ConcreteFunction):
-      captured = candidate.captured_inputs
+  for reference in list(_FUNCTIONS.values()):
+    function = reference()
+    if function is not None:
+      # None yet, where another thread is just making it.
+      captured = getattr(function, 'captured_inputs', ())
       if any(id(tensor) in new for tensor in captured):
-        candidate.set_external_captures(
+        function.set_external_captures(
           [new.get(id(tensor), tensor) for tensor in captured]
         )

@@ -63,7 +63,4 @@ def _replace(owner: Any, name: str, function: str) -> None:
 def _module(strategy: Any) -> Any:
   """The module that a strategy names, or None."""
   name = getattr(strategy, 'keras_optimizers', None)
-  # With several replicas a worker, Keras merges their gradients first.
-  if name is None or strategy.num_replicas_in_sync > 1:
-    return None
-  return importlib.import_module(name)
+  return importlib.import_module(name) if name else None

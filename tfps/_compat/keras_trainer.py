@@ -43,6 +43,7 @@ def _replace_methods() -> None:
   )
   _replace(theirs, 'get_metrics_result', _after_what_is_under_way)
   _replace(theirs, 'reset_metrics', _after_what_is_under_way)
+  _replace(theirs, 'fit', _until_the_end)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
 
 
@@ -77,6 +78,18 @@ def _after_what_is_under_way(theirs: Any) -> Any:
       for function in (self.train_function, self.test_function):
         getattr(function, 'drain', lambda: None)()
     return theirs(self)
+
+  return method
+
+
+def _until_the_end(theirs: Any) -> Any:
+  """Wraps `fit`, of whose end nobody else is told if it has an error."""
+
+  def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+      return theirs(self, *args, **kwargs)
+    finally:
+      getattr(self.train_function, 'leave', lambda: None)()
 
   return method
 

@@ -4,7 +4,7 @@ import functools
 
 from tensorflow.python.framework import auto_control_deps
 
-_OPERATIONS = frozenset(['MutexV2', 'ConsumeMutexLock'])
+_OPERATIONS = frozenset(['MutexV2', 'ConsumeMutexLock', 'FIFOQueueV2'])
 
 
 @functools.cache

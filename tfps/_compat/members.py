@@ -3,7 +3,10 @@
 from collections.abc import Collection
 from collections.abc import Mapping
 import copy
+import ctypes
+import functools
 import gc
+import pathlib
 from typing import Any
 
 from absl import logging
@@ -13,6 +16,10 @@ from tensorflow.python.eager import context
 from tfps import errors
 
 _MAX_TRIALS = 3
+
+_pointer_of = ctypes.PYFUNCTYPE(
+  ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p
+)(('PyCapsule_GetPointer', ctypes.pythonapi))
 
 
 def update(
@@ -41,6 +48,7 @@ def update(
       if (job.name, index) in without:
         del job.tasks[index]
   context.context().update_server_def(server_def)
+  _forget_kernels()
   # Else whatever another thread does next would fail of what was lost.
   context.context().clear_executor_errors()
 
@@ -57,6 +65,35 @@ def place(server_def: Any, job: str, index: int, address: str) -> None:
   for each in server_def.cluster_device_filters.jobs:
     if each.name == job and index not in each.tasks:
       each.tasks[index].CopyFrom(each.tasks[min(each.tasks)])
+
+
+def forget_stale_kernels(failure: Exception) -> None:
+  """Has functions made anew, if they were made for tasks as they once were.
+
+  One that another thread has called while the runtime was being told of a
+  restart would fail for ever.
+
+  Args:
+    failure: of a call.
+  """
+  if 'different device incarnation' in str(failure):
+    _forget_kernels()
+
+
+def _forget_kernels() -> None:
+  # `Context.clear_kernel_cache` waits for all that is being executed, and has
+  # the interpreter's lock meanwhile. What is executed may be waiting for a
+  # worker for which this process is to do something. `ctypes` lets the lock go.
+  handle = context.context()._context_handle
+  if handle is not None:
+    pointer = _pointer_of(ctypes.py_object(handle), None)
+    _library().TFE_ContextClearCaches(ctypes.c_void_p(pointer))
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+  (path,) = pathlib.Path(tf.sysconfig.get_lib()).glob('libtensorflow_cc.*')
+  return ctypes.CDLL(str(path))
 
 
 def forget_losses() -> None:
@@ -83,6 +120,6 @@ def _try_out(device: str) -> None:
         tf.raw_ops.NoOp()
         context.async_wait()
       return
-    except tf.errors.UnavailableError as error:
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
       logging.warning('%s: %s', device, errors.first_line(error))
       context.context().clear_executor_errors()

@@ -246,12 +246,25 @@ def _take_reads() -> None:
     self: Any, indices: Any, name: str | None = None
   ) -> Any:
     own = reader()
-    rows = own and own.read_rows(self, indices, ops.get_default_graph())
+    with _uncolocated():
+      rows = own and own.read_rows(self, indices, ops.get_default_graph())
     return sparse_read(self, indices, name) if rows is None else rows
 
   _Variable._read_variable_op = read_otherwise
   _Variable.sparse_read = sparse_read_otherwise
   _take_writes()
+
+
+def _uncolocated() -> Any:
+  """Has operations be where they are called, not where a variable is.
+
+  `tf.nn.embedding_lookup` colocates what it does with the variable. Rows that
+  have come from there would go back to be sorted, and come again.
+  """
+  graph = ops.get_default_graph()
+  if not list(graph._colocation_stack.peek_objs()):
+    return contextlib.nullcontext()
+  return ops.colocate_with(None, ignore_existing=True)
 
 
 def _take_writes() -> None:

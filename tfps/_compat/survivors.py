@@ -26,6 +26,7 @@ def make_survive(variable: Any, surviving: Surviving) -> None:
     variable: a `tf.Variable`, or one that TensorFlow has wrapped.
     surviving: calls a function and returns its result.
   """
+  handles.note_functions()
   inner = handles.inner(variable)
   kind: Any = type(inner)
   inner.__class__ = _survivor(kind)

@@ -63,6 +63,12 @@ def current_device() -> str:
   return context.context().device_name or ''
 
 
+def current_worker() -> int:
+  """The index of the worker where this thread has functions executed."""
+  spec: Any = tf.DeviceSpec.from_string(current_device())
+  return int(spec.task)
+
+
 class _Handles:
   """Those that a function has for what is outside of it.
 

@@ -1,0 +1,229 @@
+"""Has lost ps repaired, once, while all who have found the loss wait."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import threading
+import time
+
+from absl import logging
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+
+from tfps import _gate
+from tfps import _repairs
+from tfps import _trouble
+from tfps import errors
+from tfps._compat import members
+
+_RETRY_SECS = 0.2
+_MIN_RETRY_SECS = 0.05
+# Of the time that a ps has been lost, how much to wait before the next look.
+_PATIENCE = 0.25
+
+Incarnations = Mapping[tuple[str, int], int | None]
+
+
+class PsRepairs:
+  """The repairs of a coordinator's ps.
+
+  Args:
+    gate: within which something is executed.
+    incarnations: as for `failures.FailureHandler`.
+    condition: held where a loss, or its end, is noted; notified of its end.
+    ask: asks for a call of `repair` by the thread that repairs.
+    update: tells the runtime who is in the cluster.
+    stopping: set when nothing is to be repaired any more.
+    replaced: the error by which this process has learnt that it is none of the
+      cluster's any more, if it has.
+
+  Attributes:
+    repairs: does what has to be done; None before `begin`.
+    known: the incarnations of the ps that are in use.
+    num_repairs: how often lost ps have been repaired.
+    is_lost: whether a ps is lost, or a repair was asked for.
+  """
+
+  def __init__(
+    self,
+    gate: _gate.Gate,
+    incarnations: Callable[[], Incarnations],
+    *,
+    condition: threading.Condition,
+    ask: Callable[[], object],
+    update: Callable[[Incarnations], object],
+    stopping: threading.Event,
+    replaced: Callable[[], errors.ReplacedError | None],
+  ) -> None:
+    self._gate = gate
+    self._incarnations = incarnations
+    self._condition = condition
+    self._ask = ask
+    self._update = update
+    self._stopping = stopping
+    self._replaced = replaced
+    self.repairs: _repairs.Repairs | None = None
+    self.known: dict[int, int | None] = {}
+    self.num_repairs = 0
+    self.is_lost = False
+    self._timeout_secs = 0.0
+    self._lost_at = 0.0
+    # That of tasks which cannot reach ps that are alive.
+    self._trouble = _trouble.Trouble()
+    self._error: BaseException | None = None
+
+  def begin(
+    self,
+    repairs: _repairs.Repairs,
+    ps: Mapping[int, int | None],
+    timeout_secs: float,
+  ) -> None:
+    """Repairs what is lost from now on.
+
+    Args:
+      repairs: does it.
+      ps: the incarnations of the ps.
+      timeout_secs: how long to wait for a ps that does not come back.
+    """
+    self.known = dict(ps)
+    self.repairs = repairs
+    self._timeout_secs = timeout_secs
+
+  def prepare(self) -> None:
+    """To be called before each execution.
+
+    Raises:
+      tf.errors.OpError: a ps is lost for good, or it is none.
+    """
+    while self.repairs is not None:
+      num_repairs = self.num_repairs
+      try:
+        self.repairs.prepare()
+      except tf.errors.OpError as error:
+        if not self.mends(error, num_repairs):
+          raise
+      else:
+        return
+
+  def mends(self, failure: Exception, num_repairs: int) -> bool:
+    """Whether a ps had to be repaired, and has been; waits for it.
+
+    Args:
+      failure: of something that was tried.
+      num_repairs: what it was then.
+    """
+    if self.repairs is None:
+      return False
+    if num_repairs != self.num_repairs:  # it has been, meanwhile
+      return True
+    if of('ps', self._incarnations()) == self.known:
+      # By TensorFlow's own words for the loss of a ps.
+      return cluster_coordinator._is_ps_failure(failure) and self._passes(
+        failure
+      )
+    self._wait_for_repair()
+    return True
+
+  def note_loss(self) -> None:
+    """Asks for a repair; the condition is held."""
+    if not self.is_lost:
+      self.is_lost = True
+      self._lost_at = time.monotonic()
+    self._ask()
+
+  def repair(self, tell_rest: Callable[[bool], object]) -> bool:
+    """Repairs the ps, once all have restarted; whether it could.
+
+    Args:
+      tell_rest: as for `Gate.closed`.
+    """
+    assert self.repairs is not None
+    ps = of('ps', self._find())
+    if None in ps.values():
+      return self._has_given_up(ps)
+    # What was executed before all is in place would be set back by it.
+    with self._gate.closed(tell_rest):
+      self.repairs.begin()
+      while not self._is_repaired():
+        if self._stopping.wait(self.retry_secs()):
+          return False
+    return True
+
+  def retry_secs(self) -> float:
+    """How long to wait before the next look at ps that are lost.
+
+    Short at first: a ps may be taken over, or back, at once.
+    """
+    lost_secs = time.monotonic() - self._lost_at
+    return min(_RETRY_SECS, max(_MIN_RETRY_SECS, _PATIENCE * lost_secs))
+
+  def _passes(self, failure: Exception) -> bool:
+    """Whether to try again what could not reach a ps that is alive."""
+    if self._trouble.note() > self._timeout_secs:
+      return False
+    logging.warning('A ps cannot be reached: %s', failure)
+    members.forget_stale_kernels(failure)
+    strangers = self._trouble.strangers(failure, self.known)
+    self.known.update(dict.fromkeys(strangers))
+    self._stopping.wait(_RETRY_SECS)
+    return not self._stopping.is_set()
+
+  def _wait_for_repair(self) -> None:
+    with self._condition:
+      self.note_loss()
+      self._condition.wait_for(
+        lambda: not self.is_lost or self._stopping.is_set() or self._replaced()
+      )
+      if error := self._replaced() or self._error:
+        raise error
+
+  def _is_repaired(self) -> bool:
+    """Whether there is nothing more to be done about the ps."""
+    found = self._find()
+    ps = of('ps', found)
+    if None in ps.values():
+      return self._has_given_up(ps)
+    try:
+      self._rebuild(found)
+    except tf.errors.OpError as error:
+      logging.warning('A lost ps could not be taken back: %s', error)
+      return False
+    return True
+
+  def _rebuild(self, found: Incarnations) -> None:
+    """Gives ps that have restarted what they had."""
+    assert self.repairs is not None
+    ps = of('ps', found)
+    restarted = {i for i in ps if ps[i] != self.known.get(i)}
+    self._error = None
+    self._update(found)
+    try:
+      if restarted:
+        self.repairs.rebuild(restarted)
+    except tf.errors.OpError:
+      raise
+    except Exception as error:
+      self._error = error
+    self.known = ps
+    self.num_repairs += 1
+
+  def _find(self) -> Incarnations:
+    """Each task's incarnation, once ps that have another address are there."""
+    assert self.repairs is not None
+    found = self._incarnations()
+    silent = {i for i, value in of('ps', found).items() if value is None}
+    lost_secs = time.monotonic() - self._lost_at
+    if silent and self.repairs.replace(silent, lost_secs):
+      return self._incarnations()
+    return found
+
+  def _has_given_up(self, ps: Mapping[int, int | None]) -> bool:
+    if time.monotonic() - self._lost_at < self._timeout_secs:
+      return False
+    names = [f'ps:{i}' for i, value in sorted(ps.items()) if value is None]
+    self._error = errors.not_back(names, self._timeout_secs)
+    return True
+
+
+def of(job: str, found: Incarnations) -> dict[int, int | None]:
+  """The incarnations of a job's tasks, by their indices."""
+  return {i: value for (name, i), value in found.items() if name == job}
