@@ -10,11 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import twins
+from tfps.updates import compensation
 from tfps.updates import locks
 from tfps.updates import rules
+from tfps.updates import staleness as staleness_lib
 from tfps.wire import chunking
 from tfps.wire import rows as rows_lib
 from tfps.wire import sending
+
+# What takes less time to copy than to send by itself.
+_FEW_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Update:
     slots: those of the rule, on the same device.
     gradient: a tensor, or `tf.IndexedSlices`, which may name a row repeatedly.
     decay: by which, times the learning rate, the weights shrink beforehand.
+    before: the parameters by which the gradient was computed, if it is to be
+      compensated for what they have changed since.
     lazy: whether rows without a gradient stay as they are together with their
       slots, even if the rule says otherwise.
   """
@@ -35,6 +42,7 @@ class Update:
   variable: Any
   slots: Sequence[Any]
   gradient: Any
+  before: tf.Tensor | None = None
   decay: float | None = None
   lazy: bool = False
 
@@ -51,7 +59,11 @@ class Update:
     return dataclasses.replace(self, variable=variable, slots=slots)
 
 
-def apply(updates: Iterable[Update], step: rules.Step) -> None:
+def apply(
+  updates: Iterable[Update],
+  step: rules.Step,
+  staleness: staleness_lib.Staleness | None = None,
+) -> None:
   """Has each variable's device update it, and its twin's device the twin.
 
   One operation does it if the rule knows one. Otherwise the device is locked
@@ -60,15 +72,19 @@ def apply(updates: Iterable[Update], step: rules.Step) -> None:
   Args:
     updates: of any variables.
     step: common to them all.
+    staleness: takes note of how old the gradients are.
   """
   by_device = collections.defaultdict(list)
+  factor = staleness.delay_compensation if staleness else 0.0
   for update in map(_with_distinct_rows, updates):
+    if factor:
+      update = _with_before(update)
     for each in filter(None, (update, update.twin)):
       by_device[each.variable.device].append(each)
+  ages = _Ages(staleness)
   with twins.apart():
     for device, own in by_device.items():
-      for chunk in chunking.divide(own, lambda update: update.gradient):
-        _apply_on(device, chunk, step)
+      _apply_on(device, own, step, ages)
 
 
 def _with_distinct_rows(update: Update) -> Update:
@@ -76,11 +92,100 @@ def _with_distinct_rows(update: Update) -> Update:
   return dataclasses.replace(update, gradient=with_distinct_rows(gradient))
 
 
-def _apply_on(device: str, updates: Sequence[Update], step: rules.Step) -> None:
-  inputs = _inputs(updates, step)
-  inputs = sending.send(inputs, device, _names(updates, inputs))
+def _with_before(update: Update) -> Update:
+  before = compensation.pulled(update.variable, update.gradient)
+  return dataclasses.replace(update, before=before)
+
+
+class _Ages:
+  """The staleness of one update's gradients, by device.
+
+  All have the same where learning rates do not depend on it, so that one device
+  tells.
+  """
+
+  def __init__(self, staleness: staleness_lib.Staleness | None) -> None:
+    self._staleness = staleness
+    self._found: dict[str, tf.Tensor | None] = {}
+
+  def tags(self, device: str) -> list[tf.Tensor]:
+    """What has to be sent to a device."""
+    own = self._staleness
+    if own is None or device in self._found:
+      return []
+    if self._found and not own.divides_rate:
+      return []
+    tag = own.tag(device)
+    return [] if tag is None else [tag]
+
+  def note(self, device: str, tags: Sequence[tf.Tensor]) -> None:
+    """Takes what has arrived there."""
+    if self._staleness is not None:
+      for tag in tags:
+        is_first = not self._found
+        self._found[device] = self._staleness.note(device, tag, counts=is_first)
+
+  def step(self, device: str, step: rules.Step) -> rules.Step:
+    """A step there, by a learning rate that is divided by the staleness."""
+    found = self._found.get(device)
+    if self._staleness is None or found is None:
+      return step
+    if not self._staleness.divides_rate:
+      return step
+    with tf.device(device):
+      age = tf.cast(tf.maximum(found, 1), step.rate.dtype)
+      return step._replace(rate=step.rate / age)
+
+  def compensated(self, variable: Any, gradient: Any, before: Any) -> Any:
+    """A gradient there, as it is about now."""
+    assert self._staleness is not None
+    factor = self._staleness.delay_compensation
+    with tf.device(variable.device):
+      return compensation.compensated(variable, gradient, before, factor)
+
+
+def _apply_on(
+  device: str, updates: Sequence[Update], step: rules.Step, ages: _Ages
+) -> None:
+  chunks = list(chunking.divide(updates, lambda update: update.gradient))
+  inputs = [_inputs(chunk, step) for chunk in chunks]
+  if any(_is_large_and_alone(chunk) for chunk in chunks):
+    # Once for all chunks: what is there already is not sent again.
+    steps = [[own_step for own_step, *_ in each] for each in inputs]
+    steps, tags = sending.send((steps, ages.tags(device)), device, {})
+    ages.note(device, tags)
+    inputs = [
+      [(own, *rest) for own, (_, *rest) in zip(there, each, strict=True)]
+      for there, each in zip(steps, inputs, strict=True)
+    ]
+  for chunk, own in zip(chunks, inputs, strict=True):
+    _apply_chunk(device, chunk, own, ages)
+
+
+def _is_large_and_alone(updates: Sequence[Update]) -> bool:
+  """Whether it costs less not to join a gradient with the step.
+
+  What crosses together is copied on both sides, a single tensor is not.
+  """
+  if len(updates) > 1 or tf.executing_eagerly():
+    return False
+  return (chunking.num_bytes(updates[0].gradient) or 0) > _FEW_BYTES
+
+
+def _apply_chunk(
+  device: str,
+  updates: Sequence[Update],
+  inputs: list[Any],
+  ages: _Ages,
+) -> None:
+  names = _names(updates, inputs)
+  inputs, tags = sending.send((inputs, ages.tags(device)), device, names)
+  ages.note(device, tags)
   waiting = []
-  for update, (own_step, gradient) in zip(updates, inputs, strict=True):
+  for update, (own_step, gradient, before) in zip(updates, inputs, strict=True):
+    own_step = ages.step(device, own_step)
+    if before is not None:
+      gradient = ages.compensated(update.variable, gradient, before)
     if not _runs_alone(update, own_step, gradient):
       job = functools.partial(_apply, update)
       waiting.append(locks.Job(update.variable, job, (own_step, gradient)))
@@ -89,24 +194,26 @@ def _apply_on(device: str, updates: Sequence[Update], step: rules.Step) -> None:
 
 def _inputs(
   updates: Sequence[Update], step: rules.Step
-) -> list[tuple[rules.Step, Any]]:
+) -> list[tuple[rules.Step, Any, tf.Tensor | None]]:
   """What each update needs, in the type of its variable."""
   steps = {
     dtype: step.cast(dtype) for dtype in {u.variable.dtype for u in updates}
   }
   return [
-    (update.rule.needed(steps[update.variable.dtype]), update.gradient)
+    (
+      update.rule.needed(steps[update.variable.dtype]),
+      update.gradient,
+      update.before,
+    )
     for update in updates
   ]
 
 
-def _names(
-  updates: Sequence[Update], inputs: Sequence[tuple[rules.Step, Any]]
-) -> dict[int, str]:
+def _names(updates: Sequence[Update], inputs: Sequence[Any]) -> dict[int, str]:
   """Whose gradient a tensor is, by the tensor's identity."""
   return {
     id(getattr(gradient, 'values', gradient)): sending.name_of(update.variable)
-    for update, (_, gradient) in zip(updates, inputs, strict=True)
+    for update, (_, gradient, _) in zip(updates, inputs, strict=True)
   }
 
 

@@ -7,9 +7,28 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Async:
-  """Each step's gradients are applied on their own, as they come."""
+  """Each step's gradients are applied on their own, as they come.
 
+  Attributes:
+    divide_rate: whether to divide the learning rate of an update by its
+      staleness, where that is above 1 (Zhang et al., 2016, "Staleness-aware
+      async-SGD for distributed deep learning",
+      https://arxiv.org/abs/1511.05950).
+    delay_compensation: by how much gradients make up for what others have
+      changed since the parameters were read by which they were computed: the
+      lambda of Zheng et al., 2017, "Asynchronous stochastic gradient descent
+      with delay compensation", https://arxiv.org/abs/1609.08326. These
+      parameters travel with the gradients then. It is for optimizers of Keras'
+      own, and what a step pulls at its beginning; with 0, gradients stay as
+      they are.
+  """
+
+  divide_rate: bool = False
+  delay_compensation: float = 0.0
   steps_per_update = 1
+
+  def __post_init__(self) -> None:
+    _check_compensation(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +114,116 @@ class LocalSteps:
     return type(self.outer).from_config(self._outer_config)  # type: ignore[attr-defined]
 
 
-Policy = Async | Accumulate | LocalSteps
+@dataclasses.dataclass(frozen=True)
+class Sync:
+  """One update for a step of all workers, by the mean of their gradients.
+
+  With n workers, b of them backups, each update is the mean of the first n - b
+  gradients that were computed by the parameters of the update before. Those
+  that come later are dropped, and counted; they are never part of a later
+  update. Without backups that is one step on the batches of all workers
+  together: the optimizer's `iterations`, schedules and clipping go by updates.
+
+  Source: Chen et al., 2016, "Revisiting distributed synchronous SGD",
+  https://arxiv.org/abs/1604.00981; `tf.compat.v1.train.SyncReplicasOptimizer`.
+
+  Attributes:
+    backup_workers: how many workers' gradients an update need not wait for.
+    timeout_secs: how long updates wait for a worker that is dead or frozen,
+      where backups do not make up for it. Then they go on without it until it
+      is back. For a worker that answers they wait without limit.
+  """
+
+  backup_workers: int = 0
+  timeout_secs: float = 15.0
+  steps_per_update = 1
+  waits = True
+
+  def __post_init__(self) -> None:
+    _check_count(self, 'backup_workers', self.backup_workers)
+    _check_secs(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundedStaleness:
+  """Each step's gradients are applied as they come, and no worker runs ahead.
+
+  A worker begins a step once it is no more than `max_lead` steps ahead of the
+  slowest, so that it sees all updates of all workers but those of their last
+  `max_lead` steps. With 0, no worker begins a step before all have done the one
+  before; with a large number, it is `Async`. A worker that is dead or left out
+  is not waited for; one that comes back goes on where the slowest is.
+
+  Source: Ho et al., 2013, "More effective distributed ML via a stale
+  synchronous parallel parameter server"; Li et al., 2014, "Scaling distributed
+  machine learning with the parameter server".
+
+  Attributes:
+    max_lead: how many steps a worker may be ahead.
+    timeout_secs: how long others wait for a worker that is dead or frozen. For
+      a worker that answers they wait without limit.
+    divide_rate: as for `Async`.
+    delay_compensation: likewise.
+  """
+
+  max_lead: int
+  timeout_secs: float = 15.0
+  divide_rate: bool = False
+  delay_compensation: float = 0.0
+  steps_per_update = 1
+  waits = True
+
+  def __post_init__(self) -> None:
+    _check_compensation(self)
+    _check_count(self, 'max_lead', self.max_lead)
+    _check_secs(self)
+
+
+Policy = Async | Accumulate | LocalSteps | Sync | BoundedStaleness
+
+# Those by which workers wait for each other.
+Waiting = Sync | BoundedStaleness
+
+
+def _check_count(policy: Any, name: str, value: Any) -> None:
+  if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    raise ValueError(
+      f'{type(policy).__name__}: {name} is {value!r}. Give a number from 0 on.'
+    )
+
+
+def check_replicas(policy: Policy | None, replicas: int) -> None:
+  """Checks that replicas can be kept of what is updated by a policy.
+
+  Raises:
+    ValueError: they would differ from it.
+  """
+  if replicas and getattr(policy, 'delay_compensation', 0):
+    raise ValueError(
+      f'{policy}: delay_compensation depends on what a ps has when a gradient '
+      f'comes, so that replicas would differ, and replicas={replicas} were '
+      'asked for. Leave out one of the two.'
+    )
+
+
+def _check_compensation(policy: Any) -> None:
+  factor = policy.delay_compensation
+  is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+  if not is_number or not 0 <= factor < math.inf:
+    raise ValueError(
+      f'{type(policy).__name__}: delay_compensation is {factor!r}. Give a '
+      'number from 0 on.'
+    )
+
+
+def _check_secs(policy: Any) -> None:
+  secs = policy.timeout_secs
+  is_number = isinstance(secs, int | float) and not isinstance(secs, bool)
+  if not is_number or not 0 < secs < math.inf:
+    raise ValueError(
+      f'{type(policy).__name__}: timeout_secs is {secs!r}. Give a number of '
+      'seconds above 0.'
+    )
 
 
 def _check_number(policy: Any) -> None:

@@ -1,0 +1,190 @@
+"""How old gradients are when they are applied, and what that does to them."""
+
+import keras
+from keras import layers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
+
+both = pytest.mark.parametrize(
+  'make_strategy',
+  [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+  ids=['coordinator', 'between graphs'],
+)
+
+
+class _Ones:
+  """Numbers on two ps whose gradients are 1 in each step."""
+
+  def __init__(
+    self, strategy, make_optimizer=lambda: keras.optimizers.SGD(1.0)
+  ):
+    with strategy.scope():
+      self.numbers = [tf.Variable(0.0, name=f'number_{i}') for i in range(2)]
+      self.optimizer = make_optimizer()
+      self.optimizer.build(self.numbers)
+
+  def step(self, batch, meanwhile=None):
+    del batch
+    with tf.GradientTape() as tape:
+      loss = tf.add_n([tf.identity(number) for number in self.numbers])
+    gradients = tape.gradient(loss, self.numbers)
+    if meanwhile is not None:  # once the numbers have been read
+      done = tf.numpy_function(meanwhile, [loss], tf.float32)
+      with tf.control_dependencies([done]):
+        gradients = [tf.identity(gradient) for gradient in gradients]
+    self.optimizer.apply(gradients, self.numbers)
+
+
+def _train(strategy, ones, steps, *, steps_per_execution):
+  arguments = {'steps': steps, 'steps_per_execution': steps_per_execution}
+  if isinstance(strategy, tfps.BetweenGraphStrategy):
+    strategy.train(ones.step, _zeros, **arguments)
+    return
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(ones.step, _zeros, in_flight_per_worker=1, **arguments)
+
+
+@pytest.mark.parametrize(
+  'make_optimizer',
+  [
+    lambda: keras.optimizers.SGD(1.0),
+    lambda: keras.optimizers.Adam(0.1),
+  ],
+  ids=['SGD', 'Adam'],
+)
+@both
+def test_every_gradient_is_counted(tfps_cluster, make_strategy, make_optimizer):
+  strategy = make_strategy(tfps_cluster.cluster)
+  ones = _Ones(strategy, make_optimizer)
+  _train(strategy, ones, 60, steps_per_execution=5)
+  report = strategy.updates_report()
+  assert report.updates == sum(report.staleness) == 60
+  if make_strategy is tfps.BetweenGraphStrategy:  # there is one worker
+    assert report.staleness[0] == 60
+    assert report.mean_staleness == 0
+  else:
+    assert sum(report.staleness[:3]) > 0
+
+
+@pytest.mark.parametrize('prefetch', [1, 2])
+def test_what_is_prefetched_is_stale(tfps_cluster, prefetch):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster, wire=tfps.Wire(prefetch=prefetch)
+  )
+  ones = _Ones(strategy)
+  _train(strategy, ones, 20, steps_per_execution=5)
+  found = strategy.updates_report().staleness
+  # Each of four executions begins with parameters of its time.
+  assert found[: prefetch + 1] == (*[4] * prefetch, 20 - 4 * prefetch)
+
+
+@pytest.mark.parametrize(
+  'updates',
+  [
+    tfps.updates.Async(divide_rate=True),
+    tfps.updates.BoundedStaleness(8, divide_rate=True),
+  ],
+  ids=['Async', 'BoundedStaleness'],
+)
+def test_learning_rates_are_divided_by_staleness(tfps_cluster, updates):
+  # One worker's gradients grow stale by other updates in between.
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, updates=updates)
+  ones = _Ones(strategy)
+
+  def update_by_others(value):
+    for count in strategy.staleness._counts:
+      count.assign_add(4)
+    return value
+
+  def step_among_others(batch):
+    ones.step(batch, meanwhile=update_by_others)
+
+  strategy.train(ones.step, _zeros, steps=3)
+  assert [float(number.numpy()) for number in ones.numbers] == [-3.0, -3.0]
+  strategy.train(step_among_others, _zeros, steps=4)
+  for number in ones.numbers:
+    assert float(number.numpy()) == pytest.approx(-3 - 1 / 4)
+  assert strategy.updates_report().staleness[:5] == (3, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize('num_shards', [1, 2])
+@pytest.mark.parametrize(
+  'policy',
+  [tfps.updates.Async, lambda **kw: tfps.updates.BoundedStaleness(8, **kw)],
+)
+def test_gradients_make_up_for_what_others_change(
+  tfps_cluster, policy, num_shards
+):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster,
+    tfps.partitioners.FixedShards(num_shards),
+    updates=policy(delay_compensation=0.5),
+  )
+  with strategy.scope():
+    dense = keras.Variable(np.ones([4, 2], 'f'), name='dense')
+    layer = layers.Embedding(6, 2, embeddings_initializer='ones')
+    layer.build()
+    table = layer.embeddings
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([dense, table])
+  by_others = []
+
+  def update_by_others(value):
+    for variable, change in by_others:
+      variable.assign(variable.numpy() + change)
+    return value
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      rows = layer(tf.constant([4, 1, 4]) + batch)
+      more = layer(tf.constant([1, 5]) + batch)
+      loss = tf.reduce_sum(2 * rows) + tf.reduce_sum(more)
+      loss += tf.reduce_sum(3 * keras.ops.convert_to_tensor(dense))
+    gradients = tape.gradient(loss, [dense.value, table.value])
+    done = tf.numpy_function(update_by_others, [loss], tf.float32)
+    with tf.control_dependencies([done]):
+      gradients = tf.nest.map_structure(
+        tf.identity, gradients, expand_composites=True
+      )
+    optimizer.apply(gradients, [dense, table])
+
+  of_dense = np.full([4, 2], 3.0)
+  of_table = np.array([0.0, 3, 0, 0, 4, 1])[:, np.newaxis] * np.ones(2)
+  strategy.train(step, _zeros, steps=1)
+  np.testing.assert_allclose(dense.numpy(), 1 - 0.1 * of_dense, rtol=1e-6)
+  np.testing.assert_allclose(table.numpy(), 1 - 0.1 * of_table, rtol=1e-6)
+  by_others += [
+    (dense, np.arange(8.0).reshape(4, 2)),
+    (table, np.arange(12.0).reshape(6, 2)),
+  ]
+  expected = []
+  for (variable, change), gradient in zip(
+    by_others, (of_dense, of_table), strict=True
+  ):
+    compensated = gradient + 0.5 * gradient**2 * change
+    expected.append(variable.numpy() + change - 0.1 * compensated)
+  strategy.train(step, _zeros, steps=2)
+  np.testing.assert_allclose(dense.numpy(), expected[0], rtol=1e-5)
+  np.testing.assert_allclose(table.numpy(), expected[1], rtol=1e-5)
+
+
+@both
+def test_replicas_cannot_be_kept_of_compensated_gradients(
+  tfps_cluster, tmp_path, make_strategy
+):
+  with pytest.raises(ValueError, match=r'delay_compensation.*replicas=1'):
+    make_strategy(
+      tfps_cluster.cluster,
+      updates=tfps.updates.Async(delay_compensation=0.04),
+      recovery=tfps.Recovery(tmp_path, replicas=1),
+    )
+
+
+def _zeros(context):
+  del context
+  return tf.data.Dataset.from_tensors(0).repeat()

@@ -1,0 +1,113 @@
+"""Has nobody wait for ever for a worker that is dead or frozen."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import threading
+import time
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import cluster as cluster_lib
+from tfps import probe
+from tfps.updates import meetings as meetings_lib
+
+_EVERY_SECS = 1.0
+
+
+class Absences:
+  """Looks for workers that are silent while others wait.
+
+  Args:
+    meetings: where they wait.
+    workers: with their addresses, as they are known at a time.
+    index_of: a worker's number in the meetings.
+    timeout_secs: how long a worker may be silent.
+  """
+
+  def __init__(
+    self,
+    meetings: meetings_lib.Meetings,
+    workers: Callable[[], Mapping[cluster_lib.Task, str]],
+    index_of: Callable[[cluster_lib.Task], int],
+    *,
+    timeout_secs: float,
+  ) -> None:
+    self._meetings = meetings
+    self._workers = workers
+    self._index_of = index_of
+    self._timeout_secs = timeout_secs
+    self._versions: list[int] = []
+    self._known: dict[cluster_lib.Task, int] = {}  # incarnations
+    self._silent: dict[cluster_lib.Task, float] = {}  # since when
+    self._left_out: set[cluster_lib.Task] = set()
+    self._lock = threading.Lock()
+    self._is_looking = False
+    meetings.call_at_work(self.begin)
+
+  def begin(self) -> None:
+    """Looks while something is executed, in a thread that ends with it."""
+    with self._lock:
+      if self._is_looking:
+        return
+      self._is_looking = True
+    threading.Thread(
+      target=self._run, name='tfps-absences', daemon=True
+    ).start()
+
+  def _run(self) -> None:
+    while self._goes_on():
+      time.sleep(_EVERY_SECS)
+      self._look_or_say()
+
+  def _goes_on(self) -> bool:
+    with self._lock:
+      self._is_looking = self._meetings.are_executing
+      return self._is_looking
+
+  def _look_or_say(self) -> None:
+    try:
+      self._look()
+    except tf.errors.OpError as error:  # a ps is lost, which others see to
+      logging.warning('Nobody knows who waits: %s', error)
+
+  def _look(self) -> None:
+    if not self._meetings.are_executing:
+      self._versions = []
+      return
+    before, self._versions = self._versions, self._meetings.versions_awaited()
+    if not set(before) & set(self._versions):
+      self._silent.clear()
+      return
+    found = probe.incarnations(self._workers())
+    for worker, incarnation in found.items():
+      if incarnation is None:
+        self._note_silence(worker)
+      else:
+        self._note_answer(worker, incarnation)
+
+  def _note_silence(self, worker: cluster_lib.Task) -> None:
+    since = self._silent.setdefault(worker, time.monotonic())
+    secs = time.monotonic() - since
+    if secs < self._timeout_secs:
+      return
+    if worker not in self._left_out:
+      logging.warning(
+        '%s has been silent for %.0f seconds while others wait for its '
+        'gradients. Updates go on without it until it is back.',
+        worker,
+        secs,
+      )
+    # Once more, too: on the ps, what it had begun may have gone on.
+    self._meetings.leave_out(self._index_of(worker))
+    self._left_out.add(worker)
+
+  def _note_answer(self, worker: cluster_lib.Task, incarnation: int) -> None:
+    self._silent.pop(worker, None)
+    if worker in self._left_out:
+      self._left_out.discard(worker)
+      logging.warning('%s answers again.', worker)
+    if self._known.get(worker, incarnation) != incarnation:
+      # What it was to make, it will not make any more.
+      self._meetings.give_up_on(self._index_of(worker))
+    self._known[worker] = incarnation

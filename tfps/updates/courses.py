@@ -1,0 +1,173 @@
+"""What steps do besides computing where workers wait for each other."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+from tfps._compat import writes
+from tfps.updates import board as board_lib
+from tfps.updates import pace as pace_lib
+from tfps.updates import sums as sums_lib
+from tfps.updates import turns as turns_lib
+
+
+class Meeting:
+  """A function's steps, of which those of all workers make one update.
+
+  Each time that a step has an optimizer apply gradients is a point, at which
+  these meet those of the other workers.
+
+  Args:
+    turns: of all points.
+    board: has their state.
+    name: of the job; unique on the ps.
+    worker: who executes the function.
+    points: each point's turn at the beginning.
+    count: called where the first point of a step makes its update.
+  """
+
+  marked: frozenset[int] = frozenset()
+
+  def __init__(
+    self,
+    turns: turns_lib.Turns,
+    board: board_lib.Board,
+    name: str,
+    worker: tf.Tensor,
+    points: list[turns_lib.Turn],
+    count: Callable[[], object],
+  ) -> None:
+    self._turns = turns
+    self._board = board
+    self._name = name
+    self._worker = worker
+    self._points = points
+    self._count = count
+    self._sums: dict[int, sums_lib.Sums] = {}
+    self._num_met = 0
+    # The version of the first point at which a step began, and whether the
+    # others are in the same.
+    self._step = points[0].version
+    self._is_along = tf.constant(value=True)
+
+  def after(self, num_steps: Any) -> 'Meeting':
+    raise NotImplementedError('All steps are laid out in one graph.')
+
+  @contextlib.contextmanager
+  def step(self, number: int) -> Iterator[None]:
+    """A step to be traced within."""
+    del number
+    self._num_met = 0
+    yield
+
+  def meet(
+    self,
+    pieces: Sequence[sums_lib.Piece],
+    update: Callable[[list[Any]], object],
+  ) -> None:
+    """Has one worker make an update of all workers' gradients.
+
+    Args:
+      pieces: the gradients of this worker.
+      update: makes it of their means; traced in a branch.
+
+    Raises:
+      ValueError: a step has too many points.
+    """
+    number = self._num_met
+    self._num_met += 1
+    if number >= board_lib.MAX_POINTS:
+      raise ValueError(
+        'Sync: a step has gradients applied more than '
+        f'{board_lib.MAX_POINTS} times. Let fewer optimizers do it.'
+      )
+    if number not in self._sums:
+      self._sums[number] = sums_lib.Sums(
+        self._board, self._name, number, pieces
+      )
+    sums, turn = self._sums[number], self._turn(number)
+    with tf.control_dependencies(sums.add(pieces, turn)):
+      leads, after, enough = self._turns.arrive(
+        number, self._worker, turn, self._step
+      )
+
+    def lead() -> tuple[tf.Tensor, tf.Tensor]:
+      first = writes.num_operations()
+      update(sums.take_means(turn.version))
+      if number == 0:
+        self._count()
+      done = _after_writes(first, turn.version)
+      with tf.control_dependencies([done]):
+        following = self._turns.release(number, done, enough)
+      return tf.identity(following.version), tf.identity(following.quorum)
+
+    version, quorum = tf.cond(leads, lead, lambda: tuple(after))
+    self._points[number] = turns_lib.Turn(version, quorum)
+    if number == 0:
+      self._is_along = tf.equal(version, self._step + 1)
+
+  def _turn(self, number: int) -> turns_lib.Turn:
+    """That of a point, which is none for who is not along with the others."""
+    turn = self._points[number]
+    if number == 0:
+      self._step = turn.version
+      return turn
+    never = tf.constant(turns_lib.NEVER, tf.int64)
+    version = tf.where(self._is_along, turn.version, never)
+    return turn._replace(version=version)
+
+
+class Walk:
+  """The steps in one function of workers that keep together.
+
+  Args:
+    pace: that they keep.
+    worker: who executes the function.
+
+  Attributes:
+    gate: what the steps' reads are to wait for.
+    written: ends once all updates of the steps so far are made.
+  """
+
+  marked: frozenset[int] = frozenset()
+
+  def __init__(self, pace: pace_lib.Pace, worker: tf.Tensor) -> None:
+    self.gate: list[tf.Tensor] = []
+    self.written: list[tf.Tensor] = []
+    self._pace = pace
+    self._worker = worker
+
+  def after(self, num_steps: Any) -> 'Walk':
+    raise NotImplementedError('All steps are laid out in one graph.')
+
+  @contextlib.contextmanager
+  def step(self, number: int) -> Iterator[None]:
+    """A step to be traced within; after it, one waits for the slowest."""
+    del number
+    first = writes.num_operations()
+    yield
+    done = _after_writes(first, self._worker)
+    self.written = [done]
+    self.gate = [self._pace.advance(done)]
+
+
+def _after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
+  """A tensor, here, once all is written.
+
+  It comes here because ps do not see each other.
+
+  Args:
+    first: how many operations of the function to leave out.
+    tensor: any.
+  """
+  written = [
+    operation
+    for operations in writes.by_place(first).values()
+    for operation in operations
+  ]
+  with tf.control_dependencies(written):
+    return tf.identity(tensor)

@@ -1,0 +1,111 @@
+"""Keeps workers within a number of steps of the slowest.
+
+Each has a clock on the board. The version of the first point is the time of the
+slowest, at which those wait that are too far ahead.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.updates import applying
+from tfps.updates import board as board_lib
+from tfps.updates import gates
+
+
+class Pace:
+  """For functions that are being traced.
+
+  Args:
+    board: has the clocks.
+    max_lead: how many steps a worker may be ahead.
+    name: of the job; unique on the ps.
+  """
+
+  def __init__(
+    self, board: board_lib.Board, *, max_lead: int, name: str
+  ) -> None:
+    self._board = board
+    self._max_lead = max_lead
+    self._gate = gates.of_point(0, name, board.device)
+
+  def begin(self, worker: tf.Tensor) -> tf.Tensor:
+    """Has a worker that was away go on where the slowest is; its clock."""
+    return tf.identity(self._board.locked(self._begin, worker))
+
+  def advance(self, worker: tf.Tensor) -> tf.Tensor:
+    """Counts a step, and waits until the worker may begin the next.
+
+    Returns:
+      The time of the slowest.
+    """
+
+    def look(arrives: int) -> Any:
+      waits, slowest = self._board.locked(self._look, worker, arrives)
+      return tf.identity(waits), tf.identity(slowest)
+
+    def again(waits: tf.Tensor, slowest: tf.Tensor) -> Any:
+      del waits
+      with tf.control_dependencies([self._gate.wait(slowest)]):
+        return look(0)
+
+    with tf.device(self._board.device):
+      _, slowest = tf.while_loop(
+        lambda waits, slowest: waits, again, look(1), parallel_iterations=1
+      )
+    return tf.identity(slowest)
+
+  def _begin(self, worker: tf.Tensor) -> Any:
+    written = self._board.note(worker, board_lib.RUNNING)
+    clock = tf.maximum(self._clock(worker), self._board.point(0).version)
+    written.append(
+      tf.raw_ops.ResourceScatterUpdate(
+        resource=self._board.clocks.handle, indices=worker, updates=clock
+      )
+    )
+    return (clock,), written
+
+  def _look(self, worker: tf.Tensor, arrives: int) -> Any:
+    written = self._board.note(worker, board_lib.RUNNING)
+    clock = self._clock(worker) + arrives
+    written.append(
+      tf.raw_ops.ResourceScatterUpdate(
+        resource=self._board.clocks.handle, indices=worker, updates=clock
+      )
+    )
+    with tf.control_dependencies(written):
+      found = self._slowest()
+    point = self._board.point(0)
+    has_risen = found > point.version
+    slowest = tf.maximum(found, point.version)
+    waits = clock - slowest > self._max_lead
+    waiting = tf.stack([point.even, point.odd])
+    counts = tf.where(has_risen, waiting, tf.zeros_like(waiting))
+    is_even = tf.equal(slowest % 2, 0)
+    even, odd = tf.unstack(waiting - counts)
+    new = point._replace(
+      version=slowest,
+      even=even + tf.cast(waits & is_even, tf.int64),
+      odd=odd + tf.cast(waits & ~is_even, tf.int64),
+    )
+    opened = [self._gate.open(parity, counts[parity]) for parity in range(2)]
+    with tf.control_dependencies(opened):
+      return (waits, slowest), written + self._board.set_point(0, new)
+
+  def _clock(self, worker: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.ResourceGather(
+      resource=self._board.clocks.handle, indices=worker, dtype=tf.int64
+    )
+
+  def _slowest(self) -> tf.Tensor:
+    """The time of the slowest that is waited for."""
+    members = applying.read(self._board.members)
+    clocks = applying.read(self._board.clocks)
+    ended, last, _ = self._board.read_executions()
+    running = tf.equal(members, board_lib.RUNNING)
+    # Whether all that is still to be executed has been begun. The number left
+    # may be too low: who has an execution repeated may not know that it ended.
+    left = last - ended
+    are_all = (last >= 0) & (left <= tf.math.count_nonzero(running))
+    counted = tf.where(are_all, running, members > board_lib.ABSENT)
+    return tf.reduce_min(tf.where(counted, clocks, clocks.dtype.max))
