@@ -1,0 +1,5 @@
+"""Replicas of a model on several workers, whose gradients make one update."""
+
+from tfps.replication.in_graph import InGraphStrategy
+
+__all__ = ['InGraphStrategy']
