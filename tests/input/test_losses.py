@@ -1,0 +1,208 @@
+"""All is visited although tasks are lost in the middle of an epoch."""
+
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import waiting
+from tests.recovery import losses
+import tfps
+from tfps import testing
+
+pytestmark = pytest.mark.slow
+
+_PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'visit.py')
+
+_TOTAL, _SPLIT, _BATCH, _PER_EXECUTION = 1_000, 100, 5, 4
+_STEP_SECS = 0.02
+
+
+@pytest.fixture(scope='module')
+def shared_processes():
+  with testing.ProcessCluster(2, 2) as processes:
+    yield processes
+
+
+@pytest.fixture
+def processes(shared_processes):
+  shared_processes.heal()
+  return shared_processes
+
+
+class Visits:
+  """Of the numbers, counted on the ps by the steps themselves."""
+
+  def __init__(self, strategy, visitation):
+    self.strategy = strategy
+    with strategy.scope():
+      self._counts = tf.Variable(tf.zeros([_TOTAL], tf.int64), trainable=False)
+      self.queue = tfps.input.SplitQueue(
+        tfps.input.Ranges(_TOTAL, _SPLIT), visitation=visitation
+      )
+
+  def step(self, numbers):
+    ones = losses.slow(_STEP_SECS) * tf.ones_like(numbers)
+    self._counts.scatter_add(tf.IndexedSlices(ones, numbers))
+
+  def dataset(self, context):
+    return self.queue.dataset(context).batch(_BATCH)
+
+  def train(self, *hooks, **kwargs):
+    """The counts, and the global step, at the end of the epoch."""
+    with tfps.Coordinator(self.strategy, timeout_secs=120) as coordinator:
+      coordinator.train(
+        self.step,
+        self.dataset,
+        steps_per_execution=_PER_EXECUTION,
+        hooks=hooks,
+        **kwargs,
+      )
+      (count,) = self.queue.report().epochs.values()
+      assert (count.to_do, count.doing) == (0, 0)
+      return self._counts.numpy(), int(coordinator.global_step.numpy())
+
+
+def _strategy(processes, directory=None, **kwargs):
+  recovery = None
+  if directory is not None:
+    recovery = tfps.Recovery(directory, **kwargs)
+  return tfps.ParameterServerStrategy(processes.cluster, recovery=recovery)
+
+
+def _kill_worker(processes):
+  return losses.At(60, lambda: processes.kill('worker', 1))
+
+
+@pytest.mark.parametrize(
+  'visitation',
+  [
+    pytest.param('at_least_once', marks=pytest.mark.exhaustive),
+    'exactly_once',
+  ],
+)
+def test_what_a_killed_worker_was_at_is_taken_by_others(processes, visitation):
+  visits = Visits(_strategy(processes), visitation)
+  counts, step = visits.train(_kill_worker(processes))
+  assert counts.min() == 1
+  # The execution at which it was, of which nothing counts; or the split.
+  again = {'at_least_once': _SPLIT, 'exactly_once': _PER_EXECUTION * _BATCH}
+  assert counts.sum() - _TOTAL <= again[visitation]
+  if visitation == 'exactly_once':
+    assert step == _TOTAL // _BATCH
+
+
+def test_with_marks_one_batch_at_most_is_visited_again(processes, tmp_path):
+  visits = Visits(_strategy(processes, tmp_path), 'exactly_once')
+  counts, step = visits.train(_kill_worker(processes))
+  assert counts.min() == 1
+  assert counts.sum() - _TOTAL <= _BATCH
+  assert step == _TOTAL // _BATCH
+
+
+def test_what_a_worker_that_leaves_was_at_is_gone_on_with(processes, tmp_path):
+  visits = Visits(_strategy(processes, tmp_path), 'exactly_once')
+  leave = losses.At(60, lambda: processes.terminate('worker', 1))
+  counts, step = visits.train(leave)
+  np.testing.assert_array_equal(counts, 1)
+  assert step == _TOTAL // _BATCH
+
+
+@pytest.mark.parametrize(
+  'ps', [0, pytest.param(1, marks=pytest.mark.exhaustive)]
+)
+def test_progress_goes_back_with_the_model(processes, tmp_path, ps):
+  strategy = _strategy(processes, tmp_path, every_secs=0.5)
+  visits = Visits(strategy, 'exactly_once')
+  lose = losses.At(80, losses.lose(processes, ('ps', ps)))
+  counts, step = visits.train(lose)
+  np.testing.assert_array_equal(counts, 1)
+  assert step == _TOTAL // _BATCH
+
+
+def test_replicas_keep_progress(processes, tmp_path):
+  strategy = _strategy(processes, tmp_path, every_secs=3600, replicas=1)
+  visits = Visits(strategy, 'exactly_once')
+  lose = losses.At(80, losses.lose(processes, ('ps', 0)))
+  counts, step = visits.train(lose)
+  assert counts.min() == 1
+  assert counts.sum() - _TOTAL <= 2 * _BATCH  # of each worker, a batch
+  assert step == _TOTAL // _BATCH
+
+
+class _StopError(Exception):
+  pass
+
+
+def test_a_chief_that_is_started_again_goes_on_in_the_epoch(
+  processes, tmp_path
+):
+  def stop(progress):
+    if progress.step >= 60:
+      raise _StopError
+
+  first = Visits(_strategy(processes, tmp_path), 'exactly_once')
+  with pytest.raises(_StopError):
+    first.train(stop)
+  second = Visits(_strategy(processes, tmp_path), 'exactly_once')
+  assert sum(second.queue.report().epochs[0].__dict__.values()) == 10
+  counts, _ = second.train()
+  assert counts.min() == 1
+  # What was under way when the first was stopped.
+  assert counts.sum() - _TOTAL <= 2 * 2 * _PER_EXECUTION * _BATCH
+
+
+@pytest.fixture
+def start(tmp_path):
+  clusters = []
+
+  def start(visitation, directory):
+    command = [
+      *(sys.executable, _PROGRAM, str(_TOTAL)),
+      *(visitation, str(_STEP_SECS), directory),
+    ]
+    cluster = testing.ProcessCluster(
+      2, 2, commands={'worker': command}, preload=['tensorflow']
+    )
+    clusters.append(cluster)
+    return cluster.__enter__()
+
+  yield start
+  for cluster in clusters:
+    cluster.stop()
+
+
+def _numbers(cluster, what):
+  (found,) = re.findall(rf'^{what} (.*)$', cluster.log('worker', 0), re.M)
+  return [int(word) for word in found.split()]
+
+
+LOSSES = {
+  'a worker': ('-', [('worker', 1)]),
+  'the ps with the ledger, and a worker': ('cuts', [('ps', 0), ('worker', 1)]),
+}
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_between_graphs_all_is_visited(start, tmp_path, loss):
+  directory, lost = LOSSES[loss]
+  directory = '-' if directory == '-' else str(tmp_path / directory)
+  cluster = start('exactly_once', directory)
+  for worker in range(2):
+    waiting.until(
+      lambda worker=worker: cluster.log('worker', worker).count('\nat ') > 4
+    )
+  for job, index in lost:
+    cluster.kill(job, index)
+    if job == 'ps':
+      cluster.start(job, index)
+  assert cluster.wait('worker', 0, timeout_secs=120) == 0
+  least, _, total = _numbers(cluster, 'visits')
+  assert least == 1
+  # Of the dead worker's, what was not counted; and by what a cut has by half.
+  assert total - _TOTAL <= 2 * _PER_EXECUTION * _BATCH
+  assert _numbers(cluster, 'batches')[0] >= _TOTAL // _BATCH
+  assert '0 to do, 0 doing' in cluster.log('worker', 0)

@@ -1,0 +1,285 @@
+"""The feeds of all workers that a process has steps done on."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import itertools
+import random
+import threading
+import time
+from typing import Any
+from typing import Protocol
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+from tfps import worker_input
+from tfps._compat import coordinator as compat
+from tfps._compat import writes
+from tfps.input import _feed
+from tfps.input import _pipelines
+from tfps.input import ledger as ledger_lib
+
+_TOKEN_BITS = 62
+_INCARNATION_BITS = 48
+_POLL_SECS = 0.5
+_UNKNOWN_SECS = 60.0
+
+
+class Feeds(Protocol):
+  """Who is given splits, and which.
+
+  Attributes:
+    ledger: of the splits.
+    finished: whether all has been done that ever is to be.
+    are_endless: whether that is never so.
+    element_spec: the type of a batch.
+  """
+
+  ledger: ledger_lib.Ledger
+  finished: bool
+  are_endless: bool
+  element_spec: Any
+
+  def here(self) -> _feed.Feed:
+    """That of the worker on which this thread has functions executed."""
+
+  def taking(self) -> contextlib.AbstractContextManager[ledger_lib.Owners]:
+    """Within which a feed of this process takes a split; who is alive."""
+
+  def release(self, feed: _feed.Feed) -> None:
+    """Lets others take what a feed was at."""
+
+  def look_for_lost(self) -> None:
+    """To be called by who finds nothing to do while others are doing it."""
+
+
+class OfWorkers:
+  """Those of the workers of a coordinator's, all in its process.
+
+  Args:
+    coordinator: has workers do steps.
+    dataset_fn: makes the dataset of a split, on a worker.
+  """
+
+  def __init__(
+    self, coordinator: Any, dataset_fn: worker_input.DatasetFn
+  ) -> None:
+    self._coordinator = coordinator
+    self._pipelines = _pipelines.Pipelines(dataset_fn)
+    self._traced: dict[int, _feed.Pipeline] = {}
+    for worker in range(compat.num_workers(coordinator)):
+      self._pipeline(worker)
+    queue = self._pipelines.queue
+    coordinator.surviving(queue.check)
+    self.ledger: ledger_lib.Ledger = queue.ledger
+    self.finished = False
+    self.are_endless: bool = queue.is_endless
+    self.element_spec = self._pipelines.element_spec
+    self._lock = threading.Lock()
+    self._taking = threading.Lock()
+    self._feeds: dict[int, tuple[int, _feed.Feed]] = {}
+    # Of those whose splits are theirs, be they able to go on or not.
+    self._tokens: set[int] = set()
+    first = random.SystemRandom().getrandbits(_TOKEN_BITS)
+    self._new_tokens = itertools.count(first | 1)
+
+  def here(self) -> _feed.Feed:
+    spec: Any = tf.DeviceSpec.from_string(writes.current_device())
+    worker: int = spec.task
+    repairs = compat.num_repairs(self._coordinator)
+    with self._lock:
+      before, feed = self._feeds.get(worker, (repairs, None))
+      if feed is not None and not feed.is_broken and before == repairs:
+        return feed
+      if feed is not None and not feed.is_broken:
+        self._tokens.discard(feed.token)
+      token = next(self._new_tokens)
+      feed = _feed.Feed(
+        token, self.ledger, self._pipeline(worker), f'worker:{worker}'
+      )
+      self._tokens.add(token)
+      self._feeds[worker] = repairs, feed
+      return feed
+
+  @contextlib.contextmanager
+  def taking(self) -> Iterator[ledger_lib.Owners]:
+    # Else a feed that has taken its first split meanwhile would not be known.
+    with self._taking:
+      with self._lock:
+        tokens = tuple(self._tokens)
+      yield ledger_lib.Owners(tokens, are_alive=True)
+
+  def release(self, feed: _feed.Feed) -> None:
+    with self._lock:
+      self._tokens.discard(feed.token)
+
+  def look_for_lost(self) -> None:
+    repairs = compat.num_repairs(self._coordinator)
+    absent = compat.absent_workers(self._coordinator)
+    with self._lock:
+      for worker, (before, feed) in self._feeds.items():
+        is_lost = worker in absent or before != repairs
+        if is_lost and not feed.is_busy and not feed.is_broken:
+          feed.is_broken = True
+          self._tokens.discard(feed.token)
+
+  def _pipeline(self, worker: int) -> _feed.Pipeline:
+    if worker not in self._traced:
+      number = max(worker + 1, compat.num_workers(self._coordinator))
+      self._traced[worker] = self._pipelines.trace(
+        tf.distribute.InputContext(
+          num_input_pipelines=number, input_pipeline_id=worker
+        )
+      )
+    return self._traced[worker]
+
+
+class Own:
+  """That of this process, one of several that share the splits.
+
+  Args:
+    task: of this process.
+    addresses: where each of them answers probes.
+    dataset_fn: makes the dataset of a split.
+    context: of this process.
+    num_interruptions: how often something was cut short.
+  """
+
+  def __init__(
+    self,
+    task: cluster_lib.Task,
+    addresses: Mapping[cluster_lib.Task, str],
+    dataset_fn: worker_input.DatasetFn,
+    context: tf.distribute.InputContext,
+    num_interruptions: Callable[[], int],
+  ) -> None:
+    pipelines = _pipelines.Pipelines(dataset_fn)
+    self._pipeline = pipelines.trace(context)
+    queue = pipelines.queue
+    self._check = queue.check
+    self.ledger: ledger_lib.Ledger = queue.ledger
+    self.finished = False
+    self.are_endless: bool = queue.is_endless
+    self.element_spec = pipelines.element_spec
+    self._task = task
+    self._addresses = addresses
+    self._timeout_secs = queue.timeout_secs
+    self._num_interruptions = num_interruptions
+    status = probe.probe(task, addresses[task])
+    self._token = _token(task, status.incarnation or 0)
+    self._feed: tuple[int, _feed.Feed] | None = None
+    self._suspects: set[int] = set()
+    self._dead: set[int] = set()
+    self._seen: dict[int, tuple[int, float]] = {}
+
+  def here(self) -> _feed.Feed:
+    number = self._num_interruptions()
+    if self._feed is None or self._feed[0] != number or self._feed[1].is_broken:
+      self._check()
+      self._dead |= self._predecessors()
+      self._feed = (
+        number,
+        _feed.Feed(self._token, self.ledger, self._pipeline, str(self._task)),
+      )
+    return self._feed[1]
+
+  @contextlib.contextmanager
+  def taking(self) -> Iterator[ledger_lib.Owners]:
+    yield ledger_lib.Owners(tuple(self._dead), are_alive=False)
+
+  def release(self, feed: _feed.Feed) -> None:
+    """The next feed, of the same token, gives back what it is not at."""
+
+  def look_for_lost(self) -> None:
+    """Waits a while for the others.
+
+    Raises:
+      errors.DeadlineError: names who makes no progress.
+    """
+    time.sleep(_POLL_SECS)
+    progress, owners = self.ledger.read()
+    now = time.monotonic()
+    others = {}
+    for split in owners.nonzero()[0].tolist():
+      if owners[split] != self._token:
+        others[split] = int(owners[split])
+    self._seen = {
+      split: self._seen[split]
+      if self._seen.get(split, (None,))[0] == progress[split]
+      else (int(progress[split]), now)
+      for split in others
+    }
+    silent_secs = {split: now - self._seen[split][1] for split in others}
+    self._judge(others, silent_secs)
+    stuck = {s for s in others if silent_secs[s] > self._timeout_secs}
+    if stuck:
+      raise self._error(stuck, others)
+
+  def _judge(
+    self, others: Mapping[int, int], silent_secs: Mapping[int, float]
+  ) -> None:
+    """Finds out who is dead; once may be a mistake."""
+    gone = {
+      token
+      for split, token in others.items()
+      if self._is_gone(token, silent_secs[split])
+    }
+    dead = (gone & self._suspects) - self._dead
+    for token in dead:
+      logging.warning(
+        'What %s was reading is taken over by others.', _task(token)
+      )
+    self._dead |= dead
+    self._suspects = gone
+
+  def _is_gone(self, token: int, silent_secs: float) -> bool:
+    task = _task(token)
+    address = self._addresses.get(task)
+    if address is None:  # it has joined later, if it is there at all
+      return silent_secs > min(_UNKNOWN_SECS, self._timeout_secs)
+    status = probe.probe(task, address)
+    if status.state is probe.State.HUNG:
+      return False
+    if status.state is not probe.State.ALIVE:
+      return True
+    return _token(task, status.incarnation or 0) != token
+
+  def _predecessors(self) -> set[int]:
+    """Owners that were this task before this process was."""
+    _, owners = self.ledger.read()
+    return {
+      token
+      for token in set(owners.tolist()) - {0, self._token}
+      if _task(token) == self._task
+    }
+
+  def _error(
+    self, stuck: set[int], others: Mapping[int, int]
+  ) -> errors.DeadlineError:
+    names = ', '.join(
+      f'{_task(others[split])} with {self._pipeline.splits.name(split)}'
+      for split in sorted(stuck)
+    )
+    return errors.DeadlineError(
+      f'After {self._timeout_secs:g} seconds without progress, {self._task} '
+      f'still waits for {names}. Are they alive? SplitQueue(timeout_secs=) is '
+      'how long to wait.'
+    )
+
+
+def _token(task: cluster_lib.Task, incarnation: int) -> int:
+  number = 1 if task.job == 'chief' else task.index + 2
+  low = incarnation & ((1 << _INCARNATION_BITS) - 1)
+  return number << _INCARNATION_BITS | low
+
+
+def _task(token: int) -> cluster_lib.Task:
+  number = token >> _INCARNATION_BITS
+  if number == 1:
+    return cluster_lib.Task('chief', 0)
+  return cluster_lib.Task('worker', number - 2)

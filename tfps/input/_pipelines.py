@@ -1,0 +1,74 @@
+"""Traces what makes the batches of a split."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import worker_input
+from tfps.input import _batches
+from tfps.input import _feed
+from tfps.input import _orders
+
+_NUMBER = tf.TensorSpec([], tf.int64)
+_LIST = tf.TensorSpec([], tf.variant)
+
+
+class Pipelines:
+  """Those of all workers, of which each knows which worker's it is.
+
+  Args:
+    dataset_fn: makes the dataset of a split.
+
+  Attributes:
+    queue: whose splits they are; None until the first is traced.
+    element_spec: the type of a batch, likewise.
+  """
+
+  def __init__(self, dataset_fn: worker_input.DatasetFn) -> None:
+    self.queue: Any = None
+    self.element_spec: Any = None
+    self._dataset_fn = dataset_fn
+    self._read: Any = None
+    self._empty: Any = None
+
+  def trace(self, context: tf.distribute.InputContext) -> _feed.Pipeline:
+    """The one of a worker.
+
+    Raises:
+      ValueError: it does not take what it reads from a queue, or its batches
+        are of another type than those of another worker.
+    """
+    opening = tf.function(
+      lambda *place: self._open(context, *place), input_signature=[_NUMBER] * 3
+    ).get_concrete_function()
+    spec = opening.structured_outputs.element_spec
+    if self.element_spec is None:
+      self.element_spec = spec
+      iterator = tf.data.IteratorSpec(spec)
+      self._read = tf.function(_batches.read).get_concrete_function(
+        iterator, _LIST, _NUMBER
+      )
+      self._empty = tf.function(_batches.empty).get_concrete_function()
+    elif spec != self.element_spec:
+      raise ValueError(
+        f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '
+        f'{spec}, but those for the first are {self.element_spec}.'
+      )
+    return _feed.Pipeline(self.queue.splits, opening, self._read, self._empty)
+
+  def _open(
+    self,
+    context: tf.distribute.InputContext,
+    split: tf.Tensor,
+    epoch: tf.Tensor,
+    position: tf.Tensor,
+  ) -> tf.data.Dataset:
+    order = _orders.Order(split, epoch, self.queue)
+    with _orders.given(order):
+      dataset = self._dataset_fn(context)
+    if not hasattr(dataset, 'element_spec'):
+      raise ValueError(
+        f'dataset_fn: returned {dataset!r}, which is not a tf.data.Dataset.'
+      )
+    self.queue = order.queue
+    return self.queue.rest(dataset, position)
