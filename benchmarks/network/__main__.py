@@ -8,12 +8,14 @@ import sys
 
 from benchmarks import command
 from benchmarks.network import links
+from benchmarks.network import plan
 from benchmarks.network import throughput
 from benchmarks.network import time_to_loss
 from tfps.testing import network
 
 BENCHMARKS = {
   'links': links.compare,
+  'plan': plan.compare,
   'throughput': throughput.compare,
   'flights': time_to_loss.compare_flights,
   'images': time_to_loss.compare_images,

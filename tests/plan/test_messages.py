@@ -1,0 +1,108 @@
+"""What crosses, and that it is what the wire counts."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import codecs
+from tfps import partitioners
+from tfps import placement
+from tfps import plan
+from tfps.plan import messages
+
+_LINKS = plan.Links(1000)
+_WIDTH = 16
+
+
+def _job(shapes=(), num_ps=1, *, tables=(), **kwargs):
+  model = plan.Model.of_shapes(shapes or [[]], 0.0)
+  for table in tables:
+    model = model.with_table(*table)
+  return plan.Job(model, 2, num_ps, _LINKS, **kwargs)
+
+
+def test_what_is_large_is_divided_as_on_the_wire():
+  # 1.2 MB, 0.4 MB twice, and 0.6 MB.
+  found = messages.of(_job([[300_000], [100_000], [100_000], [150_000]]))
+  each = [message.num_bytes for message in found.dense]
+  assert each == [1_200_000, 800_000, 600_000]
+  assert [message.num_bytes for message in found.pushes] == each
+
+
+def test_codecs_have_their_own_sizes():
+  job = _job([[300_000], []], pull=codecs.Float16(), push=codecs.Int8())
+  found = messages.of(job)
+  # What has no dimension stays as it is.
+  assert found.pulled(0) == 600_000 + 4
+  assert found.pushed(0) == codecs.Int8().wire_bytes(300_000, tf.float32) + 4
+
+
+def test_rows_cross_with_their_numbers():
+  found = messages.of(_job(tables=[(1000, 10, 50)]))
+  assert found.requests[0].num_bytes == 8 * 50
+  assert found.pulled(0) == 4 * 10 * 50 + 4
+  assert found.pushed(0) == 8 * 50 + (4 * 10 + 8) * 50 + 4 + 16
+
+
+def test_rows_of_a_table_in_shards_come_from_all_ps():
+  found = messages.of(
+    _job(
+      num_ps=2,
+      tables=[(1001, 10, 50)],
+      partitioner=partitioners.FixedShards(2),
+    )
+  )
+  assert found.ps_bytes == (501 * 40, 500 * 40 + 4)
+  assert sum(m.num_bytes for m in found.requests) == pytest.approx(400)
+
+
+def test_placement_is_the_real_one():
+  shapes = [[1000], [10], [10], [1000], [10], [10]]
+  by_turns = _job(shapes, 3, placement=placement.RoundRobin())
+  assert messages.of(by_turns).ps_bytes == (8000, 80, 80)
+  assert messages.of(_job(shapes, 3)).ps_bytes == (4000, 4040, 120)
+
+
+_WIRES = {
+  'none': tfps.Wire(),
+  'encoded': tfps.Wire(pull=codecs.Float16(), push=codecs.Int8(block=64)),
+}
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+@pytest.mark.parametrize('wire', _WIRES.values(), ids=_WIRES)
+def test_bytes_are_those_that_the_wire_counts(tfps_cluster, wire):
+  shapes = [[600, _WIDTH * 32], [40, 8], [2000], [8]]
+  ids = tf.range(100, dtype=tf.int64) * 3
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, wire=wire)
+  with strategy.scope():
+    variables = [
+      tf.Variable(tf.zeros(shape)) for shape in [[1000, _WIDTH], *shapes]
+    ]
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(variables)
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      rows = tf.nn.embedding_lookup(variables[0], batch)
+      loss = tf.reduce_sum(rows)
+      loss += tf.add_n([tf.reduce_sum(v * v) for v in variables[1:]])
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+  def dataset(context):
+    del context
+    return tf.data.Dataset.from_tensors(ids).repeat()
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(step, dataset, steps=4, steps_per_execution=2)
+  job = _job(
+    shapes, 2, tables=[(1000, _WIDTH, 100)], pull=wire.pull, push=wire.push
+  )
+  found, report = messages.of(job), strategy.wire_report()
+  for ps in range(2):
+    counted = report.pulled[ps] / report.steps, report.pushed[ps] / report.steps
+    told = found.pulled(ps), found.pushed(ps)
+    # Learning rates and counters go along.
+    assert told == pytest.approx(counted, rel=0.01, abs=100)

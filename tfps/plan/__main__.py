@@ -1,0 +1,8 @@
+"""Runs `python -m tfps.plan`."""
+
+import sys
+
+from tfps.plan import command
+
+if __name__ == '__main__':
+  sys.exit(command.main())

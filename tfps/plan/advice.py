@@ -1,0 +1,118 @@
+"""What would make a job faster, and by how much."""
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+from tfps.plan import jobs
+from tfps.plan import messages as messages_lib
+from tfps.plan import predictions
+
+_ENOUGH = 0.95  # of the best rate
+_MOST_TIMES = 4
+_WORTH = 1.1  # times as fast
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+  """A change of a job.
+
+  Attributes:
+    what: it is.
+    steps_per_sec: of all workers together, as `estimate` has it.
+    gain: how many times as many as without.
+  """
+
+  what: str
+  steps_per_sec: float
+  gain: float
+
+  def __str__(self) -> str:
+    return (
+      f'{self.what}: {self.steps_per_sec:.4g} steps/s, {self.gain:.2f} times'
+    )
+
+
+def estimate(job: jobs.Job) -> float:
+  """Steps a second of all workers together, at once but less exactly.
+
+  No more than workers do that have the ps and the network for themselves, and
+  no more than the busiest link carries, or the busiest ps applies.
+  """
+  alone = predictions.predict(
+    dataclasses.replace(
+      job,
+      num_workers=1,
+      mode='async',
+      backup_workers=0,
+      host_of=_hosts_of_one(job),
+    )
+  )
+  messages = messages_lib.of(job)
+  num_bytes = predictions.bytes_of_links(job, messages)
+  bound = predictions.bound_secs(job, num_bytes, messages)
+  most = 1 / bound if bound else float('inf')
+  return min(alone.steps_per_sec * job.num_workers, most)
+
+
+def balanced_ps(job: jobs.Job) -> int:
+  """The fewest ps with which it is nearly as fast as with many."""
+  numbers = sorted(set(_numbers_of_ps(job)))
+  rates = {n: estimate(dataclasses.replace(job, num_ps=n)) for n in numbers}
+  best = max(rates.values())
+  return min(n for n, rate in rates.items() if rate >= _ENOUGH * best)
+
+
+def options(job: jobs.Job, codecs: dict[str, tuple[Any, Any]]) -> list[Option]:
+  """Changes that are worth while, the best first.
+
+  Args:
+    job: what is planned.
+    codecs: to try: the codecs of pulls and pushes, by a name.
+  """
+  before = estimate(job)
+  found = []
+  if job.host_of is None:
+    number = balanced_ps(job)
+    if number != job.num_ps:
+      changed = dataclasses.replace(job, num_ps=number)
+      found.append(_option(f'{number} ps', changed, before))
+  for name, (pull, push) in codecs.items():
+    changed = dataclasses.replace(job, pull=pull, push=push)
+    found.append(_option(name, changed, before))
+  if job.mode == 'async' and not job.prefetch:
+    changed = dataclasses.replace(job, prefetch=1)
+    found.append(_option('prefetch 1', changed, before))
+  is_less = [o for o in found if o.what.endswith(' ps') and _saves(o, job)]
+  better = [o for o in found if o.gain >= _WORTH]
+  return sorted(
+    [*better, *(o for o in is_less if o not in better)], key=lambda o: -o.gain
+  )
+
+
+def _saves(option: Option, job: jobs.Job) -> bool:
+  return int(option.what.split()[0]) < job.num_ps
+
+
+def _option(what: str, job: jobs.Job, before: float) -> Option:
+  rate = estimate(job)
+  return Option(what, rate, rate / before)
+
+
+def _numbers_of_ps(job: jobs.Job) -> Iterator[int]:
+  number = 1
+  while number <= max(_MOST_TIMES * job.num_ps, job.num_workers // 2, 2):
+    yield number
+    number = max(number + 1, round(number * 1.25))
+  yield job.num_ps
+
+
+def _hosts_of_one(job: jobs.Job) -> dict[str, str] | None:
+  """Without the workers that there are no longer."""
+  if job.host_of is None:
+    return None
+  return {
+    task: host
+    for task, host in job.host_of.items()
+    if task.startswith('ps:') or task == 'worker:0'
+  }

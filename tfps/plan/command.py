@@ -1,0 +1,366 @@
+"""The command `tfps plan`, also `python -m tfps.plan`."""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import math
+import re
+from typing import Any
+
+from tfps.plan import advice
+from tfps.plan import jobs
+from tfps.plan import models
+from tfps.plan import predictions
+
+_UNITS = {'': 1, 'K': 1e3, 'M': 1e6, 'G': 1e9, 'T': 1e12}
+_CODECS = ('none', 'float16', 'bfloat16', 'int8', 'topk', 'onebit')
+# Those of advice, which keep the model as good: docs/wire.md.
+_ADVISED = ('float16', 'int8')
+_NUM_SHOWN = 6
+_TOPK_RATIO = 0.01
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Prints what is predicted; the exit status."""
+  parser = _parser()
+  options = parser.parse_args(argv)
+  try:
+    job = _job(options)
+    prediction = predictions.predict(job)
+  except ValueError as error:
+    parser.error(str(error))
+  print(report(job, prediction, examples=_examples(options)))
+  if options.advice:
+    print('\n'.join(_advice(job)))
+  return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """What is learnt from.
+
+  Attributes:
+    batch: examples in a step of a worker.
+    num_bytes: of one example; 0 if input takes no network.
+    total_bytes: of all; 0 if that is not known.
+  """
+
+  batch: int
+  num_bytes: float = 0.0
+  total_bytes: float = 0.0
+
+
+def report(
+  job: jobs.Job,
+  prediction: predictions.Prediction,
+  *,
+  examples: Examples | None = None,
+) -> str:
+  """A prediction, as a table."""
+  rows = [
+    ('a step of a worker', f'{_secs(prediction.secs_per_step)}'),
+    ('steps of all workers', f'{_number(prediction.steps_per_sec)} a second'),
+    ('updates', f'{_number(prediction.updates_per_sec)} a second'),
+    ('bottleneck', _bottleneck(prediction)),
+    ('parameters', f'{_bytes(sum(prediction.ps_bytes))}'),
+    ('the fullest ps holds', f'{_bytes(max(prediction.ps_bytes))}'),
+  ]
+  if examples is not None:
+    rows += _of_examples(job, prediction, examples)
+  width = max(len(name) for name, _ in rows)
+  lines = [f'{name:<{width}}  {text}' for name, text in rows]
+  return '\n'.join([*lines, '', *_links(job, prediction)])
+
+
+def _links(job: jobs.Job, prediction: predictions.Prediction) -> Iterator[str]:
+  yield f'{"busiest":<28}{"bytes a step":>14}{"busy":>7}'
+  busiest = sorted(
+    {*prediction.num_bytes, *prediction.busy},
+    key=lambda name: (-prediction.busy.get(name, 0.0), name),
+  )
+  for name in busiest[:_NUM_SHOWN]:
+    # Those of a link are of a step of one worker, on average.
+    number = prediction.num_bytes.get(name)
+    told = '' if number is None else f'{number:,.0f}'
+    busy = min(1.0, prediction.busy.get(name, 0.0))
+    yield f'{name:<28}{told:>14}{busy:>7.0%}'
+  left = len(busiest) - _NUM_SHOWN
+  if left > 0:
+    yield f'and {left} more'
+
+
+def _of_examples(
+  job: jobs.Job, prediction: predictions.Prediction, examples: Examples
+) -> Iterator[tuple[str, str]]:
+  rate = prediction.steps_per_sec * examples.batch
+  yield 'examples', f'{_number(rate)} a second'
+  if examples.num_bytes:
+    of_worker = rate / job.num_workers * examples.num_bytes
+    share = of_worker * 8e-6 / job.links.mbit_per_sec
+    yield (
+      'input of each worker',
+      f'{_bytes(of_worker)} a second, {share:.0%} of its link',
+    )
+  if examples.num_bytes and examples.total_bytes:
+    secs = examples.total_bytes / examples.num_bytes / rate
+    yield 'all examples once', f'{secs / 3600:,.3g} hours'
+
+
+def _bottleneck(prediction: predictions.Prediction) -> str:
+  name = prediction.bottleneck
+  if name == 'latency':
+    return 'latency: tasks wait for each other, and nothing is busy for long'
+  return f'{name}, busy {min(1.0, prediction.busy[name]):.0%} of the time'
+
+
+def _advice(job: jobs.Job) -> Iterator[str]:
+  tried = {name: (_codec(name), _codec(name)) for name in _ADVISED}
+  found = advice.options(job, tried)
+  yield ''
+  yield 'Advice, by an estimate that is less exact:'
+  if not found:
+    yield '  none: neither more ps, nor a codec, nor prefetching would help'
+  for option in found:
+    yield f'  {option}'
+
+
+def _job(options: argparse.Namespace) -> jobs.Job:
+  compute_secs = options.compute_ms / 1e3
+  model = models.Model.of_bytes(
+    options.model_bytes, compute_secs, num_variables=options.num_variables
+  )
+  for rows, width, used in options.table:
+    model = model.with_table(rows, width, used)
+  return jobs.Job(
+    model,
+    options.num_workers,
+    options.num_ps,
+    jobs.Links(
+      options.mbit_per_sec,
+      rack_mbit_per_sec=options.rack_mbit_per_sec,
+      connection_mbit_per_sec=options.connection_mbit_per_sec,
+    ),
+    costs=jobs.Costs(
+      step_secs=options.step_ms / 1e3,
+      apply_bytes_per_sec=options.apply_bytes_per_sec,
+      codec_bytes_per_sec=options.codec_bytes_per_sec,
+    ),
+    pull=_codec(options.pull),
+    push=_codec(options.push),
+    prefetch=options.prefetch,
+    mode=options.mode,
+    backup_workers=options.backup_workers,
+    compute_spread=options.compute_spread,
+    steps_per_execution=options.steps_per_execution,
+    steps_per_update=options.steps_per_update,
+    host_of=dict(options.host_of) or None,
+    rack_of=dict(options.rack_of) or None,
+  )
+
+
+def _examples(options: argparse.Namespace) -> Examples | None:
+  if not options.batch:
+    return None
+  return Examples(options.batch, options.example_bytes, options.total_bytes)
+
+
+def _codec(name: str) -> Any:
+  if name == 'none':
+    return None
+  from tfps.wire import codecs  # imports TensorFlow
+
+  made: dict[str, Callable[[], Any]] = {
+    'float16': codecs.Float16,
+    'bfloat16': codecs.BFloat16,
+    'int8': codecs.Int8,
+    'topk': lambda: codecs.ErrorFeedback(codecs.TopK(_TOPK_RATIO)),
+    'onebit': lambda: codecs.ErrorFeedback(codecs.OneBit()),
+  }
+  return made[name]()
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog='tfps plan',
+    description='Predicts how fast a cluster trains, and what limits it.',
+    epilog='Bytes may be written as 100M or 10T; these are powers of 10.',
+  )
+  cluster = parser.add_argument_group('the cluster')
+  cluster.add_argument('--num_workers', type=_whole, required=True)
+  cluster.add_argument('--num_ps', type=_whole, required=True)
+  cluster.add_argument(
+    '--mbit_per_sec',
+    type=_positive,
+    required=True,
+    help="the rate of each host's link, each way",
+  )
+  cluster.add_argument(
+    '--rack_mbit_per_sec',
+    type=_positive,
+    help="the rate of each rack's link to the others",
+  )
+  cluster.add_argument(
+    '--connection_mbit_per_sec',
+    type=_positive,
+    help='what one connection carries at most',
+  )
+  cluster.add_argument(
+    '--host_of',
+    type=_pair,
+    action='append',
+    default=[],
+    metavar='TASK=HOST',
+    help='such as worker:0=a; by default each task has a host of its own, '
+    'called ps-0 or worker-0',
+  )
+  cluster.add_argument(
+    '--rack_of',
+    type=_pair,
+    action='append',
+    default=[],
+    metavar='HOST=RACK',
+    help='such as a=r1, for all hosts or for none',
+  )
+  _add_model(parser.add_argument_group('the model'))
+  _add_training(parser.add_argument_group('the training'))
+  _add_costs(parser.add_argument_group('what tasks take besides'))
+  parser.add_argument(
+    '--advice',
+    action=argparse.BooleanOptionalAction,
+    default=True,
+    help='whether to look for what would help; it takes TensorFlow',
+  )
+  return parser
+
+
+def _add_model(group: Any) -> None:
+  group.add_argument(
+    '--model_bytes',
+    type=_bytes_of,
+    required=True,
+    help='float32 parameters that each step reads as a whole',
+  )
+  group.add_argument('--num_variables', type=_whole, default=50)
+  group.add_argument(
+    '--table',
+    type=_table,
+    action='append',
+    default=[],
+    metavar='ROWS,WIDTH,USED',
+    help='a float32 table of embeddings, and how many rows a step uses',
+  )
+  group.add_argument(
+    '--compute_ms',
+    type=_not_negative,
+    required=True,
+    help='of a step of one worker: forward and backward',
+  )
+  group.add_argument('--batch', type=_whole, help='examples in a step')
+  group.add_argument(
+    '--example_bytes',
+    type=_bytes_of,
+    default=0.0,
+    help='of one example, if workers read it by the same links',
+  )
+  group.add_argument(
+    '--total_bytes', type=_bytes_of, default=0.0, help='of all examples'
+  )
+
+
+def _add_training(group: Any) -> None:
+  group.add_argument('--mode', choices=jobs.MODES, default='async')
+  group.add_argument('--backup_workers', type=int, default=0)
+  group.add_argument(
+    '--compute_spread',
+    type=_not_negative,
+    default=0.0,
+    help='standard deviation over mean of the time that steps compute',
+  )
+  group.add_argument('--pull', choices=_CODECS[:4], default='none')
+  group.add_argument('--push', choices=_CODECS, default='none')
+  group.add_argument('--prefetch', type=int, default=0)
+  group.add_argument('--steps_per_execution', type=_whole, default=8)
+  group.add_argument(
+    '--steps_per_update',
+    type=_whole,
+    default=1,
+    help='n of updates.Accumulate(n) or LocalSteps(n)',
+  )
+
+
+def _add_costs(group: Any) -> None:
+  costs = jobs.Costs()
+  group.add_argument(
+    '--step_ms', type=_not_negative, default=costs.step_secs * 1e3
+  )
+  group.add_argument(
+    '--apply_bytes_per_sec', type=_bytes_of, default=costs.apply_bytes_per_sec
+  )
+  group.add_argument(
+    '--codec_bytes_per_sec', type=_bytes_of, default=costs.codec_bytes_per_sec
+  )
+
+
+def _whole(text: str) -> int:
+  if not re.fullmatch('0*[1-9][0-9]*', text):
+    raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
+  return int(text)
+
+
+def _positive(text: str) -> float:
+  number = _not_negative(text)
+  if not number:
+    raise argparse.ArgumentTypeError(f'{text!r} is not more than 0')
+  return number
+
+
+def _not_negative(text: str) -> float:
+  try:
+    number = float(text)
+  except ValueError:
+    number = math.nan
+  if not 0 <= number < math.inf:
+    raise argparse.ArgumentTypeError(f'{text!r} is no number from 0 upwards')
+  return number
+
+
+def _bytes_of(text: str) -> float:
+  match = re.fullmatch(r'([0-9.]+)([KMGT]?)B?', text)
+  if not match or match[1].count('.') > 1 or match[1] == '.':
+    raise argparse.ArgumentTypeError(
+      f'{text!r} is no number of bytes such as 100M'
+    )
+  return float(match[1]) * _UNITS[match[2]]
+
+
+def _table(text: str) -> tuple[int, int, int]:
+  parts = text.split(',')
+  if len(parts) != 3:
+    raise argparse.ArgumentTypeError(f'{text!r} is not ROWS,WIDTH,USED')
+  rows, width, used = map(_whole, parts)
+  return rows, width, used
+
+
+def _pair(text: str) -> tuple[str, str]:
+  name, equals, value = text.partition('=')
+  if not (name and equals and value):
+    raise argparse.ArgumentTypeError(f'{text!r} is not NAME=VALUE')
+  return name, value
+
+
+def _secs(secs: float) -> str:
+  return f'{secs * 1e3:,.4g} ms'
+
+
+def _number(number: float) -> str:
+  return f'{number:,.0f}' if number >= 1000 else f'{number:.4g}'
+
+
+def _bytes(number: float) -> str:
+  for unit in ('TB', 'GB', 'MB', 'kB'):
+    size = {'TB': 1e12, 'GB': 1e9, 'MB': 1e6, 'kB': 1e3}[unit]
+    if number >= size:
+      return f'{number / size:,.3g} {unit}'
+  return f'{number:,.0f} B'

@@ -1,0 +1,67 @@
+"""How flows share links: each gets as much as is fair, and none more.
+
+Max-min fairness, which TCP comes near to: no flow could have more without
+taking it from one that has no more (D. Bertsekas, R. Gallager, "Data networks",
+1992, section 6.5.2).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Network:
+  """Flows over links of given rates.
+
+  Args:
+    rates: of the links, in bytes a second.
+    paths: of the flows: the indices of the links that each passes.
+    most: what a flow may have at most, however free its links are.
+  """
+
+  def __init__(
+    self,
+    rates: Sequence[float],
+    paths: Sequence[Sequence[int]],
+    most: Sequence[float],
+  ) -> None:
+    longest = max((len(path) for path in paths), default=0)
+    # One link more, without a limit, makes all paths as long.
+    self._rates = np.array([*rates, np.inf])
+    none = len(rates)
+    self._paths = np.array(
+      [[*path, *([none] * (longest - len(path)))] for path in paths], np.int64
+    ).reshape(len(paths), longest)
+    self._most = np.asarray(most, np.float64)
+
+  def share(self, active: np.ndarray) -> np.ndarray:
+    """The rates of flows, of which some are active; 0 for the others.
+
+    Args:
+      active: whether each is.
+    """
+    found = np.zeros(len(self._paths))
+    left = self._rates.copy()
+    open_ = np.flatnonzero(active)
+    while open_.size:
+      paths = self._paths[open_]
+      number = np.bincount(paths.ravel(), minlength=left.size)
+      with np.errstate(divide='ignore', invalid='ignore'):
+        shares = np.where(number > 0, left / number, np.inf)
+      shares[-1] = np.inf
+      possible = np.minimum(
+        shares[paths].min(axis=1, initial=np.inf), self._most[open_]
+      )
+      least = possible.min()
+      # What has the least cannot have more. All that are near are settled, too.
+      is_settled = possible <= least * (1 + 1e-6)
+      settled = open_[is_settled]
+      found[settled] = possible[is_settled]
+      taken = np.bincount(
+        self._paths[settled].ravel(),
+        weights=np.repeat(found[settled], self._paths.shape[1]),
+        minlength=left.size,
+      )
+      left[:-1] = np.maximum(left[:-1] - taken[:-1], 0)
+      open_ = open_[~is_settled]
+    return found

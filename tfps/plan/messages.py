@@ -1,0 +1,213 @@
+"""What crosses in a step, tensor by tensor, as the wire packs it.
+
+Sizes are those of the wire's own codecs and of its own way to divide what goes
+to a ps; what a placement and a partitioner do is asked of them.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from tfps import placement as placement_lib
+from tfps.plan import jobs
+from tfps.plan import models
+from tfps.wire import division
+
+_INDEX_BYTES = 8
+_COUNT_BYTES = 8  # of a number of rows that travels along
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """A variable, or a part of one.
+
+  Attributes:
+    index: tells it from all others; in the order in which steps read them.
+    ps: where it is.
+    shape: of it.
+    rows: how many of its rows a step reads; None for all.
+    variable: of which it is a part.
+  """
+
+  index: int
+  ps: int
+  shape: tuple[int, ...]
+  rows: float | None
+  variable: models.Variable
+
+  @property
+  def num_values(self) -> float:
+    """That a step reads of it."""
+    width = 1
+    for size in self.shape[1:]:
+      width *= size
+    rows = self.rows if self.rows is not None else (*self.shape, 1)[0]
+    return rows * width
+
+  @property
+  def num_bytes(self) -> float:
+    """Of these values, before a codec."""
+    return self.num_values * self.variable.value_bytes
+
+  @property
+  def whole_bytes(self) -> int:
+    """Of all it has."""
+    return dataclasses.replace(
+      self.variable, shape=self.shape, rows=None
+    ).num_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """A tensor that crosses in one call.
+
+  Attributes:
+    ps: from or to which.
+    num_bytes: that cross.
+    value_bytes: of what is in it, before a codec.
+    coded_bytes: of that part of these that a codec encodes.
+    shards: indices of what is in it.
+  """
+
+  ps: int
+  num_bytes: float
+  value_bytes: float
+  coded_bytes: float
+  shards: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Messages:
+  """What a worker's step sends and receives.
+
+  Attributes:
+    dense: parameters that are read as a whole, from the ps.
+    requests: which rows are to be read, to the ps.
+    rows: these rows, from the ps.
+    pushes: gradients, to the ps.
+    ps_bytes: what each ps holds.
+  """
+
+  dense: tuple[Message, ...]
+  requests: tuple[Message, ...]
+  rows: tuple[Message, ...]
+  pushes: tuple[Message, ...]
+  ps_bytes: tuple[int, ...]
+
+  @property
+  def pulls(self) -> tuple[Message, ...]:
+    return (*self.rows, *self.dense)
+
+  def pulled(self, ps: int) -> float:
+    """Bytes that a step has from a ps."""
+    return sum(m.num_bytes for m in self.pulls if m.ps == ps)
+
+  def pushed(self, ps: int) -> float:
+    """Bytes that a step sends to a ps, numbers of rows included."""
+    both = (*self.requests, *self.pushes)
+    return sum(m.num_bytes for m in both if m.ps == ps)
+
+
+def of(job: jobs.Job) -> Messages:
+  """What crosses in a step of a job."""
+  shards = place(job)
+  dense: list[Message] = []
+  requests: list[Message] = []
+  rows: list[Message] = []
+  pushes: list[Message] = []
+  held = [0] * job.num_ps
+  for shard in shards:
+    held[shard.ps] += shard.whole_bytes
+  for ps in range(job.num_ps):
+    here = [shard for shard in shards if shard.ps == ps]
+    whole = [shard for shard in here if shard.rows is None]
+    for group in division.divide(whole, lambda s: s.num_bytes):
+      dense.append(_message(ps, group, job.pull))
+    tables = [shard for shard in here if shard.rows is not None]
+    if tables:
+      requests.append(_request(ps, tables))
+      rows.append(_message(ps, tables, job.pull))
+    for group in division.divide(here, _gradient_bytes):
+      pushes.append(_message(ps, group, job.push, has_indices=True))
+  return Messages(
+    tuple(dense), tuple(requests), tuple(rows), tuple(pushes), tuple(held)
+  )
+
+
+def place(job: jobs.Job) -> list[Shard]:
+  """Cuts and places variables, one after the other, as a strategy does."""
+  policy = placement_lib.within(job.placement, job.cluster)
+  loads = [placement_lib.Load()] * job.num_ps
+  shards: list[Shard] = []
+  for variable in job.model.variables:
+    shapes = _cut(variable, job.partitioner)
+    parts = [dataclasses.replace(variable, shape=s, rows=None) for s in shapes]
+    sizes = [part.num_bytes * (1 + policy.num_slots) for part in parts]
+    for shape, size, ps in zip(
+      shapes, sizes, policy.assign(sizes, loads), strict=True
+    ):
+      loads[ps] = loads[ps].plus(size)
+      rows = variable.rows
+      if rows is not None:
+        rows *= shape[0] / variable.shape[0]
+      shards.append(Shard(len(shards), ps, shape, rows, variable))
+  return shards
+
+
+def _cut(variable: models.Variable, partitioner: Any) -> list[tuple[int, ...]]:
+  """The shapes of a variable's shards."""
+  if partitioner is None or not variable.shape:
+    return [variable.shape]
+  first, *rest = variable.shape
+  number = min(partitioner(list(variable.shape), variable.dtype)[0], first)
+  # TensorFlow gives what is over to the first shards, one row each.
+  return [((first + i) // number, *rest) for i in reversed(range(number))]
+
+
+def _gradient_bytes(shard: Shard) -> float:
+  # The wire does not know how many rows there will be.
+  return 0 if shard.rows is not None else shard.num_bytes
+
+
+def _request(ps: int, tables: Sequence[Shard]) -> Message:
+  num_bytes = _INDEX_BYTES * sum(shard.rows or 0 for shard in tables)
+  if len(tables) > 1:
+    num_bytes += _COUNT_BYTES * len(tables)
+  return Message(ps, num_bytes, 0, 0, frozenset(s.index for s in tables))
+
+
+def _message(
+  ps: int, shards: Sequence[Shard], codec: Any, *, has_indices: bool = False
+) -> Message:
+  coded = [shard for shard in shards if _is_coded(shard, codec)]
+  plain = [shard for shard in shards if not _is_coded(shard, codec)]
+  num_bytes = sum(shard.num_bytes for shard in plain)
+  for dtype in sorted({shard.variable.dtype for shard in coded}):
+    size = sum(s.num_values for s in coded if s.variable.dtype == dtype)
+    num_bytes += codec.wire_bytes(round(size), dtype)
+  num_bytes += sum(_rows_besides(shards, has_indices=has_indices))
+  return Message(
+    ps,
+    num_bytes,
+    sum(shard.num_bytes for shard in shards),
+    sum(shard.num_bytes for shard in coded),
+    frozenset(shard.index for shard in shards),
+  )
+
+
+def _rows_besides(
+  shards: Sequence[Shard], *, has_indices: bool
+) -> Iterator[float]:
+  """What goes along with rows: their numbers, and how many there are."""
+  for shard in shards:
+    if shard.rows is not None and has_indices:
+      yield _INDEX_BYTES * shard.rows + 2 * _COUNT_BYTES
+    elif shard.rows is not None and len(shards) > 1:
+      yield _COUNT_BYTES
+
+
+def _is_coded(shard: Shard, codec: Any) -> bool:
+  if codec is None or not shard.shape:
+    return False
+  return shard.rows is None or bool(codec.for_rows)

@@ -1,0 +1,240 @@
+"""How long a step takes, and what makes it take so long."""
+
+from collections.abc import Hashable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+
+from tfps import topology as topology_lib
+from tfps.plan import jobs
+from tfps.plan import messages as messages_lib
+from tfps.plan import simulation as simulation_lib
+from tfps.plan import training as training_lib
+
+_FABRIC = 'the fabric'
+# Of each worker: before what counts, and what counts.
+_FEW, _MANY = (3, 8), (2, 4)
+_MANY_FLOWS = 200
+_NUM_TRIALS = 5
+_LOCAL_MBIT_PER_SEC = 20_000.0  # of tasks of one host, by way of gRPC
+_MOSTLY = 0.6  # of the time
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+  """What a job is expected to do.
+
+  Attributes:
+    secs_per_step: seconds that a worker's step takes, from the end of one to
+      the end of the next.
+    steps_per_sec: steps of all workers together.
+    updates_per_sec: how often parameters change. In mode 'sync' all workers'
+      steps make one update.
+    num_bytes: that pass each link for one step of one worker, on average over
+      workers; headers left out.
+    busy: the part of the time in which each link, task and the fabric is busy.
+    ps_bytes: what each ps holds, optimizer slots left out.
+    bound_secs: seconds between two steps of all workers together at least,
+      because of the busiest link or ps alone.
+  """
+
+  secs_per_step: float
+  steps_per_sec: float
+  updates_per_sec: float
+  num_bytes: Mapping[str, float]
+  busy: Mapping[str, float]
+  ps_bytes: tuple[int, ...]
+  bound_secs: float
+
+  @property
+  def bottleneck(self) -> str:
+    """What is busiest, if it is busy for most of the time; else 'latency'.
+
+    Latency is that one waits for another: the computation for parameters, the
+    ps for gradients. More workers or prefetching fill such gaps.
+    """
+    name = max(self.busy, key=lambda each: self.busy[each])
+    return name if self.busy[name] >= _MOSTLY else 'latency'
+
+
+def predict(job: jobs.Job) -> Prediction:
+  """Simulates some steps of a job.
+
+  Workers begin at different times, and so one may pull while another pushes: as
+  they do not wait for each other, nothing ever changes that. As it matters when
+  they begin, there are several such trials, and what they give is averaged.
+  What counts are the steps after the first ones, until a worker has done so
+  many.
+
+  Raises:
+    ValueError: what the job says does not fit together.
+  """
+  messages = messages_lib.of(job)
+  number = 1 if _is_settled(job) else _NUM_TRIALS
+  trials = [_try(job, messages, seed) for seed in range(number)]
+  steps_per_sec = 1 / _mean([1 / trial.steps_per_sec for trial in trials])
+  num_bytes = bytes_of_links(job, messages)
+  updates_per_sec = steps_per_sec / job.steps_per_update
+  if job.mode == 'sync':
+    updates_per_sec /= job.num_workers - job.backup_workers
+  return Prediction(
+    secs_per_step=job.num_workers / steps_per_sec,
+    steps_per_sec=steps_per_sec,
+    updates_per_sec=updates_per_sec,
+    num_bytes={str(link): number for link, number in num_bytes.items()},
+    busy={
+      name: _mean([trial.busy.get(name, 0.0) for trial in trials])
+      for name in trials[0].busy
+    },
+    ps_bytes=messages.ps_bytes,
+    bound_secs=bound_secs(job, num_bytes, messages),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+  """What a simulation has found."""
+
+  steps_per_sec: float
+  busy: Mapping[str, float]
+
+
+def _try(job: jobs.Job, messages: messages_lib.Messages, seed: int) -> _Trial:
+  simulation = _simulation(job)
+  training = training_lib.Training(job, simulation, messages)
+  training.start(_secs_alone(job, messages), seed)
+  window = _run(simulation, training)
+  rates = [_rate(times, window) for times in training.finished]
+  return _Trial(sum(rates) * job.steps_per_update, _busy(simulation, window))
+
+
+def _is_settled(job: jobs.Job) -> bool:
+  """Whether it does not matter when workers begin."""
+  is_large = job.num_workers * job.num_ps > _MANY_FLOWS
+  return is_large or job.num_workers == 1 or job.mode == 'sync'
+
+
+def _secs_alone(job: jobs.Job, messages: messages_lib.Messages) -> float:
+  """About how long a step takes a worker that has the network for itself."""
+  if job.mode == 'sync':
+    return 0.0
+  num_bytes = sum(m.num_bytes for m in (*messages.pulls, *messages.pushes))
+  secs = num_bytes / job.links.bytes_per_sec(job.links.mbit_per_sec)
+  return secs + job.model.compute_secs * job.steps_per_update
+
+
+def _mean(values: Sequence[float]) -> float:
+  return sum(values) / len(values)
+
+
+def bytes_of_links(
+  job: jobs.Job, messages: messages_lib.Messages
+) -> dict[topology_lib.Link, float]:
+  """What passes each link for a step of one worker, on average over workers."""
+  found: dict[topology_lib.Link, float] = {}
+  topology = job.topology
+  share = 1 / job.num_workers / job.steps_per_update
+  for ps in topology.tasks('ps'):
+    pulled = messages.pulled(ps.index) * share
+    pushed = messages.pushed(ps.index) * share
+    for worker in topology.tasks('worker'):
+      for path, num_bytes in (
+        (topology.path(ps, worker), pulled),
+        (topology.path(worker, ps), pushed),
+      ):
+        for link in path:
+          found[link] = found.get(link, 0.0) + num_bytes
+  return dict(sorted(found.items()))
+
+
+def bound_secs(
+  job: jobs.Job,
+  num_bytes: Mapping[topology_lib.Link, float],
+  messages: messages_lib.Messages,
+) -> float:
+  """Seconds between two steps of all workers, by the busiest link or ps."""
+  secs = [0.0]
+  for link, number in num_bytes.items():
+    rate = job.rate(link)
+    if rate is not None:
+      secs.append(number / rate)
+  for ps in range(job.num_ps):
+    pulls = [message for message in messages.pulls if message.ps == ps]
+    pushes = [message for message in messages.pushes if message.ps == ps]
+    busy = sum(m.coded_bytes for m in (*pulls, *pushes)) / (
+      job.costs.codec_bytes_per_sec
+    )
+    busy += sum(m.value_bytes for m in pushes) / job.costs.apply_bytes_per_sec
+    secs.append(busy / job.steps_per_update)
+  return max(secs)
+
+
+def _simulation(job: jobs.Job) -> simulation_lib.Simulation:
+  topology, links = job.topology, job.links
+  pairs = [
+    pair
+    for ps in topology.tasks('ps')
+    for worker in topology.tasks('worker')
+    for pair in ((ps, worker), (worker, ps))
+  ]
+  paths: dict[Hashable, list[Hashable]] = {}
+  rates: dict[Hashable, float] = {}
+  most: dict[Hashable, float] = {}
+  for pair in pairs:
+    flow = str(pair[0]), str(pair[1])
+    path = paths[flow] = []
+    for link in topology.path(*pair):
+      rate = job.rate(link)
+      if rate is not None:
+        path.append(link)
+        rates[link] = rate
+    limit = links.connection_mbit_per_sec if path else _LOCAL_MBIT_PER_SEC
+    if limit is not None:
+      most[flow] = links.bytes_per_sec(limit)
+    if path and links.fabric_mbit_per_sec is not None:
+      path.append(_FABRIC)
+      rates[_FABRIC] = links.bytes_per_sec(links.fabric_mbit_per_sec)
+  return simulation_lib.Simulation(
+    rates,
+    paths,
+    most=most,
+    num_cpus=job.costs.shared_cpus,
+  )
+
+
+def _run(
+  simulation: simulation_lib.Simulation, training: training_lib.Training
+) -> tuple[float, float]:
+  """Lets it train; when what counts began and ended."""
+  finished = training.finished
+  job = training.job
+  is_large = job.num_workers * job.num_ps > _MANY_FLOWS
+  first, number = _MANY if is_large else _FEW
+  begun: list[float] = []
+
+  def look() -> None:
+    if not begun and min(map(len, finished)) >= first:
+      begun.append(simulation.now)
+      simulation.reset()
+    if begun and max(map(len, finished)) >= first + number:
+      simulation.stop()
+
+  training.each_step = look
+  simulation.run()
+  return begun[0], simulation.now
+
+
+def _rate(times: list[float], window: tuple[float, float]) -> float:
+  """Steps a second within a time, by when steps have ended."""
+  inside = [t for t in times if window[0] <= t <= window[1]]
+  if len(inside) < 2:
+    return len(inside) / max(window[1] - window[0], 1e-12)
+  return (len(inside) - 1) / max(inside[-1] - inside[0], 1e-12)
+
+
+def _busy(
+  simulation: simulation_lib.Simulation, window: tuple[float, float]
+) -> dict[str, float]:
+  secs = max(window[1] - window[0], 1e-12)
+  busy = simulation.busy_secs().items()
+  return {str(resource): each / secs for resource, each in busy}

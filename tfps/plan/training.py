@@ -1,0 +1,333 @@
+"""Workers and ps that train, in a simulation.
+
+A worker's step pulls parameters, computes forward as they come and backward in
+the opposite order, pushes gradients as they are computed; a ps applies each as
+it comes, and what it has applied can be pulled for the next step, although the
+rest is still on its way.
+"""
+
+import collections
+from collections.abc import Callable
+from collections.abc import Sequence
+import functools
+import math
+
+import numpy as np
+
+from tfps import cluster as cluster_lib
+from tfps.plan import jobs
+from tfps.plan import messages as messages_lib
+from tfps.plan import simulation as simulation_lib
+
+# What servers of a simulation do, after the name of a task.
+COMPUTING, CODING, APPLYING = 'computing', 'encoding', 'applying'
+
+_FORWARD = 1 / 3  # of what a step computes; backward takes twice as long
+
+
+class Training:
+  """All workers and ps of a job.
+
+  Args:
+    job: what is trained.
+    simulation: has a flow from each worker to each ps and back, called by the
+      names of both.
+    messages: of a step.
+
+  Attributes:
+    finished: when each worker has finished each of its steps.
+    each_step: called when a worker has finished one.
+  """
+
+  def __init__(
+    self,
+    job: jobs.Job,
+    simulation: simulation_lib.Simulation,
+    messages: messages_lib.Messages,
+  ) -> None:
+    self.job = job
+    self.simulation = simulation
+    self.messages = messages
+    self.ps = [str(cluster_lib.Task('ps', i)) for i in range(job.num_ps)]
+    self.finished: list[list[float]] = [[] for _ in range(job.num_workers)]
+    self.each_step: Callable[[], None] = lambda: None
+    self._round = _Round(self) if job.mode == 'sync' else None
+    self._workers = [_Worker(self, i) for i in range(job.num_workers)]
+
+  def start(self, within_secs: float, seed: int) -> None:
+    """Has all workers begin, each at some time within so many seconds."""
+    random = np.random.default_rng(seed)
+    for worker in self._workers:
+      self.simulation.at(random.uniform(0, within_secs), worker.begin)
+
+  def compute_secs(self, random: np.random.Generator) -> float:
+    """Of one update's steps; of a log-normal distribution."""
+    mean = self.job.model.compute_secs * self.job.steps_per_update
+    if not self.job.compute_spread:
+      return mean
+    variance = math.log1p(self.job.compute_spread**2)
+    return mean * random.lognormal(-variance / 2, math.sqrt(variance))
+
+  @property
+  def updates_per_execution(self) -> int:
+    """What a worker does before it asks for more to do."""
+    return max(1, self.job.steps_per_execution // self.job.steps_per_update)
+
+  def besides_secs(self, update: int) -> float:
+    """What one update's steps take a worker besides."""
+    costs = self.job.costs
+    secs = costs.step_secs * self.job.steps_per_update
+    if update % self.updates_per_execution == 0:
+      secs += costs.execution_secs
+    return secs
+
+  def applied(self, worker: '_Worker', message: int) -> None:
+    """A ps has what a worker has pushed."""
+    if self._round is None:
+      worker.may_pull(message)
+    else:
+      self._round.arrived(worker)
+
+
+class _Worker:
+  """One worker, which does step after step.
+
+  Args:
+    training: to which it belongs.
+    index: of its task.
+  """
+
+  def __init__(self, training: Training, index: int) -> None:
+    self._training = training
+    self._simulation = training.simulation
+    self._job = training.job
+    self.index = index
+    self._task = str(cluster_lib.Task('worker', index))
+    self._computing, self._coding = (
+      f'{self._task}, {what}' for what in (COMPUTING, CODING)
+    )
+    self._random = np.random.default_rng(index)
+    found = training.messages
+    self._pulls = sorted(found.pulls, key=lambda m: min(m.shards))
+    self._pushes = found.pushes
+    self._requests = {m.ps: m for m in found.requests}
+    self._row_pulls = set(map(id, found.rows))
+    self._needs = [
+      [i for i, push in enumerate(self._pushes) if push.shards & pull.shards]
+      for pull in self._pulls
+    ]
+    self._needed_by: list[list[int]] = [[] for _ in self._pushes]
+    for pull, pushes in enumerate(self._needs):
+      for push in pushes:
+        self._needed_by[push].append(pull)
+    # How often each has been applied, asked for, and has arrived.
+    self._applied = [0] * len(self._pushes)
+    self._asked = [0] * len(self._pulls)
+    self._arrived = [0] * len(self._pulls)
+    self._requested = collections.Counter[int]()
+    self._request_calls = collections.Counter[int]()
+    total = sum(m.value_bytes for m in self._pulls)
+    self._parts = [m.value_bytes / total for m in self._pulls]
+    self._step = 0
+    self._stage = 0
+    self._secs = 0.0
+    self._is_waiting = False
+    self._computed: list[int] = []
+
+  def begin(self) -> None:
+    """Its first step."""
+    self._begin_step()
+    for pull in range(len(self._pulls)):
+      self._ask(pull)
+
+  def may_pull(self, push: int) -> None:
+    """What it has pushed is applied."""
+    self._applied[push] += 1
+    if min(self._applied) == self._applied[push]:
+      done = self._training.finished[self.index]
+      if len(done) < min(self._applied):
+        done.append(self._simulation.now)
+        self._training.each_step()
+    if min(self._applied) % self._training.updates_per_execution == 0:
+      for pull in range(len(self._pulls)):
+        self._ask(pull)
+    for pull in self._needed_by[push]:
+      self._ask(pull)
+
+  def may_pull_all(self) -> None:
+    """All that it has pushed is applied, or comes too late for it."""
+    for push in range(len(self._pushes)):
+      self.may_pull(push)
+
+  def _begin_step(self) -> None:
+    self._stage = 0
+    self._computed = [0] * len(self._pushes)
+    self._secs = self._training.compute_secs(self._random)
+    self._request(self._step)
+    if self._begin_of(self._step) == self._begin_of(self._step + 1):
+      self._request(self._step + 1)  # its batch is there already
+    self._simulation.work(
+      self._computing, self._training.besides_secs(self._step), self._go_on
+    )
+
+  def _begin_of(self, step: int) -> int:
+    """The first step of the execution that a step belongs to."""
+    return step - step % self._training.updates_per_execution
+
+  def _request(self, step: int) -> None:
+    for ps, message in self._requests.items():
+      if self._request_calls[ps] <= step:
+        self._request_calls[ps] += 1
+        self._send(
+          self._task,
+          self._training.ps[ps],
+          message.num_bytes,
+          functools.partial(self._is_requested, ps),
+        )
+
+  def _is_requested(self, ps: int) -> None:
+    self._requested[ps] += 1
+    for i, pull in enumerate(self._pulls):
+      if pull.ps == ps and id(pull) in self._row_pulls:
+        self._ask(i)
+
+  def _ask(self, index: int) -> None:
+    """Has the ps send parameters, once they are what a step is to see."""
+    pull = self._pulls[index]
+    step = self._asked[index]
+    ahead = self._job.prefetch
+    if id(pull) in self._row_pulls:
+      ahead = 0
+      if self._requested[pull.ps] <= step:
+        return
+    # An execution begins once the one before it has ended.
+    if min(self._applied) < self._begin_of(step):
+      return
+    if min(self._applied[i] for i in self._needs[index]) < step - ahead:
+      return
+    self._asked[index] += 1
+    ps = self._training.ps[pull.ps]
+    secs = pull.coded_bytes / self._job.costs.codec_bytes_per_sec
+
+    def send() -> None:
+      self._send(ps, self._task, pull.num_bytes, decode)
+
+    def decode() -> None:
+      self._simulation.work(self._coding, secs, arrive)
+
+    def arrive() -> None:
+      self._arrived[index] += 1
+      self._go_on()
+
+    self._simulation.work(f'{ps}, {APPLYING}', secs, send)
+    self._ask(index)
+
+  def _go_on(self) -> None:
+    """Computes the next stage once its parameters are there."""
+    if self._is_waiting:
+      return
+    number = len(self._pulls)
+    # The first of an update's steps waits for parameters, the last one gives
+    # what is pushed.
+    num_steps = self._job.steps_per_update
+    if self._stage < number:
+      if self._arrived[self._stage] <= self._step:
+        return
+      share = self._parts[self._stage] * _FORWARD
+    elif self._stage < 2 * number:
+      share = self._parts[2 * number - 1 - self._stage] * (1 - _FORWARD)
+      if self._stage == number:
+        share += num_steps - 1
+    else:
+      self._step += 1
+      self._begin_step()
+      return
+    self._is_waiting = True
+    self._simulation.work(
+      self._computing, share * self._secs / num_steps, self._end_stage
+    )
+
+  def _end_stage(self) -> None:
+    self._is_waiting = False
+    stage, number = self._stage, len(self._pulls)
+    self._stage += 1
+    if stage >= number:
+      for push in self._needs[2 * number - 1 - stage]:
+        self._computed[push] += 1
+        if self._computed[push] == self._num_needed(push):
+          self._push(push)
+    self._go_on()
+
+  def _num_needed(self, push: int) -> int:
+    return len(self._needed_by[push])
+
+  def _push(self, index: int) -> None:
+    push = self._pushes[index]
+    costs = self._job.costs
+    coding = push.coded_bytes / costs.codec_bytes_per_sec
+    ps = self._training.ps[push.ps]
+
+    def send() -> None:
+      self._send(self._task, ps, push.num_bytes, apply)
+
+    def apply() -> None:
+      secs = coding + push.value_bytes / costs.apply_bytes_per_sec
+      self._simulation.work(
+        f'{ps}, {APPLYING}', secs, lambda: self._training.applied(self, index)
+      )
+
+    self._simulation.work(self._coding, coding, send)
+
+  def _send(
+    self,
+    source: str,
+    destination: str,
+    num_bytes: float,
+    then: simulation_lib.Then,
+  ) -> None:
+    flow = source, destination
+    self._simulation.at(
+      self._job.costs.message_secs,
+      lambda: self._simulation.send(flow, num_bytes, then),
+    )
+
+
+class _Round:
+  """Updates that workers make together.
+
+  An update is made of the first gradients that come, and one that comes later
+  is dropped; its worker goes on with what all have made since (J. Chen et al.,
+  "Revisiting distributed synchronous SGD", 2016).
+
+  Args:
+    training: to which it belongs.
+  """
+
+  def __init__(self, training: Training) -> None:
+    self._training = training
+    self._number = 0
+    self._of: collections.Counter[int] = collections.Counter()
+    self._parts: collections.Counter[int] = collections.Counter()
+    self._done: list[_Worker] = []
+
+  def arrived(self, worker: _Worker) -> None:
+    """One message of a worker's gradients is there."""
+    self._parts[worker.index] += 1
+    if self._parts[worker.index] < len(self._training.messages.pushes):
+      return
+    self._parts[worker.index] = 0
+    if self._of[worker.index] < self._number:
+      self._release([worker])
+      return
+    self._done.append(worker)
+    job = self._training.job
+    if len(self._done) < job.num_workers - job.backup_workers:
+      return
+    done, self._done = self._done, []
+    self._number += 1
+    self._release(done)
+
+  def _release(self, workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+      self._of[worker.index] = self._number
+      worker.may_pull_all()
