@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -10,11 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import marks as marks_lib
 from tfps._compat import execution_variables
+from tfps._compat import writes
 from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
@@ -81,6 +85,7 @@ class Executions:
     strategy: runs the steps, in its replica context.
     step_fn: a model's `train_step` or `test_step`.
     state: the model's metrics and seeds.
+    meetings: where the gradients of workers meet, if they do.
   """
 
   def __init__(
@@ -88,7 +93,9 @@ class Executions:
     strategy: tf.distribute.Strategy,
     step_fn: StepFn,
     state: state_lib.State,
+    meetings: meetings_lib.Meetings | None,
   ) -> None:
+    self._meetings = meetings
     self._strategy = strategy
     self._transfers = transfers.of(strategy)
     self._step_fn = step_fn
@@ -100,21 +107,25 @@ class Executions:
   def on_batches(self, num_steps: int) -> Any:
     """A function of `num_steps` batches and of what is handed on.
 
-    The batches are one structure that `inputs.stack` made, or a list.
+    The batches are one structure that `inputs.stack` made, or a list. If a step
+    has several replicas, each batch is a tuple of pieces.
     """
 
-    def execute(batches: Any, handed_on: Any, *id: tf.Tensor) -> Any:
+    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       if not isinstance(batches, list):
         batches = inputs.unstack(batches, num_steps)
-      return self._execute(iter(batches), num_steps, handed_on, *id)
+      left = iter(batches)
+      draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
+      return self._execute(draw, num_steps, handed_on, *told)
 
     return self._function(('batches', num_steps), execute)
 
   def on_iterator(self, num_steps: int) -> Any:
     """A function of an iterator over batches and of what is handed on."""
 
-    def execute(batches: Any, handed_on: Any, *id: tf.Tensor) -> Any:
-      return self._execute(batches, num_steps, handed_on, *id)
+    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+      draw = functools.partial(_replicas.draw, self._strategy, batches)
+      return self._execute(draw, num_steps, handed_on, *told)
 
     return self._function(('iterator', num_steps), execute)
 
@@ -150,25 +161,31 @@ class Executions:
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
-      self._functions[key] = tf.function(
-        tf.autograph.experimental.do_not_convert(execute), reduce_retracing=True
-      )
+      function = _function(execute)
+      if self._meetings is not None:
+        function = _function(self._meetings.around(function))
+      self._functions[key] = function
     return self._functions[key]
 
   def _execute(
-    self, batches: Any, num_steps: int, handed_on: Any, *id: tf.Tensor
+    self,
+    draw: Callable[[], Any],
+    num_steps: int,
+    handed_on: Any,
+    *told: tf.Tensor,
   ) -> Any:
     added = []
-    marking = marks_lib.marking(self._strategy, *id)
+    meeting = self._meetings and self._meetings.meeting(*told)
+    course = meeting or marks_lib.marking(self._strategy, *told)
     workspace = self._transfers.workspace()
-    steps = self._transfers.steps(workspace, num_steps)
+    steps = self._transfers.steps(workspace, num_steps, meeting)
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(handed_on)
       for i in range(num_steps):
         self._state.begin_step()
-        first = len(tf.compat.v1.get_default_graph().get_operations())
-        with marking.step(i + 1), steps.step():
-          logs = self._strategy.run(self._step_fn, args=(next(batches),))
+        first = writes.num_operations()
+        with course.step(i + 1), steps.step():
+          logs = self._strategy.run(self._step_fn, args=(draw(),))
         self._check(handles, first)
         added.append(self._state.end_step())
       handed_on = self._state.end_execution()
@@ -198,7 +215,9 @@ class Executions:
     for name, value in (logs or {}).items():
       by_name.update(value if isinstance(value, dict) else {name: value})
     values = [
-      tf.convert_to_tensor(keras.ops.convert_to_tensor(value))
+      tf.convert_to_tensor(
+        keras.ops.convert_to_tensor(_replicas.merged(self._strategy, value))
+      )
       for value in by_name.values()
     ]
     self._logs = [_Log.of(*log) for log in zip(by_name, values, strict=True)]
@@ -208,3 +227,9 @@ class Executions:
     vectors += [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in flat]
     others = [value for log, value in logged if log.shape is None]
     return tf.concat(vectors, axis=0), others
+
+
+def _function(execute: Any) -> Any:
+  return tf.function(
+    tf.autograph.experimental.do_not_convert(execute), reduce_retracing=True
+  )

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import coordinator as coordinator_lib
 from tfps.keras import inputs
 from tfps.keras import step_functions
@@ -25,12 +26,17 @@ def input_of(
   del strategy
   if not inputs.is_dataset_fn(x):
     return x
+  check_steps(x, steps_per_epoch)
+  return inputs.PerWorkerAdapter(x)
+
+
+def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
+  """Raises ValueError if an epoch of workers' datasets would have no end."""
   if steps_per_epoch is None:
     raise ValueError(
-      f'{x}: a function of an InputContext makes a dataset for each worker, '
-      'and these have no common end. Give steps_per_epoch, or steps.'
+      f'{dataset_fn}: a function of an InputContext makes a dataset for each '
+      'worker, and these have no common end. Give steps_per_epoch, or steps.'
     )
-  return inputs.PerWorkerAdapter(x)
 
 
 def dataset_of(adapter: Any) -> Any:
@@ -70,33 +76,42 @@ class TestFunction(step_functions.StepFunction):
 
 
 class PredictFunction:
-  """Stands for `model.predict_function`: schedules, and promises outputs."""
+  """Stands for `model.predict_function`: schedules, and promises outputs.
 
-  def __init__(self, model: keras.Model) -> None:
+  Args:
+    model: whose `predict_step` workers do.
+    executor: has it done; by default a coordinator.
+  """
+
+  def __init__(
+    self, model: keras.Model, executor: step_functions.Executor | None = None
+  ) -> None:
     step_functions.check(model)
-    self._coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
+    self._strategy = model.distribute_strategy
+    self._executor = executor or coordinator_lib.Coordinator(self._strategy)
     self._structure: Any = None
     self._function = self._make(model)
 
   def __call__(self, batches: list[Any]) -> Any:
     """The outputs for some batches, joined, as structures of `Promise`."""
-    taken = inputs.take(
-      iter(batches), len(batches), self._coordinator.surviving
-    )
-    value = self._coordinator.schedule(self._function, args=(taken,))
+    taken = inputs.take(iter(batches), len(batches), self._executor.surviving)
+    pieces = [inputs.divide(batch, self._strategy) for batch in taken]
+    value = self._executor.schedule(self._function, args=(pieces,))
     outputs = [
-      Promise(self._coordinator, value, i)
+      Promise(self._executor, value, i)
       for i in range(len(keras.tree.flatten(self._structure)))
     ]
     return keras.tree.pack_sequence_as(self._structure, outputs)
 
   def _make(self, model: keras.Model) -> Any:
-    strategy = model.distribute_strategy
+    strategy = self._strategy
 
     def predict(batches: list[Any]) -> list[tf.Tensor]:
-      outputs = [
-        strategy.run(model.predict_step, args=(batch,)) for batch in batches
-      ]
+      outputs = []
+      for batch in batches:
+        given = _replicas.given(strategy, batch)
+        output = strategy.run(model.predict_step, args=(given,))
+        outputs += _replicas.of_each(strategy, output)
       self._structure = outputs[0]
       leaves = [keras.tree.flatten(output) for output in outputs]
       return [tf.concat(each, axis=0) for each in zip(*leaves, strict=True)]
@@ -110,15 +125,15 @@ class Promise:
   """A tensor that a worker computes; fetched once somebody looks at it."""
 
   def __init__(
-    self, coordinator: coordinator_lib.Coordinator, value: Any, index: int
+    self, executor: step_functions.Executor, value: Any, index: int
   ) -> None:
-    self._coordinator = coordinator
+    self._executor = executor
     self._value = value
     self._index = index
 
   def numpy(self) -> np.ndarray:
     """Its value, once it is there."""
-    found = self._coordinator.fetch(self._value)[self._index]
+    found = self._executor.fetch(self._value)[self._index]
     return np.asarray(found)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

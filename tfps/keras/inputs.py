@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import worker_input
 from tfps._compat import keras_data
 
@@ -77,10 +78,16 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 
   Args:
     dataset_fn: makes a worker's dataset, given its `InputContext`.
+    make: gets who executes steps, and the function, and makes the iterators.
   """
 
-  def __init__(self, dataset_fn: worker_input.DatasetFn) -> None:
+  def __init__(
+    self,
+    dataset_fn: worker_input.DatasetFn,
+    make: Callable[[Any, worker_input.DatasetFn], Any] | None = None,
+  ) -> None:
     self._dataset_fn = dataset_fn
+    self._make = make or (lambda *args: worker_input.iterators(*args)[0])
     self._batches: PerWorkerBatches | None = None
 
   def get_tf_dataset(self) -> tf.data.Dataset:
@@ -92,9 +99,9 @@ class PerWorkerAdapter(keras_data.DataAdapter):
       self._batches = PerWorkerBatches(self)
     return self._batches
 
-  def iterators(self, coordinator: Any) -> Any:
+  def iterators(self, executor: Any) -> Any:
     """An iterator on each worker."""
-    return worker_input.iterators(coordinator, self._dataset_fn)[0]
+    return self._make(executor, self._dataset_fn)
 
   @property
   def num_batches(self) -> None:
@@ -114,10 +121,10 @@ class PerWorkerBatches:
   def __next__(self) -> Any:
     return next(iter(self._adapter.get_tf_dataset()))
 
-  def iterators(self, coordinator: Any) -> Any:
+  def iterators(self, executor: Any) -> Any:
     """The workers' iterators, which go on where the last epoch ended."""
     if self._iterators is None:
-      self._iterators = self._adapter.iterators(coordinator)
+      self._iterators = self._adapter.iterators(executor)
     return self._iterators
 
 
@@ -155,6 +162,52 @@ def _as_tensor(leaf: Any) -> Any:
     return leaf.get_value() if leaf.has_value() else None
   is_composite = isinstance(leaf, tf.__internal__.CompositeTensor)
   return leaf if leaf is None or is_composite else tf.convert_to_tensor(leaf)
+
+
+def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+  """The batch, or for several replicas of a step a tuple of their pieces.
+
+  A batch with fewer examples than there are replicas is for as many.
+
+  Raises:
+    ValueError: parts of the batch have different numbers of examples.
+  """
+  number = len(_replicas.of(strategy).devices)
+  if number == 1:
+    return batch
+  leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+  rows = {int(_num_rows(leaf)) for leaf in leaves if leaf.shape.rank != 0}
+  if len(rows) > 1:
+    raise ValueError(
+      f'A batch has parts of {sorted(rows)} examples, and cannot be divided '
+      f'among {number} replicas. Give all parts the same number.'
+    )
+  size = rows.pop() if rows else 1
+  number = max(1, min(number, size))
+  ends = [size * i // number for i in range(number + 1)]
+  # No list, which would be one of batches.
+  return tuple(
+    keras.tree.map_structure(
+      functools.partial(_rows, first=first, last=last), batch
+    )
+    for first, last in itertools.pairwise(ends)
+  )
+
+
+def _num_rows(leaf: Any) -> Any:
+  if isinstance(leaf, tf.SparseTensor):
+    return leaf.dense_shape[0]
+  return leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else leaf.shape[0]
+
+
+def _rows(leaf: Any, *, first: int, last: int) -> Any:
+  if leaf is None or leaf.shape.rank == 0:
+    return leaf
+  if not isinstance(leaf, tf.SparseTensor):
+    return leaf[first:last]
+  start = tf.one_hot(0, leaf.shape.rank, tf.cast(first, tf.int64))
+  size = tf.concat([[last - first], leaf.dense_shape[1:]], axis=0)
+  return tf.sparse.slice(leaf, tf.cast(start, tf.int64), size)
 
 
 def group(

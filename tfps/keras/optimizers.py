@@ -16,14 +16,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import sharded
+from tfps.keras import merging
 from tfps.keras import served_optimizers
+from tfps.keras import shards
+from tfps.keras import synchronous
 from tfps.updates import adam_rules
 from tfps.updates import applying
 from tfps.updates import gathering
 from tfps.updates import locks
 from tfps.updates import policies
 from tfps.updates import rules
+from tfps.updates import staleness as staleness_lib
 
 Own = Callable[..., Any]  # Keras' own method
 
@@ -64,6 +69,19 @@ def apply(
   trainable_variables: Iterable[Any] | None = None,
 ) -> None:
   """Applies gradients, once all have come of which one update is made."""
+  strategy = optimizer._distribution_strategy
+  if _replicas.meet(strategy):
+    variables = shards.variables_of(optimizer, trainable_variables)
+    merging.merge(
+      strategy,
+      variables,
+      grads,
+      lambda merged: apply(own, optimizer, merged, variables),
+    )
+    return
+  if synchronous.is_asked_for(optimizer):
+    synchronous.apply(own, optimizer, grads, trainable_variables)
+    return
   steps = gathering.steps_to_gather()
   if steps is None:
     own(grads, trainable_variables)
@@ -105,15 +123,17 @@ def _descend(
 ) -> None:
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     gradient = gathering.times(1 / optimizer.dynamic_scale, gradient)
-  value = _value(variable)
-  for shard, own in zip(_shards(value), _split(value, gradient), strict=True):
+  value = shards.value(variable)
+  for shard, own in zip(
+    shards.of(value), shards.split(value, gradient), strict=True
+  ):
     gathered.descend(shard, own)
 
 
 def sum_gradients(
   own: Own, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]]
 ) -> Sequence[tuple[Any, Any]]:
-  """Leaves them as they are: a worker is one replica.
+  """Leaves them as they are: those of a worker's replicas are one already.
 
   Keras' way has each gradient wait for all others, and could not send the first
   ones while the last are computed.
@@ -138,7 +158,8 @@ def update(
       for update in _updates(optimizer, served, gradient, variable)
     ]
     step = _step(optimizer, learning_rate, counts=served.rule.counts)
-    applying.apply(updates, step)
+    strategy = optimizer._distribution_strategy
+    applying.apply(updates, step, staleness_lib.of(strategy))
     return
   for gradient, variable in grads_and_vars:
     gradient = applying.with_distinct_rows(gradient)
@@ -176,9 +197,9 @@ def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
 
   locks.run(
     locks.Job(shard, functools.partial(decay, shard), [rate])
-    for variable in map(_value, variables)
+    for variable in map(shards.value, variables)
     if optimizer._use_weight_decay(variable)
-    for shard in _shards(variable)
+    for shard in shards.of(variable)
   )
 
 
@@ -234,7 +255,9 @@ def apply_gradients(
     own(gradients, trainable_variables)
     return
   accumulators = [
-    _value(optimizer._accumulated_gradients[optimizer._get_variable_index(v)])
+    shards.value(
+      optimizer._accumulated_gradients[optimizer._get_variable_index(v)]
+    )
     for v in trainable_variables
   ]
 
@@ -289,10 +312,10 @@ def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
   locks.run(
     locks.Job(shard, functools.partial(take, shard))
     for variable in accumulators
-    for shard in _shards(variable)
+    for shard in shards.of(variable)
   )
   return [
-    tf.concat([taken[id(shard)] for shard in _shards(variable)], axis=0)
+    tf.concat([taken[id(shard)] for shard in shards.of(variable)], axis=0)
     if isinstance(variable, sharded.ShardedVariable)
     else taken[id(variable)]
     for variable in accumulators
@@ -302,7 +325,7 @@ def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
 def _add(variable: Any, gradient: Any) -> None:
   gradient = applying.with_distinct_rows(gradient)
   for shard, own in zip(
-    _shards(variable), _split(variable, gradient), strict=True
+    shards.of(variable), shards.split(variable, gradient), strict=True
   ):
     # In either way one operation does it.
     if isinstance(own, tf.IndexedSlices):
@@ -315,12 +338,14 @@ def _updates(
   optimizer: Any, served: served_optimizers.Served, gradient: Any, variable: Any
 ) -> Iterator[applying.Update]:
   index = optimizer._get_variable_index(variable)
-  slots = [_shards(_value(variables[index])) for variables in served.slots]
+  slots = [
+    shards.of(shards.value(variables[index])) for variables in served.slots
+  ]
   decay = None
   if optimizer.weight_decay and optimizer._use_weight_decay(variable):
     decay = optimizer.weight_decay
   for shard, own, *own_slots in zip(
-    _shards(variable), _split(variable, gradient), *slots, strict=True
+    shards.of(variable), shards.split(variable, gradient), *slots, strict=True
   ):
     yield applying.Update(
       served.rule,
@@ -361,19 +386,7 @@ def _averaged(
   ):
     if average is not None:
       yield from zip(
-        _shards(_value(variable)), _shards(_value(average)), strict=True
+        shards.of(shards.value(variable)),
+        shards.of(shards.value(average)),
+        strict=True,
       )
-
-
-def _value(variable: Any) -> Any:
-  return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _shards(variable: Any) -> Sequence[Any]:
-  is_sharded = isinstance(variable, sharded.ShardedVariable)
-  return variable.variables if is_sharded else [variable]
-
-
-def _split(variable: Any, gradient: Any) -> list[Any]:
-  is_sharded = isinstance(variable, sharded.ShardedVariable)
-  return variable.split(gradient) if is_sharded else [gradient]

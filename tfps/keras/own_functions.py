@@ -36,10 +36,16 @@ class TrainFunction(step_functions.StepFunction):
     super().__init__(
       model,
       model.train_step,
-      _Here(model.distribute_strategy),
+      Here(model.distribute_strategy),
       in_flight=lambda: 0,
       makes_updates=True,
     )
+
+  def leave(self) -> None:
+    """Has other workers wait no longer for this one; it is done."""
+    meetings = self._meetings
+    if meetings is not None:
+      self._executor.surviving(lambda: meetings.end(meetings.worker()))
 
 
 class TestFunction(step_functions.StepFunction):
@@ -48,12 +54,16 @@ class TestFunction(step_functions.StepFunction):
   __test__ = False  # for pytest
 
   def __init__(self, model: keras.Model) -> None:
-    here = _Here(model.distribute_strategy)
+    here = Here(model.distribute_strategy)
     super().__init__(model, model.test_step, here, in_flight=lambda: 0)
 
 
-class _Here:
-  """Executes functions in this process, again after the loss of a ps."""
+class Here:
+  """Executes functions in this process, as long as the strategy survives.
+
+  Args:
+    strategy: whose `surviving` calls them.
+  """
 
   def __init__(self, strategy: Any) -> None:
     self._strategy = strategy
@@ -69,6 +79,9 @@ class _Here:
 
   def surviving(self, function: Callable[[], Any]) -> Any:
     return self._strategy.surviving(function)
+
+  def rest(self) -> None:
+    pass  # for nothing is under way
 
   def cancel(self) -> None:
     pass

@@ -24,6 +24,7 @@ from tfps import marks as marks_lib
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 
@@ -41,6 +42,9 @@ class Executor(Protocol):
 
   def surviving(self, function: Callable[[], Any]) -> Any:
     """The function's result, whatever ps is lost meanwhile."""
+
+  def rest(self) -> None:
+    """Says that nothing more is scheduled until all is fetched."""
 
   def cancel(self) -> None:
     """Drops what has not been fetched."""
@@ -78,13 +82,17 @@ class StepFunction:
     check(model)
     strategy = model.distribute_strategy
     self._model = model
+    self._strategy = strategy
     self._executor = executor
     self._in_flight = in_flight
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
     self._marks = marks_lib.of(strategy) if makes_updates else None
+    self._meetings = meetings_lib.of(strategy) if makes_updates else None
     self._state = state_lib.State(model)
-    self._executions = execution.Executions(strategy, step_fn, self._state)
+    self._executions = execution.Executions(
+      strategy, step_fn, self._state, self._meetings
+    )
     self._under_way: deque[_Scheduled] = deque()
     # Keras keeps what it is given and looks at it at the end of an epoch.
     self._logs: dict[str, Any] = {}
@@ -105,7 +113,10 @@ class StepFunction:
     is_alone = not isinstance(batches, inputs.Taking)  # the user's own batch
     if not is_alone:
       self._check(number)
-    taken = inputs.take(batches, number, self._executor.surviving)
+    taken = [
+      inputs.divide(batch, self._strategy)
+      for batch in inputs.take(batches, number, self._executor.surviving)
+    ]
     full = next(self._sizes(number))
     for group in inputs.group(taken, full, singly=not self._has_rounds):
       self._schedule(
@@ -117,6 +128,8 @@ class StepFunction:
 
   def drain(self) -> None:
     """Waits for all that is under way, and takes it in."""
+    if self._under_way:
+      self._executor.rest()
     while self._under_way:
       self._take_in()
 
@@ -138,8 +151,12 @@ class StepFunction:
     handed_on = self._state.hand_on(num_steps)
     schedule = self._executor.schedule
     args: tuple[Any, ...] = (batches, handed_on)
-    if self._marks is not None:
+    attempt: Any = None
+    if self._meetings is not None:
+      attempt = self._meetings.attempt(num_steps)
+    elif self._marks is not None:
       attempt = attempts_lib.Attempt(self._marks, num_steps)
+    if attempt is not None:
       schedule = functools.partial(self._executor.schedule_through, attempt)
       args += attempt.args
     with self._forgetting():

@@ -1,0 +1,57 @@
+"""The functions that Keras' trainer calls where one graph spans all workers.
+
+The chief takes batches from its input, divides each among the workers, and
+calls the graph.
+"""
+
+from typing import Any
+
+import keras
+
+from tfps.keras import functions
+from tfps.keras import inputs
+from tfps.keras import own_functions
+from tfps.keras import step_functions
+
+
+def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
+  """What `fit` gets as its input, as Keras takes it; see `functions`."""
+  if not inputs.is_dataset_fn(x):
+    return x
+  functions.check_steps(x, steps_per_epoch)
+  return inputs.PerWorkerAdapter(
+    x, lambda _, dataset_fn: strategy.batches(dataset_fn).iterator
+  )
+
+
+dataset_of = functions.dataset_of
+
+
+class TrainFunction(step_functions.StepFunction):
+  """Stands for `model.train_function`."""
+
+  def __init__(self, model: keras.Model) -> None:
+    super().__init__(
+      model,
+      model.train_step,
+      own_functions.Here(model.distribute_strategy),
+      in_flight=lambda: 0,
+      makes_updates=True,
+    )
+
+
+class TestFunction(step_functions.StepFunction):
+  """Stands for `model.test_function`."""
+
+  __test__ = False  # for pytest
+
+  def __init__(self, model: keras.Model) -> None:
+    here = own_functions.Here(model.distribute_strategy)
+    super().__init__(model, model.test_step, here, in_flight=lambda: 0)
+
+
+class PredictFunction(functions.PredictFunction):
+  """Stands for `model.predict_function`."""
+
+  def __init__(self, model: keras.Model) -> None:
+    super().__init__(model, own_functions.Here(model.distribute_strategy))

@@ -1,0 +1,65 @@
+"""Has what the replicas of a step apply be applied once."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _replicas
+from tfps._compat import replicas as compat
+from tfps.keras import shards
+from tfps.updates import merging
+
+
+def merge(
+  strategy: tf.distribute.Strategy,
+  variables: Sequence[Any],
+  gradients: Sequence[Any],
+  apply: Callable[[list[Any]], None],
+) -> None:
+  """Waits, in tracing, for all replicas of a step; one applies the sum.
+
+  Args:
+    strategy: whose step it is.
+    variables: of an optimizer.
+    gradients: of this replica; None where a variable has none.
+    apply: gets the sums, as if there were one replica.
+
+  Raises:
+    RuntimeError: this is within a `tf.function`, a branch or a loop that the
+      step calls, where replicas cannot meet.
+  """
+  group = strategy.extended.group
+
+  def apply_merged(_: Any, of_all: list[Any]) -> None:
+    own = [compat.of_each(each, len(group.devices)) for each in of_all]
+    merged = _merged(strategy, group, variables, own)
+    with _replicas.as_one(strategy):
+      apply(merged)
+
+  context = tf.distribute.get_replica_context()
+  context.merge_call(
+    tf.autograph.experimental.do_not_convert(apply_merged),
+    args=(list(gradients),),
+  )
+
+
+def _merged(
+  strategy: tf.distribute.Strategy,
+  group: _replicas.Group,
+  variables: Sequence[Any],
+  gradients: Sequence[Sequence[Any]],
+) -> list[Any]:
+  """The sums of gradients, given by variable and replica."""
+  if not _replicas.of(strategy).span_workers:
+    return [
+      None if own[0] is None else merging.on_worker(group, own)
+      for own in gradients
+    ]
+  pieces = []
+  for i, device in enumerate(group.devices):
+    with tf.device(device):
+      pieces.append(shards.pieces(variables, [own[i] for own in gradients]))
+  first = [own[0] for own in gradients]
+  return shards.whole(variables, first, merging.on_ps(group, pieces))

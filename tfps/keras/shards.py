@@ -1,0 +1,105 @@
+"""Variables of Keras' and their gradients, as the ps have them."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps import sharded
+from tfps._compat import reads
+from tfps.updates import sums
+from tfps.wire import steps as steps_lib
+
+
+def value(variable: Any) -> Any:
+  """TensorFlow's variable, or a `ShardedVariable`."""
+  return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def of(variable: Any) -> Sequence[Any]:
+  """The shards of such a variable, or itself."""
+  is_sharded = isinstance(variable, sharded.ShardedVariable)
+  return variable.variables if is_sharded else [variable]
+
+
+def split(variable: Any, gradient: Any) -> list[Any]:
+  """The gradients of the shards of such a variable."""
+  if not isinstance(variable, sharded.ShardedVariable):
+    return [gradient]
+  steps = reads.reader()
+  if isinstance(steps, steps_lib.Steps) and id(gradient) in steps.round.shards:
+    _, there = steps.round.shards[id(gradient)]
+    return list(there)
+  return variable.split(gradient)
+
+
+def variables_of(
+  optimizer: Any, trainable_variables: Iterable[Any] | None
+) -> list[Any]:
+  """The variables of an optimizer's `apply`; builds it if need be."""
+  if trainable_variables is None:
+    trainable_variables = optimizer._trainable_variables
+  variables = list(trainable_variables)
+  if not optimizer.built:
+    with tf.init_scope():
+      optimizer.build(variables)
+  return variables
+
+
+def pieces(
+  variables: Sequence[Any], gradients: Sequence[Any]
+) -> list[sums.Piece]:
+  """The gradients of the shards of all variables that have one."""
+  return [
+    sums.Piece(shard, own)
+    for variable, gradient in zip(variables, gradients, strict=True)
+    if gradient is not None
+    for shard, own in zip(
+      of(value(variable)), split(value(variable), gradient), strict=True
+    )
+  ]
+
+
+def whole(
+  variables: Sequence[Any], gradients: Sequence[Any], parts: Sequence[Any]
+) -> list[Any]:
+  """The gradients of all variables, of parts as there are `pieces`.
+
+  Who looks for the shards' finds them. So the whole is computed only for who
+  looks at it, such as clipping.
+  """
+  left = iter(parts)
+  return [
+    None if gradient is None else _whole(value(variable), left)
+    for variable, gradient in zip(variables, gradients, strict=True)
+  ]
+
+
+def _whole(variable: Any, parts: Iterator[Any]) -> Any:
+  own = of(variable)
+  found = [next(parts) for _ in own]
+  if own[0] is variable:
+    return found[0]
+  joined = _joined(variable, found)
+  steps = reads.reader()
+  if isinstance(steps, steps_lib.Steps):
+    steps.round.shards[id(joined)] = joined, found
+  return joined
+
+
+def _joined(variable: Any, parts: Sequence[Any]) -> Any:
+  if not isinstance(parts[0], tf.IndexedSlices):
+    return tf.concat(parts, axis=0)
+  first, indices = 0, []
+  for shard, part in zip(of(variable), parts, strict=True):
+    indices.append(part.indices + first)
+    first += shard.shape[0]
+  shape = tf.constant(variable.shape.as_list(), tf.int64)
+  return tf.IndexedSlices(
+    tf.concat([part.values for part in parts], axis=0),
+    tf.concat(indices, axis=0),
+    shape,
+  )
