@@ -1,8 +1,11 @@
 """What tests of losses count by, and how they have tasks lost."""
 
+import re
+import sys
 import threading
 import time
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -90,3 +93,65 @@ def lose(processes, *tasks):
       processes.start(job, index)
 
   return act
+
+
+def lose_within(processes, task, act):
+  """Freezes a task, and loses it while something acts on it.
+
+  Gives the errors by which that has failed.
+  """
+  failures = []
+
+  def run():
+    try:
+      act()
+    except tf.errors.OpError as error:
+      failures.append(error)
+
+  processes.freeze(*task)
+  acting = threading.Thread(target=run)
+  acting.start()
+  acting.join(0.5)
+  assert acting.is_alive()
+  lose(processes, task)()
+  acting.join(60)
+  return failures
+
+
+def fit(strategy, processes, lost):
+  """The history of a model that learns a line although ps are lost.
+
+  Args:
+    strategy: of the model.
+    processes: with the ps.
+    lost: by the epoch at whose beginning that is, the index of a ps.
+  """
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[2_000, 4]).astype(np.float32)
+  y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], np.float32)
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), 'mse', steps_per_execution=10)
+  losing = keras.callbacks.LambdaCallback(
+    on_epoch_begin=lambda epoch, logs: (
+      epoch in lost
+      and threading.Thread(target=lose(processes, ('ps', lost[epoch]))).start()
+    )
+  )
+  return model.fit(
+    x, y, batch_size=20, epochs=10, callbacks=[losing], verbose=0
+  )
+
+
+def campaign(mode, folder, steps):
+  """The program of a campaign, as a command."""
+  return (
+    *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+    *(f'--mode={mode}', f'--steps={steps}', f'--directory={folder}'),
+  )
+
+
+def counted(log):
+  """What it says of its variables, least and most, and of the global step."""
+  found = re.search(r'^count (\S+) (\S+) (\S+)', log, re.MULTILINE)
+  return [float(number) for number in found.groups()]

@@ -189,7 +189,7 @@ def gone(path):
 def make_two_cuts_of_the_same(strategy):
   kept = variables(strategy, scale=2)
   first = cut(strategy)
-  with strategy.guard.keeper._gate:  # as an execution that changes something
+  with strategy.guard.keeper.gate:  # as an execution that changes something
     kept[1].assign(7)
   return kept, first, cut(strategy)
 
@@ -242,7 +242,7 @@ def test_what_there_is_no_room_for_leaves_nothing(make, num_pages):
   with testing.small_disk(2**20) as disk:
     strategy = make(directory=disk / 'cuts')
     kept, *paths = make_two_cuts_of_the_same(strategy)
-    with strategy.guard.keeper._gate:
+    with strategy.guard.keeper.gate:
       kept[1].assign(8)
     page = os.sysconf('SC_PAGE_SIZE')
     num_values = max(paths[1].glob('values.data*')).stat().st_size // page

@@ -1,12 +1,12 @@
 """Workers that come while others train."""
 
-import re
-import sys
+import contextlib
 
 import pytest
 import tensorflow as tf
 
 from tests import waiting
+from tests.recovery import losses
 import tfps
 from tfps import testing
 
@@ -66,19 +66,19 @@ def test_a_worker_joins_and_the_first_one_leaves(tmp_path):
     assert processes.wait('worker', 1, timeout_secs=60) == 0
 
 
-def campaign(mode, folder, steps):
-  return (
-    *(sys.executable, '-m', 'tfps.testing.campaign_task'),
-    *(f'--mode={mode}', f'--steps={steps}', f'--directory={folder}'),
-  )
+@contextlib.contextmanager
+def training(job, program):
+  """A worker and a ps, of whom one job runs a program, which has begun."""
+  with testing.ProcessCluster(
+    1, 1, commands={job: program}, preload=['tensorflow', 'keras']
+  ) as processes:
+    processes.wait_for_line(job, 0, 'at ', timeout_secs=60)
+    yield processes
 
 
 def test_a_worker_that_joined_is_found_by_the_next_chief(tmp_path):
-  program = campaign('fit', tmp_path, 1_500)
-  with testing.ProcessCluster(
-    1, 1, commands={'chief': program}, preload=['tensorflow', 'keras']
-  ) as processes:
-    processes.wait_for_line('chief', 0, 'at ', timeout_secs=60)
+  program = losses.campaign('fit', tmp_path, 1_500)
+  with training('chief', program) as processes:
     processes.add_worker()
     waiting.until(lambda: num_joined(processes) == 1, timeout_secs=60)
     processes.restart('chief', 0)
@@ -92,16 +92,11 @@ def num_joined(processes):
 
 
 def test_a_worker_joins_those_that_run_their_own_programs(tmp_path):
-  program = campaign('between_graph', tmp_path, 1_000)
-  with testing.ProcessCluster(
-    1, 1, commands={'worker': program}, preload=['tensorflow', 'keras']
-  ) as processes:
-    processes.wait_for_line('worker', 0, 'at ', timeout_secs=60)
+  program = losses.campaign('between_graph', tmp_path, 1_000)
+  with training('worker', program) as processes:
     processes.add_worker()
     processes.wait_for_line('worker', 1, 'at ', timeout_secs=60)
     for index in range(2):
       assert processes.wait('worker', index, timeout_secs=120) == 0
-    least, most, step = re.search(
-      r'^count (\S+) (\S+) (\S+)', processes.log('worker', 0), re.MULTILINE
-    ).groups()
-    assert float(least) == float(most) == float(step) >= 1_000
+    least, most, step = losses.counted(processes.log('worker', 0))
+    assert least == most == step >= 1_000

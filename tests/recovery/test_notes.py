@@ -14,6 +14,13 @@ def connected(tfps_cluster):
   return tfps.ParameterServerStrategy(tfps_cluster.cluster)
 
 
+def forget(mine, ps):
+  with tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
+    tf.raw_ops.DestroyResourceOp(
+      resource=mine._handle(), ignore_lookup_error=True
+    )
+
+
 def test_a_note_is_about_these_very_ps(connected):
   mine = notes.Notes()
   mine.leave({0: 11, 1: 22})
@@ -26,11 +33,39 @@ def test_a_note_is_about_these_very_ps(connected):
 def test_a_ps_without_a_note_is_of_another_time(connected):
   mine = notes.Notes()
   mine.leave({0: 1, 1: 2})
-  with tf.device('/job:ps/task:1/device:CPU:0'):
-    tf.raw_ops.DestroyResourceOp(resource=mine._handle())
+  forget(mine, 1)
   assert not mine.are({0: 1, 1: 2})
 
 
 def test_the_notes_of_another_job_are_no_notes(connected):
   notes.Notes('one').leave({0: 1, 1: 2})
   assert not notes.Notes('other').are({0: 1, 1: 2})
+
+
+def test_a_ps_whose_note_was_taken_away_is_denied(connected):
+  mine = notes.Notes('denied')
+  assert not mine.deny({0: 1, 1: 2})  # there are none yet
+  mine.leave({0: 1, 1: 2})
+  assert not mine.deny({0: 1, 1: 2})
+  assert mine.deny({0: 1, 1: 3})
+  mine.remove({1})
+  assert mine.deny({0: 1, 1: 2})
+
+
+@pytest.mark.slow
+@pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
+def test_a_note_is_read_without_the_eager_runtime(connected, tfps_cluster):
+  mine, first = notes.Notes(), tfps.Task('ps', 0)
+  forget(mine, 0)
+  with notes.Reader() as reader:
+
+    def read():
+      return reader.read(first, tfps_cluster.cluster.address(first))
+
+    assert read() is None
+    mine.leave({0: 11, 1: 22})
+    assert read() == {0: 11, 1: 22}
+    mine.leave({0: 33, 1: 22})
+    assert read() == {0: 33, 1: 22}
+    reader.close()
+    assert read() == {0: 33, 1: 22}

@@ -131,6 +131,28 @@ def test_what_the_chief_writes_goes_to_both(strategy):
   _check(model.weights)
 
 
+def _inventory_of(strategy):
+  keeper = getattr(strategy.guard, 'keeper', None)
+  return keeper.inventory if keeper else strategy.guard._inventory
+
+
+@IN_PROCESS
+def test_the_placement_report_counts_them(strategy):
+  with strategy.scope():
+    tf.Variable(tf.zeros([9, 4]), name='table')
+    tf.Variable(0, dtype=tf.int64, trainable=False, name='count')
+  on_ps = [0, 0, 0]
+  for entry in _inventory_of(strategy).entries():
+    if 'marks' in entry.key or 'staleness' in entry.key:
+      continue  # they are in no report
+    for piece in entry.pieces():
+      twin = twins.of(piece.variable)
+      ps = int(tf.DeviceSpec.from_string(twin.device).task)
+      on_ps[ps] += twin.dtype.size * twin.shape.num_elements()
+  assert strategy.placement_report().replica_bytes == tuple(on_ps)
+  assert sum(on_ps) == sum(strategy.placement_report().num_bytes) > 0
+
+
 @pytest.mark.tfps_cluster(workers=1, ps=1)
 def test_one_ps_has_nobody_to_be_a_replica(tfps_cluster, tmp_path):
   with pytest.raises(ValueError, match='replicas=1 with 1 ps'):

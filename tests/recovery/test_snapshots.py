@@ -1,9 +1,7 @@
 """What a lost ps had has been copied to another one."""
 
-import threading
 import time
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -173,17 +171,18 @@ def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
   assert lost
   assert left
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    losses.count_to(coordinator, variables, 50)
     kept_at = time.monotonic()
+    losses.count_to(coordinator, variables, 50)
     fn = tf.function(lambda: losses.add_one(variables))
     for round_ in range(1, 3):  # what has come back is kept, too
       for _ in range(20):
         coordinator.schedule(fn)
       coordinator.join()
+      lost_at = time.monotonic()
       losses.lose(tfps_cluster, ('ps', 1))()
       assert losses.values(lost) == {50}
       assert losses.values(left) == {50 + 20 * round_}
-      most_secs, kept_at = time.monotonic() - kept_at, time.monotonic()
+      most_secs, kept_at = time.monotonic() - kept_at, lost_at
       back = [event.set_back_secs for event in events if event.kind == 'back']
       assert len(back) == round_
       assert 0.3 < back[-1] < most_secs
@@ -204,26 +203,14 @@ def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
     ),
   )
   variables = losses.counters(strategy)
-  failures = []
-
-  def refresh():
-    try:
-      strategy.guard._replicas.refresh()
-    except tf.errors.OpError as error:
-      failures.append(error)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     losses.count_to(coordinator, variables, 50)
     coordinator.schedule(tf.function(lambda: losses.add_one(variables)))
     coordinator.join()
-    tfps_cluster.freeze('ps', 1)
-    copying = threading.Thread(target=refresh)
-    copying.start()
-    copying.join(0.5)
-    assert copying.is_alive()
-    losses.lose(tfps_cluster, ('ps', 1))()
-    copying.join(60)
-    assert failures
+    assert losses.lose_within(
+      tfps_cluster, ('ps', 1), strategy.guard._replicas.refresh
+    )
     assert losses.values(_on_ps(variables, 1)) == {50}
     losses.count_to(coordinator, variables, 60)
 
@@ -242,23 +229,7 @@ def test_fit_goes_on(tfps_cluster, tmp_path):
       on_event=events.append,
     ),
   )
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=[2_000, 4]).astype('f')
-  y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], 'f')
-  with strategy.scope():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.05), 'mse', steps_per_execution=10)
-  lost = keras.callbacks.LambdaCallback(
-    on_epoch_begin=lambda epoch, logs: (
-      epoch in (3, 6)
-      and threading.Thread(
-        target=losses.lose(tfps_cluster, ('ps', epoch % 3 + epoch // 6))
-      ).start()
-    )
-  )
-  history = model.fit(
-    x, y, batch_size=20, epochs=10, callbacks=[lost], verbose=0
-  )
+  history = losses.fit(strategy, tfps_cluster, {3: 0, 6: 1})
   assert history.history['loss'][-1] < 1e-2
   back = [event.set_back_secs for event in events if event.kind == 'back']
   assert back
@@ -275,5 +246,8 @@ def test_values_go_from_ps_to_ps(strategy, tmp_path):
   num_bytes = times * on_hosts.NUM_BYTES
   assert max(each.sent for each in ps) > num_bytes
   assert max(each.received for each in ps) > num_bytes
-  # Of the value that it makes, copies and saves once.
-  assert chief.sent + chief.received < num_bytes / 2
+  # None of it passes through the chief, which makes the value once.
+  assert chief.sent < num_bytes / 2
+  # It saves what has changed. Between graphs others may have changed it.
+  if isinstance(strategy, tfps.ParameterServerStrategy):
+    assert chief.received < num_bytes / 2

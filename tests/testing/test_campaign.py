@@ -48,7 +48,9 @@ def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
   flags.FLAGS(['campaign', '--steps=500', '--every_secs=0.5'])
   found = campaign.run('kill', 'ps', mode, random.Random(1))
   assert found.completed, found
-  assert found.doubled <= (0 if mode == 'coordinator' else 20)
+  # Between graphs, each of three may have an execution of five steps cut short
+  # by the loss, and again by the repair.
+  assert found.doubled <= (0 if mode == 'coordinator' else 30)
   assert 0 < found.resume_secs < 60
 
 

@@ -83,6 +83,7 @@ def test_stopping_twice_is_harmless():
 
 _LARGE = """
 import resource
+import sys
 import time
 from tfps._compat import lazy_keras
 lazy_keras.import_tensorflow()
@@ -91,10 +92,11 @@ import tfps
 from tfps import testing
 
 start = time.monotonic()
-with testing.InProcessCluster(num_workers=100, num_ps=10) as cluster:
+num_workers, num_ps = map(int, sys.argv[1:])
+with testing.InProcessCluster(num_workers, num_ps) as cluster:
   strategy = tfps.ParameterServerStrategy(cluster.cluster)
   with strategy.scope():
-    counts = [tf.Variable(0, trainable=False) for _ in range(10)]
+    counts = [tf.Variable(0, trainable=False) for _ in range(num_ps)]
 
   @tf.function
   def step():
@@ -117,12 +119,16 @@ print('counts', *values, flush=True)
 
 
 @pytest.mark.slow
-def test_a_hundred_workers_and_ten_ps_count_exactly():
+@pytest.mark.parametrize(
+  ('num_workers', 'num_ps'),
+  [(30, 5), pytest.param(100, 10, marks=pytest.mark.exhaustive)],
+)
+def test_many_workers_count_exactly(num_workers, num_ps):
   # A process of its own: its servers stay until the process ends. With what the
   # plugin has set for this one, each server would have threads of its own.
   env = {n: v for n, v in os.environ.items() if n != 'TF_NUM_INTEROP_THREADS'}
   done = subprocess.run(
-    [sys.executable, '-c', _LARGE],
+    [sys.executable, '-c', _LARGE, str(num_workers), str(num_ps)],
     env=env,
     capture_output=True,
     text=True,
@@ -130,5 +136,5 @@ def test_a_hundred_workers_and_ten_ps_count_exactly():
   )
   assert done.returncode == 0, done.stderr[-4000:]
   facts, counts = done.stdout.splitlines()[-2:]
-  assert counts == 'counts' + 10 * ' 1000'
+  assert counts == 'counts' + num_ps * ' 1000'
   assert int(facts.split()[3]) < 20_000

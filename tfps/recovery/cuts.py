@@ -278,10 +278,7 @@ def _check_writable(directory: pathlib.Path) -> None:
     finally:
       trial.unlink(missing_ok=True)
   except OSError as error:
-    raise errors.CheckpointError(
-      f'{directory}, where variables are to be kept, cannot be written: '
-      f'{error}.'
-    ) from error
+    raise errors.unwritable(directory, error) from error
 
 
 def _write_through(path: pathlib.Path, text: str) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import _housing
 from tfps import _lease
+from tfps import _periods
 from tfps import _repairs
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -50,6 +51,7 @@ class Guard(_repairs.Repairs):
   Attributes:
     workers: those that train, with their addresses.
     events: of lost tasks.
+    tell_rest: as for `Gate.closed`, of what workers execute.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
@@ -91,10 +93,12 @@ class Guard(_repairs.Repairs):
     self._can_go_home: set[cluster_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
-    self._sends_home = threading.Thread()  # has not begun
+    self._sends_home = _periods.Periodic(
+      'tfps-send-home', _HOME_SECS, self._send_home
+    )
     self.workers = dict(workers)
+    self.tell_rest: Callable[[bool], object] = lambda rest: None
     self._add_worker: Callable[[], object] | None = None
-    self._stopping = threading.Event()
 
   def add(self, variable: Any) -> None:
     """Takes note of a new variable.
@@ -134,10 +138,11 @@ class Guard(_repairs.Repairs):
     """
     self._watch = watch
     self._add_worker = add_worker
-    self._stopping = threading.Event()
     handler.repair_with(self, timeout_secs=self._timeout_secs)
     self._handler = handler
     self.keeper.start(handler.gate)
+    handler.tell_rest = self.tell_rest
+    self._sends_home.start()
     self._replicas.start()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
@@ -191,13 +196,13 @@ class Guard(_repairs.Repairs):
     """Makes a last cut, after which nothing is executed any more."""
     handler = self._handler
     if handler is not None:
-      handler.gate.close()
+      handler.gate.close(self.tell_rest)
       self.keeper.cut_at_last()
 
   def stop(self) -> None:
     """Makes no more cuts, and repairs nothing; twice is harmless."""
     self._handler = None
-    self._stopping.set()
+    self._sends_home.stop()
     self.keeper.stop()
     self._replicas.stop()
 
@@ -219,9 +224,11 @@ class Guard(_repairs.Repairs):
       self._notes.leave(self._housing.incarnations())
       self._begins_anew = False
 
-  def replace(self, ps: set[int], lost_secs: float) -> None:
+  def replace(self, ps: set[int], lost_secs: float) -> bool:
+    before = self._housing.addresses.copy()
     self._housing.replace(ps, lost_secs, self._take_over_secs)
     self._look_elsewhere()
+    return self._housing.addresses != before
 
   def begin(self) -> None:
     can_go_home, self._can_go_home = self._can_go_home, set()
@@ -253,7 +260,7 @@ class Guard(_repairs.Repairs):
     self._shared.rejoin()
     secs = None
     # Otherwise a connection was lost, and no ps.
-    if inventory.emptied() or not self._notes.are(incarnations):
+    if not self._notes.are(incarnations) or inventory.emptied():
       secs = self.keeper.put_back(ps, self._replicas)
       self._shared.announce(inventory.on(set(incarnations)))
       self._notes.leave(incarnations)
@@ -265,16 +272,10 @@ class Guard(_repairs.Repairs):
       self.events.tell('moved', [str(task)])
     for task, address in self._housing.addresses.items():
       self._watch.move(task, address)
-    if self._housing.moved and not self._sends_home.is_alive():
-      self._sends_home = threading.Thread(
-        target=self._send_home, name='tfps-send-home', daemon=True
-      )
-      self._sends_home.start()
 
   def _send_home(self) -> None:
-    """Has guests go home when they can."""
-    while not self._stopping.wait(_HOME_SECS):
-      handler = self._handler
-      self._can_go_home = self._housing.back_home()
-      if self._can_go_home and handler is not None:
-        handler.repair()
+    """Has guests go home if they can."""
+    handler = self._handler
+    self._can_go_home = self._housing.back_home()
+    if self._can_go_home and handler is not None:
+      handler.repair()

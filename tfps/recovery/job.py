@@ -33,8 +33,5 @@ def name_of(directory: str | os.PathLike[str]) -> str:
     finally:
       draft.unlink(missing_ok=True)
   except OSError as error:
-    raise errors.CheckpointError(
-      f'{directory}, where variables are to be kept, cannot be written: '
-      f'{error}.'
-    ) from error
+    raise errors.unwritable(directory, error) from error
   return name

@@ -11,12 +11,13 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _gate
+from tfps import _periods
 from tfps import errors
+from tfps._compat import members
 from tfps.recovery import config
 from tfps.recovery import cuts
 from tfps.recovery import disks
 from tfps.recovery import inventory
-from tfps.recovery import periods
 from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
 
@@ -38,6 +39,9 @@ class _Taken:
   read_at: float
 
 
+Quiet = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 class Keeper:
   """Saves variables as they are while nobody is inside a gate.
 
@@ -46,6 +50,8 @@ class Keeper:
     device: of this process.
     num_ps: how many ps there are.
     confirm: raises an error if this process may write no more.
+    is_shared: whether others write to the variables, too, who are inside of no
+      gate of this process.
 
   Attributes:
     inventory: the variables.
@@ -62,6 +68,7 @@ class Keeper:
     device: str,
     num_ps: int,
     confirm: Callable[[], object],
+    is_shared: bool = False,
   ) -> None:
     by_ps = recovery.written_by == 'ps'
     self._cuts = cuts.Cuts(
@@ -76,13 +83,16 @@ class Keeper:
       logging.warning('There is %s to begin with.', self.begun_with.path)
     self.inventory = inventory.Inventory()
     self._reader = reading.Reader()
-    self._gate = _gate.Gate()
+    self.gate = _gate.Gate()
+    self._quiet: Quiet | None = None
+    self._and_then: list[Callable[[], object]] = []
     # Taken while the gate is closed, and held until a cut is on disk.
     self._writing = threading.Lock()
     # The variables and the gate's entries that the latest cut covers.
     self._covered = (0, 0)
+    self._is_shared = is_shared
     self._read_at = 0.0
-    self._period = periods.Periodic(
+    self._period = _periods.Periodic(
       'tfps-recovery', recovery.every_secs, self._cut_or_say
     )
 
@@ -93,7 +103,7 @@ class Keeper:
 
   def start(self, gate: _gate.Gate) -> None:
     """Makes cuts from now on, while nobody is inside the gate."""
-    self._gate = gate
+    self.gate = gate
     self._period.start()
     # Or a cut that is being written as the program ends would stay a draft.
     atexit.register(self.stop)
@@ -111,7 +121,7 @@ class Keeper:
       tf.errors.OpError: a ps is lost.
     """
     with contextlib.ExitStack() as writing:
-      with self._gate.closed():
+      with (self._quiet or self.gate.closed)():
         writing.enter_context(self._writing)
         taken = self._take()
       self._write(taken)
@@ -181,6 +191,22 @@ class Keeper:
         can be read.
       tf.errors.OpError: a ps is lost.
     """
+    secs = self._put_back_on(ps, replicas)
+    for function in self._and_then:
+      function()
+    return secs
+
+  def keep_quiet_by(self, quiet: Quiet | None) -> None:
+    """Makes cuts within a context in which nobody updates, gate or not."""
+    self._quiet = quiet
+
+  def and_then(self, function: Callable[[], object]) -> None:
+    """Calls a function each time that variables have been put back."""
+    self._and_then.append(function)
+
+  def _put_back_on(
+    self, ps: set[int], replicas: replicas_lib.Replicas
+  ) -> float | None:
     lost = inventory.say(ps)
     if not replicas.have_all_of(ps):
       since_cut = self._put_all_back(lost)
@@ -245,8 +271,9 @@ class Keeper:
 
   def _take(self) -> '_Taken | None':
     """What there is to write; None if the last cut has it all."""
-    covers = (len(self.inventory), self._gate.num_entries)
-    if covers == self._covered:
+    covers = (len(self.inventory), self.gate.num_entries)
+    others_write = self._is_shared or self.gate.num_inside
+    if covers == self._covered and not others_write:
       return None
     entries = self.inventory.entries()
     values = self._reader.read(entries)
@@ -263,6 +290,7 @@ class Keeper:
       self.cut()
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('The variables could not be saved: %s', error)
+      members.forget_stale_kernels(error)
     except errors.ReplacedError as error:
       logging.error('%s', error)
 

@@ -43,10 +43,12 @@ class Newcomers:
       if reason is None:
         self._take_in(worker, address)
         return
-    except (tf.errors.OpError, errors.UnreachableError) as error:
+    except (
+      tf.errors.OpError,
+      errors.UnreachableError,
+      errors.ClusterMismatchError,
+    ) as error:
       reason = errors.first_line(error)
-    except errors.ClusterMismatchError as error:
-      reason = str(error)
     logging.log_every_n_seconds(
       logging.WARNING,
       '%s at %s cannot join: %s',

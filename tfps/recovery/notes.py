@@ -4,13 +4,18 @@ A ps that restarts has lost its note, so that whoever comes later sees that what
 is on the others is of another time.
 """
 
+from collections.abc import Collection
 from collections.abc import Mapping
+import contextlib
 
 import tensorflow as tf
 
 from tfps import _ledger
+from tfps import _mailbox
+from tfps import cluster as cluster_lib
 
 _NAME = 'tfps_recovery_note'
+_CALL_SECS = 5.0
 
 
 class Notes:
@@ -39,6 +44,22 @@ class Notes:
     """Whether each ps has the note that these belong together."""
     return all(self._read(ps) == _text(incarnations) for ps in incarnations)
 
+  def deny(self, incarnations: Mapping[int, int | None]) -> bool:
+    """Whether there are notes, but not on each ps that these belong together.
+
+    A job that has just begun has none.
+    """
+    notes = {self._read(ps) for ps in incarnations}
+    return bool(notes - {None, _text(incarnations)}) or len(notes) > 1
+
+  def remove(self, ps: Collection[int]) -> None:
+    """Takes the notes on ps, by their indices, away."""
+    for index in ps:
+      with tf.device(_ledger.ps_device(index)):
+        tf.raw_ops.DestroyResourceOp(
+          resource=self._handle(), ignore_lookup_error=True
+        )
+
   def _read(self, ps: int) -> str | None:
     with tf.device(_ledger.ps_device(ps)):
       handle = self._handle()
@@ -55,5 +76,49 @@ class Notes:
     )
 
 
+class Reader:
+  """Reads notes while a ps is lost; a context manager.
+
+  Meanwhile the eager runtime would wait for that ps, whatever one asks of it.
+  """
+
+  def __init__(self) -> None:
+    self._open = contextlib.ExitStack()
+    self._address = ''
+    self._mailbox: _mailbox.Mailbox
+
+  def read(
+    self, ps: cluster_lib.Task, address: str
+  ) -> dict[int, int | None] | None:
+    """The incarnations in the note on a ps; None if there is no note.
+
+    Raises:
+      tf.errors.OpError: the ps is lost.
+    """
+    if self._address != address:
+      self.close()
+      mailbox = _mailbox.Mailbox(ps, address, timeout_secs=_CALL_SECS)
+      self._mailbox = self._open.enter_context(mailbox)
+      self._address = address
+    text = self._mailbox.read(_NAME)
+    return None if text is None else _incarnations(text)
+
+  def close(self) -> None:
+    """Ends the connection; twice is harmless."""
+    self._address = ''
+    self._open.close()
+
+  def __enter__(self) -> 'Reader':
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self.close()
+
+
 def _text(incarnations: Mapping[int, int | None]) -> str:
   return ' '.join(f'{ps}:{number}' for ps, number in incarnations.items())
+
+
+def _incarnations(text: str) -> dict[int, int | None]:
+  pairs = (pair.split(':') for pair in text.split())
+  return {int(ps): int(number) for ps, number in pairs}

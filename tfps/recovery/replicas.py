@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from tfps import _deadline
 from tfps import _ledger
+from tfps import _periods
 from tfps import errors
 from tfps._compat import handles
 from tfps._compat import twins as compat
 from tfps.recovery import config
 from tfps.recovery import copying
 from tfps.recovery import inventory
-from tfps.recovery import periods
 
 _POLL_SECS = 0.05
 
@@ -57,9 +57,9 @@ class Replicas:
     self._read_at: dict[int, float | None] = {}
     self._num_copied = 0
     self._are_behind = False
-    self._period: periods.Periodic | None = None
+    self._period: _periods.Periodic | None = None
     if recovery.replicate_every_secs is not None:
-      self._period = periods.Periodic(
+      self._period = _periods.Periodic(
         'tfps-snapshots', recovery.replicate_every_secs, self._refresh_or_say
       )
 

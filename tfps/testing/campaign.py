@@ -10,6 +10,7 @@ strikes the chief, which writes the cuts, on a small disk that is filled.
 
 import collections
 from collections.abc import Sequence
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -39,6 +40,9 @@ _FAULTS = flags.DEFINE_list('faults', ['kill', 'hang'], 'Which faults.')
 _STRUCK = flags.DEFINE_list('jobs', _JOBS, 'Which jobs to strike.')
 _IN_MODES = flags.DEFINE_list('modes', _MODES, 'How to train.')
 _RUNS = flags.DEFINE_integer('runs', 3, 'Of each.', lower_bound=1)
+_AT_ONCE = flags.DEFINE_integer(
+  'at_once', 1, 'How many runs keep the machine busy together.', lower_bound=1
+)
 _SEED = flags.DEFINE_integer('seed', 1, 'Of the moments and tasks.')
 _STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
 _TIMEOUT_SECS = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
@@ -105,14 +109,19 @@ def main(args: Sequence[str]) -> int:
   """The status: 0 if every run was completed."""
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
-  choices = random.Random(_SEED.value)
+  seeds = random.Random(_SEED.value)
+  cells = [
+    (fault, job, mode, random.Random(seeds.getrandbits(64)))
+    for _ in range(_RUNS.value)
+    for fault in _FAULTS.value
+    for job in _ONLY.get(fault, _STRUCK.value)
+    for mode in _IN_MODES.value
+  ]
   outcomes = []
-  for fault in _FAULTS.value:
-    for job in _ONLY.get(fault, _STRUCK.value):
-      for mode in _IN_MODES.value:
-        for _ in range(_RUNS.value):
-          outcomes.append(run(fault, job, mode, choices))
-          print(outcomes[-1], file=sys.stderr, flush=True)
+  with concurrent.futures.ThreadPoolExecutor(_AT_ONCE.value) as pool:
+    for outcome in pool.map(lambda cell: run(*cell), cells):
+      outcomes.append(outcome)
+      print(outcome, file=sys.stderr, flush=True)
   print(table(outcomes))
   if _OUTPUT.value:
     found = [dataclasses.asdict(outcome) for outcome in outcomes]
@@ -144,7 +153,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
     )
     commands = {'chief': program}
     if mode.startswith('between'):
-      commands['worker'] = program
+      commands = dict.fromkeys(('chief', 'worker'), (*program, '--together'))
     logs = pathlib.Path(folder, 'logs')
     with process_cluster.ProcessCluster(
       2, 2, commands=commands, on_hosts=kind == 'cut', log_dir=logs

@@ -31,6 +31,9 @@ _REPLICATE_EVERY_SECS = flags.DEFINE_float(
 )
 _TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', 60.0, 'Of a lost ps.')
 _DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
+_TOGETHER = flags.DEFINE_bool(
+  'together', False, 'Between graphs, whether all begin before one trains.'
+)
 _PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
 
 _FEATURES = 4
@@ -57,6 +60,8 @@ def main(_: list[str]) -> None:
   )
   if mode.startswith('between'):
     strategy: Any = tfps.BetweenGraphStrategy(cluster, recovery=recovery)
+    if _TOGETHER.value:
+      _begin_together(strategy)
     if mode.endswith('fit'):
       _fit(strategy)
     else:
@@ -69,6 +74,18 @@ def main(_: list[str]) -> None:
       else:
         _train(coordinator, strategy)
   print('done', flush=True)
+
+
+def _begin_together(strategy: tfps.BetweenGraphStrategy) -> None:
+  """Waits, unless it has been restarted, for the others to start.
+
+  Else the chief may be done, and have the ps end, before a worker is there.
+  """
+  step = strategy.global_step
+  if int(step.numpy()) == 0:
+    strategy.barrier('begin', _TIMEOUT_SECS)
+    if _MODE.value.endswith('fit') and strategy.is_chief:
+      step.assign_add(1)  # `fit` does not count here
 
 
 def _train(trainer: Any, strategy: Any) -> None:
@@ -153,7 +170,8 @@ def _line() -> tf.data.Dataset:
 
 def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
   def say(_: object) -> None:
-    print('at', int(step().numpy()), f'{time.time():.3f}', flush=True)
+    # One string: what others log must not come between its parts.
+    print(f'at {int(step().numpy())} {time.time():.3f}', flush=True)
     time.sleep(_PAUSE_SECS.value)
 
   return say

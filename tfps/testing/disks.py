@@ -18,11 +18,12 @@ import contextlib
 import errno
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 import threading
 import time
+
+from tfps.testing import rights
 
 _COMMANDS = ('mount', 'umount', 'unshare')
 _SIZED = 'mount -t tmpfs -o "size=$1,mode=700" tfps "$2"'
@@ -38,19 +39,13 @@ _POLL_SECS = 0.005
 
 def problem() -> str:
   """Why small disks cannot be made on this machine; empty if they can."""
-  if os.geteuid() != 0:
-    return 'Mounting a small disk takes root.'
-  missing = [command for command in _COMMANDS if not shutil.which(command)]
-  if missing:
-    return f'{", ".join(missing)} is missing. Install mount and util-linux.'
-  trial = subprocess.run(
-    ['unshare', '--mount', 'sh', '-c', _SIZED, 'sh', '65536', '/tmp'],
-    capture_output=True,
-    text=True,
+  return rights.problem(
+    takes_root='Mounting a small disk takes root.',
+    commands=_COMMANDS,
+    packages='mount and util-linux',
+    trial=['unshare', '--mount', 'sh', '-c', _SIZED, 'sh', '65536', '/tmp'],
+    refuses='This machine mounts no small disk',
   )
-  if trial.returncode:
-    return f'This machine mounts no small disk: {trial.stderr.strip()}'
-  return ''
 
 
 @contextlib.contextmanager

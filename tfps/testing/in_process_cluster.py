@@ -19,15 +19,25 @@ class InProcessCluster:
   Args:
     num_workers: how many workers.
     num_ps: how many ps.
+    devices_per_worker: how many logical CPUs each worker has. With several, a
+      step has a replica on each, as on several GPUs.
   """
 
-  def __init__(self, num_workers: int, num_ps: int) -> None:
-    for name, value in (('num_workers', num_workers), ('num_ps', num_ps)):
+  def __init__(
+    self, num_workers: int, num_ps: int, *, devices_per_worker: int = 1
+  ) -> None:
+    for name, value in (
+      ('num_workers', num_workers),
+      ('num_ps', num_ps),
+      ('devices_per_worker', devices_per_worker),
+    ):
       if value < 1:
         raise ValueError(
           f'InProcessCluster: {name} is {value}. Ask for 1 or more.'
         )
-    self._servers = _local_servers.LocalCluster(num_workers, num_ps)
+    self._servers = _local_servers.LocalCluster(
+      num_workers, num_ps, devices_per_worker=devices_per_worker
+    )
 
   @property
   def cluster(self) -> cluster_lib.Cluster:

@@ -24,13 +24,13 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
 from typing import IO
 
 from tfps import _processes
+from tfps.testing import rights
 
 _COMMANDS = ('ip', 'tc', 'unshare', 'nsenter', 'sleep')
 _TRIAL = (
@@ -47,17 +47,13 @@ _NOBODY = '02:00:00:00:00:ff'  # a hardware address that no interface has
 
 def problem() -> str:
   """Why networks cannot be made on this machine; empty if they can."""
-  if os.geteuid() != 0:
-    return 'Network namespaces take root.'
-  missing = [command for command in _COMMANDS if not shutil.which(command)]
-  if missing:
-    return f'{", ".join(missing)} is missing. Install iproute2 and util-linux.'
-  trial = subprocess.run(
-    ['unshare', '--net', 'sh', '-c', _TRIAL], capture_output=True, text=True
+  return rights.problem(
+    takes_root='Network namespaces take root.',
+    commands=_COMMANDS,
+    packages='iproute2 and util-linux',
+    trial=['unshare', '--net', 'sh', '-c', _TRIAL],
+    refuses='This machine allows no such network',
   )
-  if trial.returncode:
-    return f'This machine allows no such network: {trial.stderr.strip()}'
-  return ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -21,13 +20,13 @@ from tfps import _processes
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.testing import _hosts
+from tfps.testing import _logs
 from tfps.testing import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = cluster_lib.Task('chief', 0)
-_LOG_TAIL = 2000
 _POLL_SECS = 0.05
-_PORT = 2222  # on a host of its own
 
 _Process = subprocess.Popen[bytes] | _forks.Forked
 
@@ -92,21 +91,21 @@ class ProcessCluster:
     self._held_back = frozenset(held_back)
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
-    self._log_dir = pathlib.Path(log_dir or self._temporary.name)
+    self._logs = _logs.Logs(pathlib.Path(log_dir or self._temporary.name))
     self._processes: dict[cluster_lib.Task, _Process] = {}
     # What each task was first told of the cluster.
     self._told: dict[cluster_lib.Task, cluster_lib.Cluster] = {}
     self._frozen: set[cluster_lib.Task] = set()
-    self._begun_at: dict[cluster_lib.Task, int] = {}  # in their logs
     self.network: network_lib.Network | None = None
     numbers = self._numbers(num_workers, num_ps)
     if on_hosts:
       self._check_somebody_trains()
       self.network = network_lib.Network(sum(numbers.values()), mbit_per_sec)
+    self._hosts = _hosts.Hosts(self.network)
     self.cluster = self._choose_addresses(numbers)
 
   def __enter__(self) -> 'ProcessCluster':
-    self._log_dir.mkdir(parents=True, exist_ok=True)
+    self._logs.make_folder()
     try:
       if self.network is not None:
         self.network.__enter__()
@@ -185,17 +184,17 @@ class ProcessCluster:
     Raises:
       ValueError: the tasks are not on hosts.
     """
-    self._network().cut(*self._hosts(job, index, other))
+    self._hosts.cut(*self._addresses(job, index, other))
 
   def mend(
     self, job: str, index: int, other: cluster_lib.Task | None = None
   ) -> None:
     """Undoes `cut`."""
-    self._network().mend(*self._hosts(job, index, other))
+    self._hosts.mend(*self._addresses(job, index, other))
 
   def traffic(self, job: str, index: int) -> network_lib.Traffic:
     """What the interface of a task's host has counted so far."""
-    return self._network().traffic(self._host(self._task(job, index)))
+    return self._hosts.traffic(self.cluster.address(self._task(job, index)))
 
   def pid(self, job: str, index: int) -> int:
     """The process id of a task."""
@@ -203,7 +202,7 @@ class ProcessCluster:
 
   def log(self, job: str, index: int) -> str:
     """What a task has written so far, over all its starts."""
-    return self._log_path(self._task(job, index)).read_text(errors='replace')
+    return self._logs.read(self._task(job, index))
 
   def wait(self, job: str, index: int, *, timeout_secs: float) -> int:
     """Waits for a task to end; its exit status, or minus the signal.
@@ -216,7 +215,8 @@ class ProcessCluster:
       return self._process(task).wait(timeout_secs)
     except subprocess.TimeoutExpired as error:
       raise errors.DeadlineError(
-        f'{task} still runs after {timeout_secs:g} seconds.{self._tail(task)}'
+        f'{task} still runs after {timeout_secs:g} seconds.'
+        f'{self._logs.tail(task)}'
       ) from error
 
   def wait_for_line(
@@ -228,16 +228,7 @@ class ProcessCluster:
       errors.DeadlineError: it has not; the message ends with its log.
     """
     task = self._task(job, index)
-    deadline = time.monotonic() + timeout_secs
-    while not re.search(
-      rf'^{re.escape(beginning)}', self.log(job, index), re.MULTILINE
-    ):
-      if time.monotonic() > deadline:
-        raise errors.DeadlineError(
-          f'{task} has not written {beginning!r} after {timeout_secs:g} '
-          f'seconds.{self._tail(task)}'
-        )
-      time.sleep(_POLL_SECS)
+    self._logs.wait_for_line(task, beginning, timeout_secs)
 
   def heal(self) -> None:
     """Thaws what is frozen and restarts what has ended, or is about to end."""
@@ -283,12 +274,7 @@ class ProcessCluster:
   def _choose_addresses(
     self, numbers: Mapping[str, int]
   ) -> cluster_lib.Cluster:
-    addresses = (
-      f'{self.network.address(host)}:{_PORT}'
-      if self.network
-      else f'localhost:{_ports.pick()}'
-      for host in range(sum(numbers.values()))
-    )
+    addresses = self._hosts.addresses()
     jobs = {
       job: [next(addresses) for _ in range(number)]
       for job, number in numbers.items()
@@ -296,26 +282,11 @@ class ProcessCluster:
     task = _CHIEF if 'chief' in numbers else None
     return cluster_lib.Cluster(jobs, task, source='ProcessCluster')
 
-  def _network(self) -> network_lib.Network:
-    if self.network is None:
-      raise ValueError(
-        'The tasks are not on hosts of their own. Make the ProcessCluster with '
-        'on_hosts=True.'
-      )
-    return self.network
-
-  def _host(self, task: cluster_lib.Task) -> int:
-    """The number of a task's host."""
-    network = self._network()
-    address = self.cluster.address(task).rpartition(':')[0]
-    addresses = [network.address(host) for host in range(network.num_hosts)]
-    return addresses.index(address)
-
-  def _hosts(
+  def _addresses(
     self, job: str, index: int, other: cluster_lib.Task | None
-  ) -> tuple[int, int | None]:
-    host = self._host(self._task(job, index))
-    return host, None if other is None else self._host(other)
+  ) -> tuple[str, str | None]:
+    address = self.cluster.address(self._task(job, index))
+    return address, None if other is None else self.cluster.address(other)
 
   def _own_tasks(self) -> list[cluster_lib.Task]:
     """The tasks that are processes of this cluster."""
@@ -339,8 +310,7 @@ class ProcessCluster:
   def _start(self, task: cluster_lib.Task) -> None:
     told = self._told.setdefault(task, self.cluster).with_task(task)
     env = {**self._env, 'TF_CONFIG': told.tf_config()}
-    with self._log_path(task).open('ab') as log:
-      self._begun_at[task] = log.tell()
+    with self._logs.begin(task) as log:
       self._processes[task] = self._spawn(task, env, log)
 
   def _spawn(
@@ -348,7 +318,7 @@ class ProcessCluster:
   ) -> _Process:
     command = self._commands[task.job]
     if self.network is not None:
-      command = self.network.within(self._host(task), command)
+      command = self._hosts.within(self.cluster.address(task), command)
       return _processes.spawn(command, env=env, stdout=log)
     if self._serves(task) or (self._preload and _forks.can_start(command)):
       preload = () if self._serves(task) else self._preload
@@ -394,7 +364,7 @@ class ProcessCluster:
       if not self._runs(task) or time.monotonic() > deadline:
         raise errors.ServerStartError(
           f'{task} does not answer at {self.cluster.address(task)}.'
-          f'{self._tail(task)}'
+          f'{self._logs.tail(task)}'
         )
       time.sleep(_POLL_SECS)
 
@@ -402,15 +372,7 @@ class ProcessCluster:
     if self.network is None:
       return probe.is_alive(task, self.cluster.address(task))
     # Hosts cannot be reached from here.
-    log = self._log_path(task).read_bytes()[self._begun_at[task] :]
-    return f'{task} is ready at '.encode() in log
-
-  def _log_path(self, task: cluster_lib.Task) -> pathlib.Path:
-    return self._log_dir / f'{task.job}-{task.index}.log'
-
-  def _tail(self, task: cluster_lib.Task) -> str:
-    log = self.log(task.job, task.index)[-_LOG_TAIL:]
-    return f' Its log ends:\n{log}'
+    return self._logs.has(task, f'{task} is ready at ')
 
 
 def _kill(process: _Process) -> None:

@@ -29,6 +29,7 @@ class _Shape:
   workers: int = 1
   ps: int = 1
   processes: bool = False
+  devices_per_worker: int = 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
   os.environ.setdefault(_server_threads.VARIABLE, str(_server_threads.ENOUGH))
   config.addinivalue_line(
     'markers',
-    'tfps_cluster(workers=1, ps=1, processes=False): the cluster that the '
-    'fixture tfps_cluster lends to this test.',
+    'tfps_cluster(workers=1, ps=1, processes=False, devices_per_worker=1): the '
+    'cluster that the fixture tfps_cluster lends to this test.',
   )
 
 
@@ -69,15 +70,23 @@ def _shape(request: pytest.FixtureRequest) -> _Shape:
   if marker is None:
     return _Shape()
   try:
-    return _Shape(*marker.args, **marker.kwargs)
+    shape = _Shape(*marker.args, **marker.kwargs)
+    if shape.processes and shape.devices_per_worker > 1:
+      raise TypeError('devices_per_worker is for clusters in this process')
+    return shape
   except TypeError as error:
     raise pytest.UsageError(
       f'{request.node.nodeid}: marker tfps_cluster: {error}. '
-      'It takes workers, ps and processes.'
+      'It takes workers, ps, processes and devices_per_worker.'
     ) from error
 
 
 def _start(shape: _Shape) -> Any:
-  kind = testing.ProcessCluster if shape.processes else testing.InProcessCluster
-  cluster: Any = kind(shape.workers, shape.ps)
+  cluster: Any
+  if shape.processes:
+    cluster = testing.ProcessCluster(shape.workers, shape.ps)
+  else:
+    cluster = testing.InProcessCluster(
+      shape.workers, shape.ps, devices_per_worker=shape.devices_per_worker
+    )
   return cluster.__enter__()

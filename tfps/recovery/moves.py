@@ -1,0 +1,136 @@
+"""Moves what a ps has while all who share variables stand still."""
+
+from collections.abc import Callable
+from collections.abc import Collection
+import contextlib
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _client
+from tfps import _housing
+from tfps import _ledger
+from tfps import _periods
+from tfps import _standstill
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps.recovery import keeper as keeper_lib
+from tfps.recovery import notes as notes_lib
+from tfps.recovery import replicas as replicas_lib
+
+_HOME_SECS = 2.0  # how often to look whether a guest can go home
+
+
+class Moves:
+  """The chief's: others may hold on to a ps until they are told.
+
+  What is moved is first cut, or is on replicas, and then taken away where it
+  was: who had not stood still could change nothing there any more, and would
+  learn of it by an error.
+
+  Args:
+    task: of this process.
+    housing: of the ps.
+    keeper: of the variables.
+    replicas: of them.
+    notes: of the job.
+    alone: within it, nobody of this process is at an execution.
+    mend: gives variables that have none their values, and goes to where ps are
+      now.
+  """
+
+  def __init__(
+    self,
+    task: cluster_lib.Task,
+    *,
+    housing: _housing.Housing,
+    keeper: keeper_lib.Keeper,
+    replicas: replicas_lib.Replicas,
+    notes: notes_lib.Notes,
+    alone: Callable[[], contextlib.AbstractContextManager[object]],
+    mend: Callable[[], object],
+  ) -> None:
+    self._task = task
+    self._housing = housing
+    self._keeper = keeper
+    self._replicas = replicas
+    self._notes = notes
+    self._alone = alone
+    self._mend = mend
+    self._sends_home = _periods.Periodic(
+      'tfps-send-home', _HOME_SECS, self._send_home
+    )
+
+  def start(self) -> None:
+    """Has guests go home, from now on, once they can."""
+    # What a chief that has died has called would keep newcomers waiting.
+    self._say_where()
+    self._sends_home.start()
+
+  def stop(self) -> None:
+    """Has guests stay where they are; twice is harmless."""
+    self._sends_home.stop()
+
+  def hand_over(self, ps: cluster_lib.Task) -> bool:
+    """Has another ps serve one that is to end, and those that it serves.
+
+    Returns:
+      Whether it does.
+    """
+    leaving = {ps, *self._housing.guests_of(ps)}
+    indices = {task.index for task in leaving}
+    return self._move(leaving, lambda: self._housing.take_over(indices))
+
+  def _send_home(self) -> None:
+    can_go = self._housing.back_home()
+    if can_go:
+      self._move(can_go, lambda: self._housing.send_home(can_go))
+      self._housing.dismiss(can_go)
+
+  def _move(
+    self, tasks: Collection[cluster_lib.Task], move: Callable[[], object]
+  ) -> bool:
+    """Whether all have moved."""
+    before = dict(self._housing.addresses)
+    try:
+      with self._alone():
+        places = [
+          p for p in _client.places(self._housing) if p.task not in tasks
+        ]
+        if not places:
+          return False
+        with _standstill.called(
+          places, self._task, lambda: self._housing.addresses
+        ) as standstill:
+          self._keeper.cut_alone()
+          self._replicas.refresh()
+          standstill.check()
+          self._take_away({task.index for task in tasks})
+          move()
+          self._mend()
+        self._say_where()  # those that have come home do not know
+    except (tf.errors.OpError, errors.Error) as error:
+      logging.warning(
+        'Moving %s failed: %s', ', '.join(map(str, sorted(tasks))), error
+      )
+      return False
+    now = self._housing.addresses
+    return all(now[task] != before[task] for task in tasks)
+
+  def _say_where(self) -> None:
+    places = _client.places(self._housing)
+    _standstill.say_where(places, self._housing.addresses)
+
+  def _take_away(self, ps: set[int]) -> None:
+    """Leaves no variable, nor note, on ps: nobody else changes any there."""
+    self._notes.remove(ps)
+    variables = self._keeper.inventory.on(ps)
+    twins = [twin for _, twin in self._replicas.pairs()]
+    for variable in (
+      *variables,
+      *(twin for twin in twins if _ledger.ps_index(twin.device) in ps),
+    ):
+      with tf.init_scope(), tf.device(variable.device):
+        tf.raw_ops.DestroyResourceOp(
+          resource=variable.handle, ignore_lookup_error=True
+        )
