@@ -16,13 +16,17 @@ from tfps.errors import CheckpointError
 from tfps.errors import ClusterMismatchError
 from tfps.errors import DeadlineError
 from tfps.errors import Error
+from tfps.errors import InputError
 from tfps.errors import ReplacedError
 from tfps.errors import ServerStartError
 from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
+  from tfps import input
   from tfps import partitioners
   from tfps import placement
+  from tfps import plan
+  from tfps import replication
   from tfps import testing
   from tfps import updates
   from tfps.between_graph import BetweenGraphStrategy
@@ -44,6 +48,7 @@ __all__ = [
   'Coordinator',
   'DeadlineError',
   'Error',
+  'InputError',
   'ParameterServerStrategy',
   'Recovery',
   'RecoveryEvent',
@@ -56,8 +61,11 @@ __all__ = [
   'Wire',
   'codecs',
   'define_flags',
+  'input',
   'partitioners',
   'placement',
+  'plan',
+  'replication',
   'resolve_cluster',
   'serve',
   'testing',
@@ -66,8 +74,11 @@ __all__ = [
 
 _MODULES = {
   'codecs': 'wire.codecs',
+  'input': 'input',
   'partitioners': 'partitioners',
   'placement': 'placement',
+  'plan': 'plan',
+  'replication': 'replication',
   'testing': 'testing',
   'updates': 'updates',
 }

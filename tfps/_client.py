@@ -10,9 +10,11 @@ from tfps import _grpc_options
 from tfps import _housing
 from tfps import _lease
 from tfps import _local_servers
+from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import presence as presence_lib
+from tfps import probe
 from tfps import server as server_lib
 from tfps._compat import members
 from tfps._compat import strategy as compat
@@ -73,6 +75,7 @@ def connect(
     listens=listens,
   )
   greet(presence, housing, timeout_secs)
+  _follow(housing)
   spec = cluster.spec()
   if elsewhere:
     server_lib.wait_for_port(task, cluster.address(task))
@@ -117,6 +120,27 @@ def greet(
       if _deadline.is_over(deadline):
         raise
       logging.warning('%s', error)
+
+
+def places(housing: _housing.Housing) -> list[_standstill.Place]:
+  """Where a standstill can be called."""
+  return [_standstill.Place(t, at) for t, at in at_home(housing).items()]
+
+
+def _follow(housing: _housing.Housing) -> None:
+  """Goes to where ps have moved that may still answer where they were."""
+  for task, address in _standstill.find(places(housing)).items():
+    if housing.addresses[task] != address and probe.is_alive(task, address):
+      housing.go({task: address})
+
+
+def at_home(housing: _housing.Housing) -> dict[cluster_lib.Task, str]:
+  """The ps that are in processes of their own, with their addresses."""
+  return {
+    task: address
+    for task, address in housing.addresses.items()
+    if task not in housing.moved and not _local_servers.is_here(address)
+  }
 
 
 def _ps_and_self(

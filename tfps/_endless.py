@@ -28,6 +28,11 @@ class Endless:
     self._iterator = iter(dataset)
 
   @property
+  def spec(self) -> Any:
+    """The type of its iterators."""
+    return tf.data.IteratorSpec(self._dataset.element_spec)
+
+  @property
   def iterator(self) -> Any:
     """A new one, which begins with the dataset, after an interruption."""
     num_interruptions = self._num_interruptions()

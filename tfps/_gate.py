@@ -1,5 +1,6 @@
 """Many may be inside at once, until somebody needs to be alone."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import threading
@@ -12,40 +13,51 @@ class Gate:
 
   Attributes:
     num_entries: how often somebody has gone in.
+    num_inside: how many are inside.
   """
 
   def __init__(self) -> None:
     self._condition = threading.Condition()
-    self._num_inside = 0
+    self.num_inside = 0
     self._is_closed = False
     self.num_entries = 0
 
   def __enter__(self) -> 'Gate':
     with self._condition:
       self._condition.wait_for(lambda: not self._is_closed)
-      self._num_inside += 1
+      self.num_inside += 1
       self.num_entries += 1
     return self
 
   def __exit__(self, *exc_info: object) -> None:
     with self._condition:
-      self._num_inside -= 1
+      self.num_inside -= 1
       self._condition.notify_all()
 
-  def close(self) -> None:
+  def close(self, tell: Callable[[bool], object] = lambda rest: None) -> None:
     """As `closed`, for ever."""
     with self._condition:
       self._condition.wait_for(lambda: not self._is_closed)
       self._is_closed = True
-      self._condition.wait_for(lambda: not self._num_inside)
+    tell(True)
+    with self._condition:
+      self._condition.wait_for(lambda: not self.num_inside)
 
   @contextlib.contextmanager
-  def closed(self) -> Iterator[None]:
-    """Keeps others out, and waits until nobody is inside any more."""
-    self.close()
+  def closed(
+    self, tell: Callable[[bool], object] = lambda rest: None
+  ) -> Iterator[None]:
+    """Keeps others out, and waits until nobody is inside any more.
+
+    Args:
+      tell: called with True once nobody comes in any more, and with False
+        before somebody may. It raises nothing.
+    """
+    self.close(tell)
     try:
       yield
     finally:
+      tell(False)
       with self._condition:
         self._is_closed = False
         self._condition.notify_all()

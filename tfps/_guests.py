@@ -21,7 +21,8 @@ from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 
-_KEY = 'take_in'
+_TAKE_IN = 'take_in'
+_LET_GO = 'let_go'
 _CALL_SECS = 10.0
 
 Addresses = Mapping[cluster_lib.Task, str]
@@ -36,28 +37,37 @@ class Guests:
 
   def __init__(self, start: Callable[[cluster_lib.Task], str]) -> None:
     self._start = start
+    # Servers cannot be stopped: that of a guest who has gone home waits for its
+    # return.
     self._addresses: dict[cluster_lib.Task, str] = {}
+    self._present: set[cluster_lib.Task] = set()
 
   def hear(self, message: str, mailbox: _mailbox.Mailbox) -> bool:
-    """Whether a message asks for a guest, who then is there.
+    """Whether a message is about a guest, who then is there, or is not.
 
     Args:
       message: from the mailbox.
       mailbox: this task's own, where its guests are posted.
     """
-    wanted = json.loads(message).get(_KEY)
-    if wanted is None:
+    facts = json.loads(message)
+    if _TAKE_IN in facts:
+      self._take_in(cluster_lib.Task(**facts[_TAKE_IN]))
+    elif _LET_GO in facts:
+      self._present.discard(cluster_lib.Task(**facts[_LET_GO]))
+    else:
       return False
-    task = cluster_lib.Task(**wanted)
+    found = {str(task): self._addresses[task] for task in sorted(self._present)}
+    mailbox.post(json.dumps(found), _mailbox.GUESTS)
+    return True
+
+  def _take_in(self, task: cluster_lib.Task) -> None:
     if task not in self._addresses:
       try:
         self._addresses[task] = self._start(task)
       except errors.ServerStartError as error:
         logging.error('%s could not be taken in: %s', task, error)
-        return True
-    found = {str(task): address for task, address in self._addresses.items()}
-    mailbox.post(json.dumps(found), _mailbox.GUESTS)
-    return True
+        return
+    self._present.add(task)
 
 
 def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
@@ -71,18 +81,23 @@ def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
   Raises:
     errors.UnreachableError: it does not answer.
   """
-  status = probe.probe(host, address)
-  if status.state is not probe.State.ALIVE:
-    raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
-  request = {_KEY: dataclasses.asdict(task)}
-  try:
-    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
-      mailbox.put(json.dumps(request))
-  except tf.errors.OpError as error:
-    raise errors.UnreachableError(
-      f'{host} at {address} could not be asked to serve {task}: '
-      f'{errors.first_line(error)}'
-    ) from error
+  _tell(host, address, _TAKE_IN, task)
+
+
+def let_go(
+  host: cluster_lib.Task, address: str, task: cluster_lib.Task
+) -> None:
+  """Has a task, if it serves another one, say so no more.
+
+  Args:
+    host: who is told.
+    address: where its server listens.
+    task: its guest, who is at home again.
+
+  Raises:
+    errors.UnreachableError: it does not answer.
+  """
+  _tell(host, address, _LET_GO, task)
 
 
 def find(task: cluster_lib.Task, hosts: Addresses) -> str | None:
@@ -99,6 +114,23 @@ def find(task: cluster_lib.Task, hosts: Addresses) -> str | None:
       if address is not None and probe.is_alive(task, address):
         return address
   return None
+
+
+def _tell(
+  host: cluster_lib.Task, address: str, what: str, task: cluster_lib.Task
+) -> None:
+  status = probe.probe(host, address)
+  if status.state is not probe.State.ALIVE:
+    raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
+  request = {what: dataclasses.asdict(task)}
+  try:
+    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+      mailbox.put(json.dumps(request))
+  except tf.errors.OpError as error:
+    raise errors.UnreachableError(
+      f'{host} at {address} could not be asked to serve {task}: '
+      f'{errors.first_line(error)}'
+    ) from error
 
 
 def _posted(host: cluster_lib.Task, address: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Collection
+from collections.abc import Mapping
 import time
 
 from absl import logging
@@ -14,6 +15,7 @@ from tfps import probe
 
 _POLL_SECS = 0.1
 _MAX_POLL_SECS = 1.0
+_FOLLOW_SECS = 0.02  # between two looks whether a guest is there
 _MOVE_SECS = 5.0
 
 
@@ -50,12 +52,8 @@ class Housing:
 
     None where it does not answer.
     """
-    return {
-      status.task.index: status.incarnation
-      if status.state is probe.State.ALIVE
-      else None
-      for status in probe.probe_all(self.addresses)
-    }
+    found = probe.incarnations(self.addresses)
+    return {task.index: number for task, number in found.items()}
 
   def settle(
     self, timeout_secs: float, workers: Collection[cluster_lib.Task] = ()
@@ -121,7 +119,7 @@ class Housing:
       self.follow(silent)
       if all(task in self.moved for task in lost):
         return
-      time.sleep(_POLL_SECS)
+      time.sleep(_FOLLOW_SECS)
 
   def follow(self, silent: Collection[int]) -> None:
     """Goes to where ps that do not answer are guests already."""
@@ -139,9 +137,39 @@ class Housing:
     hosts = {t: a for t, a in self._homes.items() if t not in self.moved}
     for task, home in self._homes.items():
       guest = _guests.find(task, {t: a for t, a in hosts.items() if t != task})
-      other = home if self.addresses[task] == guest else guest
+      other = guest if self.addresses[task] == home else home
       if other is not None and probe.is_alive(task, other):
         self._move(task, other)
+
+  def go(self, addresses: Mapping[cluster_lib.Task, str]) -> None:
+    """Goes to where ps are to be found from now on."""
+    for task, address in addresses.items():
+      self._move(task, address)
+
+  def dismiss(self, tasks: Collection[cluster_lib.Task]) -> None:
+    """Has hosts say no more that they serve who is at home again."""
+    for guest in set(tasks) - set(self.moved):
+      for host in set(self._homes) - set(self.moved) - {guest}:
+        try:
+          _guests.let_go(host, self._homes[host], guest)
+        except errors.UnreachableError as error:
+          logging.warning('%s', error)
+
+  def guests_of(self, host: cluster_lib.Task) -> set[cluster_lib.Task]:
+    """Whom this process has had taken in by a ps."""
+    return {guest for guest, known in self._hosts.items() if known == host}
+
+  def seek(self, incarnations: Mapping[int, int | None]) -> None:
+    """Goes where the ps of these incarnations are, at home or as guests.
+
+    Those that are nowhere are left where they are.
+    """
+    for status in probe.probe_all(self.addresses):
+      wanted = incarnations.get(status.task.index)
+      if status.incarnation != wanted:
+        for address in self._places(status.task):
+          if probe.probe(status.task, address).incarnation == wanted:
+            self._move(status.task, address)
 
   def forget_moves(self) -> list[cluster_lib.Task]:
     """Who has moved since the last call."""
@@ -163,6 +191,12 @@ class Housing:
     for task in tasks:
       self._hosts.pop(task, None)
       self._move(task, self._homes[task])
+
+  def _places(self, task: cluster_lib.Task) -> list[str]:
+    """Where a ps may be."""
+    others = {t: at for t, at in self._homes.items() if t != task}
+    guest = _guests.find(task, others)
+    return [self._homes[task], *([] if guest is None else [guest])]
 
   def _silent(
     self, workers: Collection[cluster_lib.Task]

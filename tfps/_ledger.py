@@ -1,5 +1,6 @@
 """What was placed on each ps, and how many bytes that is."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -14,28 +15,43 @@ class PlacementReport:
   """The variables of a strategy and where they are.
 
   Attributes:
-    num_bytes: bytes on each ps, by its index.
+    num_bytes: bytes of its own variables on each ps, by its index.
     variables: names of the variables and shards on each ps, by its index, in
       the order in which they were made.
+    replica_bytes: bytes of the replicas of others' variables on each ps, by its
+      index; see `tfps.Recovery`.
+    links: what passes each link, by its name, when every worker pulls and
+      pushes all there is once; of `placement.TopologyAware` only.
   """
 
   num_bytes: tuple[int, ...]
   variables: tuple[tuple[str, ...], ...]
+  replica_bytes: tuple[int, ...]
+  links: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   @property
   def imbalance(self) -> float:
-    """The fullest ps' bytes over the average; 1.0 is even."""
-    total = sum(self.num_bytes)
-    return max(self.num_bytes) * len(self.num_bytes) / total if total else 1.0
+    """The fullest ps' bytes over the average, all told; 1.0 is even."""
+    sums = [own + of_others for own, of_others in self._bytes()]
+    total = sum(sums)
+    return max(sums) * len(sums) / total if total else 1.0
 
   def __str__(self) -> str:
-    lines = [f'{"task":<8}{"variables":>10}{"bytes":>16}']
-    for ps, (num_bytes, names) in enumerate(
-      zip(self.num_bytes, self.variables, strict=True)
-    ):
-      lines.append(f'{f"ps:{ps}":<8}{len(names):>10}{num_bytes:>16,}')
+    has_replicas = any(self.replica_bytes)
+    last = f'{"replicas":>16}' if has_replicas else ''
+    lines = [f'{"task":<8}{"variables":>10}{"bytes":>16}{last}']
+    for ps, (num_bytes, replica_bytes) in enumerate(self._bytes()):
+      last = f'{replica_bytes:>16,}' if has_replicas else ''
+      number = len(self.variables[ps])
+      lines.append(f'{f"ps:{ps}":<8}{number:>10}{num_bytes:>16,}{last}')
     lines.append(f'fullest over average: {self.imbalance:.3f}')
+    if self.links:
+      link = max(self.links, key=lambda each: self.links[each])
+      lines.append(f'busiest link: {link}, {self.links[link]:,.0f} bytes')
     return '\n'.join(lines)
+
+  def _bytes(self) -> list[tuple[int, int]]:
+    return list(zip(self.num_bytes, self.replica_bytes, strict=True))
 
 
 class Ledger:
@@ -44,12 +60,17 @@ class Ledger:
   Args:
     policy: chooses.
     num_ps: among how many.
+    replicas: on how many more, the ones after it, each variable is as well.
   """
 
-  def __init__(self, policy: placement_lib.Placement, num_ps: int) -> None:
+  def __init__(
+    self, policy: placement_lib.Placement, num_ps: int, *, replicas: int = 0
+  ) -> None:
     self._policy = policy
+    self._replicas = replicas
     self._loads = [placement_lib.Load()] * num_ps
     self._num_bytes = [0] * num_ps
+    self._crossing = [0] * num_ps
     self._variables: list[list[str]] = [[] for _ in range(num_ps)]
     self._reserved = [0] * num_ps
 
@@ -64,8 +85,8 @@ class Ledger:
 
   def note(self, name: str, num_bytes: int, *, ps: int) -> None:
     """Takes note of a variable that was placed."""
-    self._num_bytes[ps] += num_bytes
-    self._variables[ps].append(name)
+    self._crossing[ps] += num_bytes
+    self._note(name, num_bytes, ps=ps)
 
   def note_colocated(self, name: str, num_bytes: int, *, ps: int) -> None:
     """Takes note of a variable that had to go where another one is."""
@@ -75,13 +96,36 @@ class Ledger:
     self._loads[ps] = dataclasses.replace(
       load, num_bytes=load.num_bytes + num_bytes - reserved
     )
-    self.note(name, num_bytes, ps=ps)
+    self._note(name, num_bytes, ps=ps)
+
+  def _note(self, name: str, num_bytes: int, *, ps: int) -> None:
+    self._num_bytes[ps] += num_bytes
+    self._variables[ps].append(name)
 
   def report(self) -> PlacementReport:
     """What is where now."""
+    own = self._num_bytes
+    replica_bytes = [
+      sum(own[(ps - distance) % len(own)] for distance in self._distances())
+      for ps in range(len(own))
+    ]
     return PlacementReport(
-      tuple(self._num_bytes), tuple(tuple(names) for names in self._variables)
+      tuple(own),
+      tuple(tuple(names) for names in self._variables),
+      tuple(replica_bytes),
+      self._links(),
     )
+
+  def _links(self) -> dict[str, float]:
+    if not isinstance(self._policy, placement_lib.WithinTopology):
+      return {}
+    # Slots, which are beside their variables, stay where they are.
+    found = self._policy.links.of(self._crossing)
+    return {str(link): num_bytes for link, num_bytes in found.items()}
+
+  def _distances(self) -> range:
+    """How far before a ps those are whose replicas it has."""
+    return range(1, 1 + self._replicas)
 
 
 def ps_index(device: str) -> int | None:

@@ -30,13 +30,18 @@ class LocalCluster:
   long as the others stay, and is new when they change.
   """
 
-  def __init__(self, num_workers: int, num_ps: int) -> None:
+  def __init__(
+    self, num_workers: int, num_ps: int, *, devices_per_worker: int = 1
+  ) -> None:
     config = server_lib.default_config(num_workers)
     _pool().ask_for_threads(config.inter_op_parallelism_threads)
     self._servers = _pool().lend(
       [
-        *(cluster_lib.Task('ps', i) for i in range(num_ps)),
-        *(cluster_lib.Task('worker', i) for i in range(num_workers)),
+        *((cluster_lib.Task('ps', i), 1) for i in range(num_ps)),
+        *(
+          (cluster_lib.Task('worker', i), devices_per_worker)
+          for i in range(num_workers)
+        ),
       ]
     )
 
@@ -71,8 +76,12 @@ def is_here(address: str) -> bool:
   return _pool().has(address)
 
 
+# A task, and how many logical CPUs it has.
+_Kind = tuple[cluster_lib.Task, int]
+
+
 class _Pool:
-  """Idle servers by task.
+  """Idle servers by kind.
 
   All servers of a process compute with the same threads, whose number the first
   of them fixes, be it one of these or the one that connecting starts.
@@ -81,8 +90,9 @@ class _Pool:
   def __init__(self) -> None:
     self._lock = threading.Lock()
     self._servers: list[server_lib.Server] = []
-    self._idle: dict[cluster_lib.Task, list[server_lib.Server]]
+    self._idle: dict[_Kind, list[server_lib.Server]]
     self._idle = collections.defaultdict(list)
+    self._kinds: dict[int, _Kind] = {}  # by the identities of servers
     self._num_threads = 0  # not known before the first server
     self._jobs: dict[str, dict[int, str]] = {}
     self._chief_address = ''
@@ -109,17 +119,17 @@ class _Pool:
           'the largest cluster in this process first.'
         )
 
-  def lend(self, tasks: Sequence[cluster_lib.Task]) -> list[server_lib.Server]:
-    """Idle servers of these tasks, new ones where there is none."""
+  def lend(self, kinds: Sequence[_Kind]) -> list[server_lib.Server]:
+    """Idle servers of these kinds, new ones where there is none."""
     with self._lock:
-      return [self._find_or_start(task) for task in tasks]
+      return [self._find_or_start(kind) for kind in kinds]
 
   def take_back(self, servers: Iterable[server_lib.Server]) -> None:
     """Empties servers and keeps them for the next cluster."""
     for server in servers:
       _empty(server)
       with self._lock:
-        self._idle[server.task].append(server)
+        self._idle[self._kinds[id(server)]].append(server)
 
   def cluster_of(
     self, servers: Iterable[server_lib.Server]
@@ -146,14 +156,17 @@ class _Pool:
       return False
     return not _ports.is_free(int(self._chief_address.rpartition(':')[2]))
 
-  def _find_or_start(self, task: cluster_lib.Task) -> server_lib.Server:
-    if self._idle[task]:
-      return self._idle[task].pop()
+  def _find_or_start(self, kind: _Kind) -> server_lib.Server:
+    if self._idle[kind]:
+      return self._idle[kind].pop()
+    task, num_devices = kind
     config = tf.compat.v1.ConfigProto(
-      inter_op_parallelism_threads=self._num_threads
+      inter_op_parallelism_threads=self._num_threads,
+      device_count={'CPU': num_devices},
     )
     server = server_lib.Server(_alone(task), config=config)
     self._servers.append(server)
+    self._kinds[id(server)] = kind
     return server
 
 

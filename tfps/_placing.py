@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import _ledger
+from tfps import _replicas
 from tfps import sharded
 from tfps import shared_variables
 from tfps import variable_types
@@ -15,6 +16,7 @@ from tfps._compat import keras as keras_compat
 from tfps._compat import keras_optimizers
 from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
+from tfps._compat import replicas as replicas_compat
 from tfps._compat import strategy as compat
 
 _PLACES = 'tfps_places'
@@ -27,11 +29,26 @@ class Extended(compat.Extended):
     ledger: chooses the ps of each variable; to be set before the first.
     notice: gets each variable that has been made on the ps.
     shared: makes variables whose memory has a name, if they are to.
+    queues: of splits, whose progress is kept on the ps.
+    replicas: of each step.
+    group: those of the step that is being traced; None while what they have
+      merged is applied, and outside of steps.
   """
 
   ledger: _ledger.Ledger
   notice: Callable[[Any], object] = staticmethod(lambda variable: None)
   shared: shared_variables.SharedVariables | None = None
+  queues: tuple[Any, ...] = ()
+  replicas = _replicas.Replicas()
+  group: _replicas.Group | None = None
+
+  @property
+  def worker_devices(self) -> tuple[str, ...]:
+    return (self.group or self.replicas).devices
+
+  @property
+  def _num_replicas_in_sync(self) -> int:
+    return self.replicas.per_worker
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
     _take_part_in_keras()
@@ -66,7 +83,11 @@ class Extended(compat.Extended):
   def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
     # TensorFlow's code has the result make each variable and each shard.
     make = next_creator if self.shared is None else self.shared.make
-    return super()._create_var_creator(make, **kwargs)
+    if not self.replicas.are_several:
+      return super()._create_var_creator(make, **kwargs)
+    return replicas_compat.aggregating(
+      self._container_strategy(), make, _aggregation(kwargs)
+    )
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
     """Whether a variable stays in this process."""
@@ -153,8 +174,14 @@ class Extended(compat.Extended):
     return sharded.ShardedVariable(shards, name=name)
 
   def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-    with self._container_strategy().transfers.step_alone():
-      return super()._call_for_each_replica(fn, args, kwargs)
+    self.group = self.replicas.group(
+      replicas_compat.batches_among((args, kwargs))
+    )
+    try:
+      with self._container_strategy().transfers.step_alone():
+        return super()._call_for_each_replica(fn, args, kwargs)
+    finally:
+      self.group = None
 
   def _update(
     self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool
@@ -167,11 +194,12 @@ class Extended(compat.Extended):
       for shard, *own in zip(var.variables, *pieces, strict=True)
     ]
 
-  # With one replica there is nothing to merge. Without `merge_call` an
-  # optimizer works within `tf.cond`, too, and applies what it is given.
+  # A single replica has nothing to merge, and what several have merged is
+  # applied as if there were one. Without `merge_call` an optimizer works within
+  # `tf.cond`, too, and applies what it is given.
 
   def _use_merge_call(self) -> bool:
-    return self._num_replicas_in_sync > 1
+    return _replicas.meet(self._container_strategy())
 
   def _replica_ctx_update(
     self,
@@ -181,12 +209,15 @@ class Extended(compat.Extended):
     kwargs: Any = None,
     group: bool = True,
   ) -> Any:
+    if self._use_merge_call():
+      return super()._replica_ctx_update(var, fn, args, kwargs, group)
     return self._update(var, fn, args, kwargs or {}, group)
 
   def _replica_ctx_all_reduce(
     self, reduce_op: Any, value: Any, options: Any = None
   ) -> Any:
-    del reduce_op, options
+    if self._use_merge_call():
+      return super()._replica_ctx_all_reduce(reduce_op, value, options)
     return value
 
 
@@ -204,6 +235,21 @@ def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
   if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
     return variable.split(value)
   return [value] * len(variable.variables)
+
+
+def _aggregation(kwargs: Mapping[str, Any]) -> tf.VariableAggregation:
+  """How what several replicas assign to a variable becomes one.
+
+  Keras leaves it open, even where it assigns what depends on the batch.
+  """
+  aggregation = kwargs.get('aggregation') or tf.VariableAggregation.NONE
+  is_open = aggregation == tf.VariableAggregation.NONE
+  if not is_open or not keras_variables.is_making():
+    return aggregation
+  kwargs = variable_types.with_type(dict(kwargs))
+  if _is_floating(kwargs):
+    return tf.VariableAggregation.MEAN
+  return tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
 def _is_floating(kwargs: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ class Repairs:
   def prepare(self) -> None:
     """Called before each execution, by the thread that waits for it."""
 
-  def replace(self, ps: set[int], lost_secs: float) -> None:
+  def replace(self, ps: set[int], lost_secs: float) -> bool:
     """May find these ps, which do not answer, another address.
 
     Called now and then until they do.
@@ -35,7 +35,11 @@ class Repairs:
     Args:
       ps: their indices.
       lost_secs: since when they have not answered.
+
+    Returns:
+      Whether one has another address now.
     """
+    return False
 
   def begin(self) -> None:
     """Called once before a repair; until its end nothing is executed."""

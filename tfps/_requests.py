@@ -18,6 +18,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _mailbox
+from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -88,6 +89,7 @@ class Listener:
     task: of this process, which is connected to its cluster.
     do_without: called with a task; it may leave when that returns.
     take_in: called with a worker and the address where it serves.
+    stand_still: called when the chief wants that; returns at once.
   """
 
   _last: ClassVar['Listener | None'] = None
@@ -97,6 +99,7 @@ class Listener:
     task: cluster_lib.Task,
     do_without: Callable[[cluster_lib.Task], object],
     take_in: Callable[[cluster_lib.Task, str], object],
+    stand_still: Callable[[_standstill.Call], object] = lambda call: None,
   ) -> None:
     last, Listener._last = Listener._last, self
     if last is not None:
@@ -105,6 +108,7 @@ class Listener:
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
     self._do_without = do_without
     self._take_in = take_in
+    self._stand_still = stand_still
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='tfps-requests', daemon=True
@@ -132,6 +136,8 @@ class Listener:
         self._let_go(cluster_lib.Task(**facts[_LEAVING]), facts['at'])
       elif _JOINING in facts:
         self._take_in(cluster_lib.Task(**facts[_JOINING]), facts['at'])
+      elif (call := _standstill.Call.of(message)) is not None:
+        self._stand_still(call)
 
   def _let_go(self, task: cluster_lib.Task, address: str) -> None:
     logging.warning('%s is about to leave.', task)

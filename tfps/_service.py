@@ -9,9 +9,11 @@ from tfps import _attendance
 from tfps import _deadline
 from tfps import _guests
 from tfps import _joining
+from tfps import _latecomers
 from tfps import _leaving
 from tfps import _mailbox
 from tfps import _requests
+from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import presence
 from tfps import probe
@@ -44,6 +46,7 @@ class Service:
   ) -> None:
     self._task = task
     self._address = address
+    self._cluster = cluster
     self._notice = _with_address(cluster, task, address).tf_config()
     self._guests = guests
     self._grace_secs = grace_secs
@@ -114,12 +117,17 @@ class Service:
         self._holding.discard(client)
       elif _requests.is_for_clients(message):
         _requests.pass_on(message, self._attendance.listening())
+      elif _standstill.answer(message, mailbox, self._attendance.clients()):
+        continue
       elif not self._guests.hear(message, mailbox):
-        self._hear_client(presence.Message.from_json(message))
+        self._hear_client(presence.Message.from_json(message), mailbox)
     return bool(messages)
 
-  def _hear_client(self, message: presence.Message) -> None:
+  def _hear_client(
+    self, message: presence.Message, mailbox: _mailbox.Mailbox
+  ) -> None:
     self._attendance.hear(message)
+    _latecomers.post(mailbox, self._attendance.clients(), self._cluster)
     if not message.done:
       self._joining.note_hello(message.task, message.address)
 

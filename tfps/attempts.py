@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfps import _ledger
 from tfps import execution as execution_lib
 from tfps import marks as marks_lib
+from tfps.updates import meetings as meetings_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +169,7 @@ def schedule(
   to_do: execution_lib.Execution,
   iterators: Any,
   counts: Counts | None,
-) -> tuple[Any, Countable | execution_lib.Execution]:
+) -> tuple[Any, Any]:
   """Has a worker do an execution, or what a loss leaves of it.
 
   Args:
@@ -181,9 +182,15 @@ def schedule(
     Its remote value, which is None if it was cut short, and what has the number
     of steps that it did, as `num_steps`.
   """
-  if counts is None:
+  meetings = meetings_lib.of(coordinator.strategy)
+  if meetings is None and counts is None:
     return coordinator.schedule(to_do.function, args=(iterators,)), to_do
-  attempt = Countable(counts, to_do)
+  attempt: Any
+  if meetings is not None:
+    attempt = meetings.attempt(to_do.num_steps)
+  else:
+    assert counts is not None
+    attempt = Countable(counts, to_do)
   value = coordinator.schedule_through(
     attempt, to_do.function, (iterators, *attempt.args)
   )

@@ -1,10 +1,12 @@
 """Places in a program where every worker waits for all the others."""
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 import time
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps import _deadline
@@ -14,20 +16,31 @@ from tfps import errors
 from tfps import shared_variables
 
 _POLL_SECS = 0.05
+_LOOK_SECS = 0.5  # how often to look who has joined
 _DEVICE = _ledger.ps_device(0)
+_NUM_SLOTS = 1024
+_CHIEF = cluster_lib.Task('chief', 0)
 
 
 class Barriers:
   """Barriers by name, each a row of counts on a ps.
 
-  A worker that has come adds 1 to its own count and waits until no count is
-  lower. So a barrier can be used again, and tells who is missing.
+  A worker that has come counts its turn and waits until nobody's count is
+  lower. So a barrier can be used again, and tells who is missing. All whom the
+  chief's cluster lists are waited for, and those that have joined as long as
+  they may be alive. One that has joined begins with the turn that the others
+  are at.
 
   Args:
     shared: makes the counts.
-    tasks: all who come.
+    tasks: all whom this process' cluster lists.
     own: this process' task, one of them.
     notice: gets each variable that was made.
+    joined: the tasks that are not in the cluster and may be alive.
+    surviving: by which is written; it may call again what it is given.
+
+  Raises:
+    ValueError: there are too many tasks.
   """
 
   def __init__(
@@ -36,25 +49,33 @@ class Barriers:
     tasks: Sequence[cluster_lib.Task],
     own: cluster_lib.Task,
     notice: Callable[[Any], object],
+    *,
+    joined: Callable[[], Collection[cluster_lib.Task]] = tuple,
+    surviving: Callable[[Callable[[], Any]], Any] = lambda function: function(),
   ) -> None:
     self._shared = shared
     self._notice = notice
-    self._tasks = tuple(tasks)
-    self._own = self._tasks.index(own)
-    self._counts: dict[str, shared_variables.SharedVariable] = {}
+    self._listed = np.zeros([_NUM_SLOTS], np.int64)
+    self._listed[[_slot(task) for task in tasks]] = 1
+    self._own = _slot(own)
+    self._joined = joined
+    self._surviving = surviving
+    self._rows: dict[str, shared_variables.SharedVariable] = {}
 
   def wait(self, name: str, timeout_secs: float | None) -> None:
     """See `BetweenGraphStrategy.barrier`."""
     deadline = _deadline.after(timeout_secs)
-    counts = self._find_or_make(name, timeout_secs)
-    counts.scatter_add(
-      tf.IndexedSlices(tf.constant([1], tf.int64), [self._own])
-    )
-    turn = counts.numpy()[self._own]
-    while (counts.numpy() < turn).any():
+    row = self._find_or_make(name, timeout_secs)
+    state = _State(row.numpy())
+    turn = state.turn_of(self._own)
+    self._surviving(lambda: _count(row, self._own, turn))
+    if state.is_past(turn):
+      return
+    look = _Look(self._joined)
+    while late := _State(row.numpy()).late(turn, look):
       if _deadline.is_over(deadline):
         raise errors.DeadlineError(
-          f'After {timeout_secs:g} seconds, {self._missing(counts, turn)} '
+          f'After {timeout_secs:g} seconds, {", ".join(map(str, late))} '
           f'did not come to the barrier {name!r}.'
         )
       time.sleep(_POLL_SECS)
@@ -70,17 +91,81 @@ class Barriers:
   def _find_or_make(
     self, name: str, timeout_secs: float | None
   ) -> shared_variables.SharedVariable:
-    if name not in self._counts:
+    if name not in self._rows:
       with tf.device(_DEVICE), tf.name_scope('tfps/barrier/'):
-        self._counts[name] = self._shared.make_within(
+        self._rows[name] = self._shared.make_within(
           timeout_secs,
           name=name,
-          initial_value=tf.zeros([len(self._tasks)], tf.int64),
+          initial_value=np.stack([np.zeros_like(self._listed), self._listed]),
           trainable=False,
         )
-      self._notice(self._counts[name])
-    return self._counts[name]
+      self._notice(self._rows[name])
+    return self._rows[name]
 
-  def _missing(self, counts: shared_variables.SharedVariable, turn: int) -> str:
-    late = counts.numpy() < turn
-    return ', '.join(str(self._tasks[i]) for i in late.nonzero()[0])
+
+class _State:
+  """Who has come to a barrier, and how often.
+
+  Args:
+    rows: for each task's slot, its count, and whether the chief lists it.
+  """
+
+  def __init__(self, rows: np.ndarray) -> None:
+    self._counts = rows[0]
+    self._is_listed = rows[1] > 0
+
+  def turn_of(self, own: int) -> int:
+    """The turn of a task that comes now."""
+    turn = int(self._counts[own]) + 1
+    if self._is_listed[own]:
+      return turn
+    return max(turn, int(self._counts[self._is_listed].max()))
+
+  def is_past(self, turn: int) -> bool:
+    """Whether all who are listed have come to it, of whom none may wait."""
+    return bool((self._counts[self._is_listed] >= turn).all())
+
+  def late(self, turn: int, look: '_Look') -> list[cluster_lib.Task]:
+    """The tasks that have to come yet."""
+    is_behind = self._counts < turn
+    listed = [_task(i) for i in (is_behind & self._is_listed).nonzero()[0]]
+    return listed or [
+      task
+      for task in sorted(look())
+      if is_behind[_slot(task)] and not self._is_listed[_slot(task)]
+    ]
+
+
+class _Look:
+  """Finds, now and then, who has joined."""
+
+  def __init__(
+    self, joined: Callable[[], Collection[cluster_lib.Task]]
+  ) -> None:
+    self._joined = joined
+    self._found: Collection[cluster_lib.Task] = ()
+    self._next_at = time.monotonic()
+
+  def __call__(self) -> Collection[cluster_lib.Task]:
+    if time.monotonic() >= self._next_at:
+      self._found = self._joined()
+      self._next_at = time.monotonic() + _LOOK_SECS
+    return self._found
+
+
+def _count(row: shared_variables.SharedVariable, slot: int, turn: int) -> None:
+  row.scatter_nd_update([[0, slot]], [tf.constant(turn, tf.int64)])
+
+
+def _slot(task: cluster_lib.Task) -> int:
+  """The place of a task, which is the same in all processes."""
+  slot = 0 if task.job == 'chief' else 1 + task.index
+  if slot >= _NUM_SLOTS:
+    raise ValueError(
+      f'{task}: between graphs there may be {_NUM_SLOTS - 1:,} workers.'
+    )
+  return slot
+
+
+def _task(slot: int) -> cluster_lib.Task:
+  return cluster_lib.Task('worker', int(slot) - 1) if slot else _CHIEF

@@ -21,7 +21,9 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps import _client
+from tfps import _endless
 from tfps import _housing
+from tfps import _latecomers
 from tfps import _ledger
 from tfps import _local_servers
 from tfps import _requests
@@ -29,6 +31,7 @@ from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
+from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import marks as marks_lib
@@ -36,13 +39,18 @@ from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import replica_loop
 from tfps import shared_variables
-from tfps import training_loop
+from tfps import training_plan
 from tfps import worker_input
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.recovery import shared_guard
+from tfps.updates import absences
+from tfps.updates import board
+from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
+from tfps.updates import reports
+from tfps.updates import staleness as staleness_lib
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -105,6 +113,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    policies.check_replicas(updates, recovery.replicas if recovery else 0)
     self._local: _local_servers.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
     self.task = _client.trainer(self._cluster)
@@ -117,12 +126,18 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       connect_timeout_secs,
       listens=recovery is not None and self.is_chief,
     )
-    policy = placement or placement_lib.ByteBalanced()
+    policy = placement_lib.within(
+      placement or placement_lib.ByteBalanced(), self._cluster
+    )
     extended = _sharing.Extended(
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
-    extended.ledger = _ledger.Ledger(policy, self._cluster.num_ps)
+    extended.ledger = _ledger.Ledger(
+      policy,
+      self._cluster.num_ps,
+      replicas=recovery.replicas if recovery else 0,
+    )
     extended.shared = shared_variables.SharedVariables(
       is_chief=self.is_chief,
       timeout_secs=connect_timeout_secs,
@@ -132,6 +147,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     self.marks: marks_lib.Marks | None = None
     if recovery is not None:
       self._survive(recovery, housing, extended)
+      if not isinstance(updates, policies.Waiting):  # which count by themselves
+        self._mark(extended)
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
@@ -142,8 +159,25 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         0, dtype=tf.int64, trainable=False, name='global_step'
       )
     self._barriers = barriers.Barriers(
-      extended.shared, self._trainers(), self.task, extended.notice
+      extended.shared,
+      self._trainers(),
+      self.task,
+      extended.notice,
+      joined=lambda: _latecomers.find(_client.at_home(housing)),
+      surviving=self.guard.reading if self.guard else lambda write: write(),
     )
+    self.staleness: staleness_lib.Staleness | None = None
+    if not isinstance(updates, policies.Sync):  # whose gradients have none
+      self.staleness = staleness_lib.Staleness(
+        extended.make_own,
+        self._cluster.num_ps,
+        divides_rate=getattr(updates, 'divide_rate', False),
+        delay_compensation=getattr(updates, 'delay_compensation', 0.0),
+      )
+    self.meetings: meetings_lib.Meetings | None = None
+    if isinstance(updates, policies.Waiting):
+      self.meetings = self._meet(updates)
+      self.wait_for_chief('meetings', connect_timeout_secs)
 
   @property
   def global_step(self) -> tf.Variable:
@@ -163,8 +197,26 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       num_replicas_in_sync=1,
     )
 
+  def batches(self, dataset_fn: worker_input.DatasetFn) -> _endless.Endless:
+    """This worker's batches, for `train`."""
+    dataset = dataset_fn(self.input_context())
+    return _endless.Endless(dataset, lambda: self.num_interruptions)
+
+  @property
+  def num_interruptions(self) -> int:
+    """How often the loss of a ps has cut short what was executed."""
+    return self.guard.num_interruptions if self.guard else 0
+
+  def addresses(self) -> dict[cluster_lib.Task, str]:
+    """Where the tasks that run the program answer."""
+    return {task: self._cluster.address(task) for task in self._trainers()}
+
   def barrier(self, name: str, timeout_secs: float | None) -> None:
     """Waits until the chief and every worker have come to the same barrier.
+
+    Those are all whom the chief's cluster lists, and those that have joined it
+    since and are alive. One that joins passes, the first time, a barrier that
+    the others have come to and at which nobody waits.
 
     Args:
       name: tells barriers apart; a name can be used again and again.
@@ -194,7 +246,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     step_fn: execution.StepFn,
     dataset_fn: worker_input.DatasetFn,
     *,
-    steps: int,
+    steps: int | None = None,
     steps_per_execution: int = 1,
     max_unroll: int = execution.MAX_UNROLL,
     checkpoint: Any = None,
@@ -204,7 +256,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     max_to_keep: int = 3,
     hooks: Sequence[hooks_lib.Hook] = (),
     log_every_secs: float = 10.0,
-  ) -> training_loop.TrainResult:
+  ) -> course_lib.TrainResult:
     """Trains until the global step, to which all workers add, is `steps`.
 
     Workers do not wait for each other. Each looks at the global step before an
@@ -217,8 +269,11 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     Args:
       step_fn: one step on a batch: computes gradients, applies them and
         returns scalar metrics by name, or None.
-      dataset_fn: this worker's batches, given its `InputContext`.
-      steps: the global step to reach.
+      dataset_fn: this worker's batches, given its `InputContext`. If it takes
+        what it reads from a `tfps.input.SplitQueue`, it is called for the
+        batches of one split, which must not be repeated.
+      steps: the global step to reach. Training ends before when all that a
+        queue has to share out is done; None: then alone.
       steps_per_execution: how many steps to do in one call.
       max_unroll: how many of them to lay out in one graph.
       checkpoint: a `tf.train.Checkpoint` or another trackable, to save.
@@ -241,8 +296,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       ValueError: the dataset ran out; repeat it.
     """
     self.transfers.check_execution(steps_per_execution)
-    plan = training_loop.Plan(
-      steps, steps_per_execution=steps_per_execution, max_unroll=max_unroll
+    plan = training_plan.Plan(
+      training_plan.ENDLESS if steps is None else steps,
+      steps_per_execution=steps_per_execution,
+      max_unroll=max_unroll,
     )
     saving = checkpoints_lib.Saving(
       checkpoint,
@@ -251,19 +308,26 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    log = hooks_lib.LogProgress(every_secs=log_every_secs)
-    loop = replica_loop.ReplicaLoop(self, plan, saving, hooks=(log, *hooks))
-    start, step, secs = loop.run(step_fn, dataset_fn)
-    return training_loop.TrainResult(step, step - start, log.metrics, secs)
+    course = course_lib.Course(plan, hooks, log_every_secs=log_every_secs)
+    loop = replica_loop.ReplicaLoop(self, course, saving)
+    return loop.run(step_fn, dataset_fn)
 
   def placement_report(self) -> _ledger.PlacementReport:
-    """The bytes and the variables on each ps."""
+    """The bytes and the variables on each ps, and the replicas' bytes."""
     report: _ledger.PlacementReport = self.extended.ledger.report()
     return report
 
   def wire_report(self) -> accounts.WireReport:
     """The bytes that this worker has pulled from each ps, and pushed to it."""
     return self.transfers.report()
+
+  def updates_report(self) -> reports.UpdatesReport:
+    """What has become of gradients so far.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return reports.report(self.meetings, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
     """What this worker knows of lost tasks, and what it has done twice.
@@ -305,23 +369,26 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     housing: _housing.Housing,
     extended: Any,
   ) -> None:
+    chief = presence_lib.chief_of(self._cluster)
     guard = shared_guard.SharedGuard(
       recovery,
       housing=housing,
-      is_chief=self.is_chief,
+      task=self.task,
+      chief=(chief, self._cluster.address(chief)),
       shared=extended.shared,
       device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
       greet=self._presence.start,
       lease=self._lease,
     )
     extended.notice = guard.add
-    self.guard = guard
-    self.marks = marks_lib.Marks(
-      marks_lib.rings(extended.make_own, self._cluster.num_ps),
-      slots=itertools.repeat(self._trainers().index(self.task)),
-      own=str(self.task),
-      tell=guard.events.tell_repeated,
+    extended.shared.surviving = guard.reading
+    self._requests = _requests.Listener(
+      self.task,
+      guard.do_without,
+      lambda *worker: None,
+      guard.stand_still,
     )
+    self.guard = guard
 
     def leave() -> None:
       guard.save_for_good()
@@ -329,9 +396,44 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._presence.stop()
 
     self._preemption = preemption.Preemption(leave)
-    self._requests = _requests.Listener(
-      self.task, guard.do_without, lambda *worker: None
+
+  def _mark(self, extended: Any) -> None:
+    assert self.guard is not None
+    self.marks = marks_lib.Marks(
+      marks_lib.rings(extended.make_own, self._cluster.num_ps),
+      slots=itertools.repeat(self._trainers().index(self.task)),
+      own=str(self.task),
+      tell=self.guard.events.tell_repeated,
     )
+
+  def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
+    trainers = self._trainers()
+    own = trainers.index(self.task)
+    meetings = meetings_lib.Meetings(
+      policy,
+      board.Board(
+        self.extended.make_own,
+        num_ps=self._cluster.num_ps,
+        num_workers=len(trainers),
+      ),
+      name='',
+      worker=lambda: own,
+      tell=self.guard.events.tell_repeated if self.guard else None,
+    )
+    others = {
+      task: self._cluster.address(task)
+      for task in trainers
+      if task != self.task
+    }
+    absences.Absences(
+      meetings, lambda: others, trainers.index, timeout_secs=policy.timeout_secs
+    )
+    if self.is_chief:
+      meetings.start()
+      if self.guard is not None:
+        quiet = meetings.paused if meetings.makes_one_update else None
+        self.guard.meet_by(meetings.start, quiet)
+    return meetings
 
   def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
     if cluster.jobs:

@@ -1,6 +1,7 @@
 """When training is saved, where to, and how it is taken up again."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import os
@@ -56,10 +57,16 @@ class Checkpoints:
     saving: what, where and how often.
     global_step: saved along as `global_step`.
     task: of this process.
+    queues: saved along as `splits`.
   """
 
   def __init__(
-    self, saving: Saving, global_step: tf.Variable, *, task: cluster_lib.Task
+    self,
+    saving: Saving,
+    global_step: tf.Variable,
+    *,
+    task: cluster_lib.Task,
+    queues: Sequence[Any] = (),
   ) -> None:
     self._saving = saving
     # The process that saves writes all values itself. By default each ps writes
@@ -71,7 +78,7 @@ class Checkpoints:
     self._secs_saved = 0.0
     self._manager: tf.train.CheckpointManager | None = None
     if saving.directory is not None:
-      self._manager = _manager(saving, global_step)
+      self._manager = _manager(saving, global_step, queues)
 
   def restore(self) -> str | None:
     """Restores the latest checkpoint, if there is any; returns its path.
@@ -121,15 +128,19 @@ class Checkpoints:
 
 
 def _manager(
-  saving: Saving, global_step: tf.Variable
+  saving: Saving, global_step: tf.Variable, queues: Sequence[Any]
 ) -> tf.train.CheckpointManager:
   # With the checkpoint as root, its files restore into the user's own objects.
   checkpoint = tf.train.Checkpoint(
-    root=saving.checkpoint, global_step=global_step
+    root=saving.checkpoint, global_step=global_step, **_named(queues)
   )
   return tf.train.CheckpointManager(
     checkpoint, os.fspath(saving.directory or ''), saving.max_to_keep
   )
+
+
+def _named(queues: Sequence[Any]) -> dict[str, Any]:
+  return {f'splits_{i}' if i else 'splits': q for i, q in enumerate(queues)}
 
 
 def _make(directory: str) -> None:

@@ -9,6 +9,7 @@ import sys
 _COMMANDS = {
   'launch': 'start a program as all the tasks of a local cluster',
   'doctor': 'check versions, devices, the cluster and its reachability',
+  'plan': 'predict how fast a cluster trains, and what limits it',
 }
 
 

@@ -28,6 +28,12 @@ class Task:
   def __str__(self) -> str:
     return f'{self.job}:{self.index}'
 
+  @classmethod
+  def parse(cls, name: str) -> 'Task':
+    """The task that is written so."""
+    job, _, index = name.partition(':')
+    return cls(job, int(index))
+
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Cluster:

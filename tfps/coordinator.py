@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
-import math
 import os
 import time
 import types
@@ -24,19 +23,23 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _deadline
+from tfps import _remote_values
+from tfps import _rests
 from tfps import checkpoints
+from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import training_loop
+from tfps import training_plan
 from tfps import watch
 from tfps._compat import coordinator as compat
 from tfps.recovery import guard as guard_lib
+from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
 
 _CLOSE_SECS = 10.0
-_GLANCE_SECS = 1.0
 
 
 class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
@@ -62,6 +65,12 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
   def __new__(
     cls, strategy: Any, *, timeout_secs: float | None = None
   ) -> 'Coordinator':
+    if not getattr(strategy, 'takes_coordinator', True):
+      name = type(strategy).__name__
+      raise ValueError(
+        f'Coordinator: a {name} has no workers to schedule functions on. Call '
+        f'{name}.train, or fit.'
+      )
     coordinator: Coordinator = compat.adopt(cls, strategy)
     return coordinator
 
@@ -75,6 +84,10 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       self._guard = self._start_guard()
       self.timeout_secs: float | None = None
       self._closed = False
+      self._remote_values = _remote_values.RemoteValues(
+        self._cluster, self.watch
+      )
+      self._rests = _rests.Rests(strategy, self._queue)
       self._global_step: tf.Variable | None = None
     if timeout_secs is not None:
       self.timeout_secs = timeout_secs
@@ -144,6 +157,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: as `schedule`.
     """
     with self._about_to_schedule(fn), self.strategy.scope():
+      if isinstance(attempt, meetings_lib.Attempt):
+        attempt.note()
       compat.being_scheduled(self.strategy, value=True)
       return compat.schedule_through(self._cluster, attempt, fn, args)
 
@@ -176,9 +191,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: names the tasks that hold it up.
     """
     with self._until('fetch', timeout_secs) as deadline:
-      return tf.nest.map_structure(
-        lambda value: self._fetch(value, deadline, timeout_secs), val
-      )
+      timeout_secs = self._timeout(timeout_secs)
+      return self._remote_values.fetch(val, deadline, timeout_secs)
 
   def wait_any(
     self, remote_values: Iterable[Any], timeout_secs: float | None = None
@@ -197,17 +211,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: names the tasks that hold it up.
     """
     timeout_secs = self._timeout(timeout_secs)
-    deadline = _deadline.after(timeout_secs)
-    waiting = list(remote_values)
-    while True:
-      if self._is_overdue(timeout_secs):
-        raise self.watch.error('wait_any', timeout_secs)
-      glance = _deadline.earliest(deadline, _deadline.after(_GLANCE_SECS))
-      found = compat.wait_until_any(self._cluster, waiting, glance)
-      if found:
-        return found
-      if _deadline.is_over(deadline):
-        raise self.watch.error('wait_any', timeout_secs)
+    return self._remote_values.wait_any(remote_values, timeout_secs)
 
   @contextlib.contextmanager
   def scheduling(self) -> Iterator[None]:
@@ -234,9 +238,19 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """
     return self._guard.surviving(function) if self._guard else function()
 
+  def rest(self) -> None:
+    """Says that nothing more is scheduled until all has come to rest.
+
+    Where workers wait for each other, those that go on then wait no longer for
+    those that have nothing to do. To be called before waiting for all that is
+    scheduled.
+    """
+    self._rests.begin(self.timeout_secs, self.surviving)
+
   def cancel(self) -> None:
     """Cancels what is queued; what workers execute already runs to its end."""
     self._queue.cancel_queued()
+    self._rests.begin_at_once()
 
   def close(self) -> None:
     """Ends the coordinator, and with it training; harmless when repeated.
@@ -254,7 +268,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     step_fn: Callable[[Any], Mapping[str, Any] | None],
     dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
     *,
-    steps: int,
+    steps: int | None = None,
     steps_per_execution: int = 1,
     max_unroll: int = execution.MAX_UNROLL,
     checkpoint: Any = None,
@@ -269,7 +283,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     stop_on_nan: bool = True,
     timeout_secs: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-  ) -> training_loop.TrainResult:
+  ) -> course_lib.TrainResult:
     """Trains until the global step reaches a number.
 
     Workers execute `steps_per_execution` steps at a time, each on a batch of
@@ -285,9 +299,12 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       dataset_fn: makes the dataset of one worker; called once for each, with
         `input_pipeline_id` the worker's index. The dataset must not run out:
         `repeat()` it. A worker that comes back begins its dataset anew, and so
-        does one whose execution the loss of a ps has cut short.
+        does one whose execution the loss of a ps has cut short. If it takes
+        what it reads from a `tfps.input.SplitQueue`, it is called for the
+        batches of one split, which must not be repeated.
       steps: where to stop, counted from the beginning of training, not of this
-        call: after a resume, only what is left is done.
+        call: after a resume, only what is left is done. Training ends before
+        when all that a queue has to share out is done; None: then alone.
       steps_per_execution: how many steps a worker does at a time.
       max_unroll: how many of them to lay out in one graph; beyond it a loop
         goes over them. Fewer are traced faster, more are executed faster.
@@ -322,8 +339,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       ValueError: a dataset ran out, or an argument is wrong.
     """
     transfers.of(self.strategy).check_execution(steps_per_execution)
-    plan = training_loop.Plan(
-      steps=steps,
+    plan = training_plan.Plan(
+      steps=training_plan.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
       in_flight_per_worker=in_flight_per_worker,
@@ -338,12 +355,11 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       max_to_keep=max_to_keep,
       options=checkpoint_options,
     )
-    log = hooks_lib.LogProgress(every_secs=log_every_secs)
-    loop = training_loop.TrainingLoop(
-      self, plan, saving, hooks=(log, *hooks), clock=clock
+    course = course_lib.Course(
+      plan, hooks, log_every_secs=log_every_secs, clock=clock
     )
-    start, step, secs = loop.run(step_fn, dataset_fn)
-    return training_loop.TrainResult(step, step - start, log.metrics, secs)
+    loop = training_loop.TrainingLoop(self, course, saving)
+    return loop.run(step_fn, dataset_fn)
 
   def _start_guard(self) -> guard_lib.Guard | None:
     """Has a lost ps repaired, if the strategy keeps what that takes."""
@@ -381,6 +397,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
   @contextlib.contextmanager
   def _about_to_schedule(self, fn: Any) -> Iterator[None]:
     with self._until('schedule', None):
+      self._rests.end(self.done, self.timeout_secs, self.surviving)
       if _is_untraced(fn):
         self.watch.wait_while_hung('schedule', self.timeout_secs)
       if not self._queue.wait_for_room():
@@ -389,43 +406,6 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
         yield
       finally:
         compat.being_scheduled(self.strategy, value=False)
-
-  def _fetch(
-    self, value: Any, deadline: float | None, timeout_secs: float | None
-  ) -> Any:
-    if not isinstance(value, tf.distribute.coordinator.RemoteValue):
-      return value
-    if not compat.wait_until_finished(self._cluster, value, deadline):
-      raise self.watch.error('fetch', self._timeout(timeout_secs))
-    if compat.is_local(value):
-      return self._result(value)
-    return self.watch.call(
-      'fetch', value.fetch, _deadline.seconds_until(deadline)
-    )
-
-  def _result(self, value: Any) -> Any:
-    try:
-      return value.fetch()
-    except Exception as error:
-      if self._queue.failed:
-        self._drain(error)
-      raise
-
-  def _drain(self, error: Exception) -> None:
-    """Ends what is queued and in flight after an error that the caller gets."""
-    try:
-      self._queue.done()
-    except compat.StillInFlightError:
-      raise
-    except Exception as first:
-      if first is not error:
-        raise error from first
-
-  def _is_overdue(self, timeout_secs: float | None) -> bool:
-    if timeout_secs is None:
-      return False
-    oldest = min(compat.busy_since(self._cluster).values(), default=math.inf)
-    return time.monotonic() - oldest > timeout_secs
 
   def _stop(self) -> None:
     if self._closed:

@@ -34,11 +34,22 @@ class CheckpointError(Error):
   """A checkpoint is damaged, does not fit, or could not be written."""
 
 
+class InputError(Error):
+  """Data could not be read; the message names the file, or what else it is."""
+
+
 def not_back(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
   """The error that names tasks that were lost and have not been restarted."""
   return DeadlineError(
     f'After {timeout_secs:g} seconds, {", ".join(tasks)} has not come back. '
     'Start it again, at the same address.'
+  )
+
+
+def unwritable(directory: object, error: OSError) -> CheckpointError:
+  """The error that names a directory which variables cannot be kept in."""
+  return CheckpointError(
+    f'{directory}, where variables are to be kept, cannot be written: {error}.'
   )
 
 

@@ -10,26 +10,77 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import marks as marks_lib
+from tfps.updates import courses
+from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 MAX_UNROLL = 32
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
+Course = marks_lib.Marking | marks_lib.Unmarked | courses.Meeting | courses.Walk
+
+
+class Source(Protocol):
+  """Where the steps of an execution have their batches from."""
+
+  @property
+  def spec(self) -> Any:
+    """The type of what the function gets for it."""
+
+  def batches(self, given: Any) -> Any:
+    """That part of what is given that the steps need."""
+
+  def after(self, batches: Any, number: tf.Tensor | int) -> Any:
+    """What `next` gets batches of, once steps have had so many of them."""
+
+  def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
+    """What to return, too; the last is a vector that goes to the others."""
+
+  def end(self, given: Any) -> Sequence[tf.Operation]:
+    """What to do once all steps are applied, and before they are counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Iterated:
+  """An iterator over batches, which does not end, or one for each worker.
+
+  Attributes:
+    spec: its type, or theirs.
+  """
+
+  spec: Any
+
+  def batches(self, given: Any) -> Any:
+    return given
+
+  def after(self, batches: Any, number: tf.Tensor | int) -> Any:
+    del number
+    return batches
+
+  def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
+    del given
+    return ()
+
+  def end(self, given: Any) -> Sequence[tf.Operation]:
+    del given
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """A function of an iterator that does some steps.
+  """A function of a source of batches that does some steps.
 
   Attributes:
-    function: returns the mean of each metric and the bytes that have crossed,
-      as one vector, so that a single tensor comes back. It gets an id, too, if
-      it marks its steps; see `tfps.marks`.
+    function: returns, last of all, the mean of each metric and the bytes that
+      have crossed, as one vector, so that a single tensor comes back. It gets
+      an id, too, if it marks its steps; see `tfps.marks`.
     names: the metrics' names, in that order.
     num_steps: how many steps it does.
     marked: the rings in which they are marked; see `tfps.marks`.
@@ -52,7 +103,7 @@ class Execution:
 def trace(
   strategy: tf.distribute.Strategy,
   step_fn: StepFn,
-  iterator_spec: Any,
+  source: Source,
   *,
   global_step: tf.Variable,
   num_steps: int,
@@ -63,39 +114,58 @@ def trace(
   Args:
     strategy: runs the step, in its replica context.
     step_fn: one step on a batch.
-    iterator_spec: the type of the iterator over batches.
+    source: of the batches.
     global_step: increased by `num_steps` once all steps have been applied.
     num_steps: how many steps to do.
     max_unroll: how many of them to lay out in the graph.
   """
   step = _Step(strategy, step_fn)
   own = transfers.of(strategy)
+  meetings = meetings_lib.of(strategy)
 
   marked: set[int] = set()
 
+  def course_of(*told: tf.Tensor) -> Course:
+    if meetings is None:
+      return marks_lib.marking(strategy, *told)
+    return meetings.meeting(*told, count=lambda: global_step.assign_add(1))
+
   @tf.function
-  def steps(iterator: Any, *id: tf.Tensor) -> tf.Tensor:
+  def steps(batches: Any, *told: tf.Tensor) -> tf.Tensor:
     workspace = own.workspace()
-    unrolled = own.unrolled(max_unroll)
-    marking = marks_lib.marking(strategy, *id)
-    unroll = _Unroll(step, own, workspace, iterator)
-    total = _repeat(unroll, marking, num_steps, unrolled)
-    marked.update(marking.marked)
+    course = course_of(*told)
+    unrolled = own.unrolled(max_unroll) if meetings is None else num_steps
+    unroll = _Unroll(step, own, workspace, source, batches)
+    total = _repeat(unroll, course, num_steps, unrolled)
+    marked.update(course.marked)
+    if isinstance(course, courses.Walk):
+      with tf.control_dependencies(course.written):
+        global_step.assign_add(num_steps)
     counted = tf.reshape(workspace.counted(), [-1])
     return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
 
-  @tf.function
-  def execution(iterator: Any, *id: tf.Tensor) -> Any:
-    vector = steps(iterator, *id)
+  def count_all(given: Any, *id: tf.Tensor) -> Any:
+    ahead = source.read_ahead(given)
+    vector = steps(source.batches(given), *id)
     counting = marks_lib.marking(strategy, *id).step(num_steps + 1)
     # A function's result waits for all its updates.
-    with tf.control_dependencies([vector]), counting:
+    with (
+      tf.control_dependencies([vector]),
+      counting,
+      tf.control_dependencies(source.end(given)),
+    ):
       global_step.assign_add(num_steps)
-    return vector
+    if not ahead:
+      return vector
+    *others, last = ahead
+    return *others, tf.concat([vector, tf.cast(last, vector.dtype)], axis=0)
 
-  id_spec = marks_lib.id_spec(strategy, num_steps)
+  if meetings is not None:
+    spec, execution = (meetings_lib.WORKER,), meetings.around(steps)
+  else:
+    spec, execution = marks_lib.id_spec(strategy, num_steps), count_all
   function = transfers.traced(
-    lambda: execution.get_concrete_function(iterator_spec, *id_spec)
+    lambda: tf.function(execution).get_concrete_function(source.spec, *spec)
   )
   names = step.names or ()
   return Execution(function, names, num_steps, frozenset(marked))
@@ -109,8 +179,8 @@ class _Step:
     self._strategy = strategy
     self._step_fn = step_fn
 
-  def __call__(self, iterator: Any) -> tf.Tensor:
-    batch = next(iterator)
+  def __call__(self, batches: Any) -> tf.Tensor:
+    batch = _replicas.draw(self._strategy, batches)
     return self._vector(self._strategy.run(self._step_fn, args=(batch,)))
 
   def _vector(self, metrics: Mapping[str, Any] | None) -> tf.Tensor:
@@ -123,7 +193,8 @@ class _Step:
     if self.names not in (None, names):
       raise ValueError(f'step_fn: metrics {names} after {self.names}.')
     self.names = names
-    return _stack([_scalar(n, v) for n, v in metrics.items()])
+    merged = {n: _replicas.merged(self._strategy, metrics[n]) for n in names}
+    return _stack([_scalar(n, v) for n, v in merged.items()])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,34 +204,39 @@ class _Unroll:
   step: _Step
   own: transfers.Transfers
   workspace: Any
-  iterator: Any
+  source: Source
+  batches: Any
 
   def __call__(
-    self, number: int, marking: marks_lib.Marking | marks_lib.Unmarked
+    self, number: int, course: Course, done: tf.Tensor | int = 0
   ) -> tf.Tensor:
-    steps = self.own.steps(self.workspace, number)
+    is_alone = isinstance(course, marks_lib.Marking | marks_lib.Unmarked)
+    meeting = None if is_alone else course
+    steps = self.own.steps(self.workspace, number, meeting)
+    batches = self.source.after(self.batches, done)
     totals = []
     for i in range(number):
-      with marking.step(i + 1), steps.step():
-        totals.append(self.step(self.iterator))
+      with course.step(i + 1), steps.step():
+        totals.append(self.step(batches))
     return sum(totals[1:], totals[0])
 
 
 def _repeat(
   unroll: _Unroll,
-  marking: marks_lib.Marking | marks_lib.Unmarked,
+  course: Course,
   num_steps: int,
   max_unroll: int,
 ) -> tf.Tensor:
   """The sum of the metrics of so many steps."""
   loops, rest = divmod(num_steps, max_unroll)
   first = rest or max_unroll
-  total = unroll(first, marking)
+  total = unroll(first, course)
   loops = loops if rest else loops - 1
 
   def go_on(i: tf.Tensor, total: tf.Tensor) -> Any:
-    later = marking.after(first + i * max_unroll)
-    return i + 1, total + unroll(max_unroll, later)
+    done = first + i * max_unroll
+    later = course.after(done)
+    return i + 1, total + unroll(max_unroll, later, done)
 
   if loops:
     _, total = tf.while_loop(

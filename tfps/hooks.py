@@ -8,9 +8,13 @@ from collections.abc import Mapping
 import dataclasses
 import datetime
 import math
+import sys
 from typing import Protocol
 
 from absl import logging
+
+# The last step of training that ends with its input.
+ENDLESS = sys.maxsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Progress:
     moment: 'begin', once before anything is executed; 'step', after each
       execution; 'end', once after the last checkpoint of an orderly end.
     step: the global step.
-    steps: the global step at which training ends.
+    steps: the global step at which training ends; `ENDLESS` if it ends with its
+      input.
     metrics: the means over the steps of this execution; empty but at 'step',
       and of an execution that the loss of a task has cut short.
     steps_per_sec: of the latest executions; 0 while unknown.
@@ -40,6 +45,8 @@ class Progress:
     """How long training still takes at this rate; infinite while unknown."""
     if self.step >= self.steps:
       return 0.0
+    if self.steps == ENDLESS:
+      return math.inf
     return _ratio(self.steps - self.step, self.steps_per_sec, math.inf)
 
 
@@ -150,15 +157,23 @@ class LogProgress:
 
 def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:
   # Workers that do not wait for each other end a little above the last step.
+  if progress.steps == ENDLESS:
+    return ', '.join(
+      [f'step {progress.step}', f'{rate:.1f} steps/s', *_values(metrics)]
+    )
   steps_left = max(0, progress.steps - progress.step)
   left = steps_left / rate if rate else 0.0
   facts = [
     f'step {progress.step} of {progress.steps}',
     f'{rate:.1f} steps/s',
     f'{datetime.timedelta(seconds=round(left))} left',
-    *(f'{name} {value:.6g}' for name, value in metrics.items()),
+    *_values(metrics),
   ]
   return ', '.join(facts)
+
+
+def _values(metrics: Mapping[str, float]) -> list[str]:
+  return [f'{name} {value:.6g}' for name, value in metrics.items()]
 
 
 def _ratio(amount: float, by: float, otherwise: float) -> float:

@@ -6,10 +6,18 @@ tables may meet on one ps. `ByteBalanced` looks at bytes instead:
 `tfps.ParameterServerStrategy(cluster, placement=ByteBalanced(num_slots=2))`
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import itertools
+from typing import Any
 from typing import Protocol
+
+import numpy as np
+
+from tfps import cluster as cluster_lib
+from tfps import topology as topology_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,24 +97,149 @@ class ByteBalanced:
 
   def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
     """See `Placement`."""
-    totals = list(loads)
-    chosen = [0] * len(sizes)
-    largest_first = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    for size, equal in itertools.groupby(largest_first, sizes.__getitem__):
-      shards = list(equal)
-      places = [_add_to_lightest(totals, size) for _ in shards]
-      for shard, ps in zip(shards, _in_turn(places), strict=True):
-        chosen[shard] = ps
-    return chosen
+    return _largest_first(sizes, loads, _lightest)
 
 
-def _add_to_lightest(totals: list[Load], size: int) -> int:
-  ps = min(
+@dataclasses.dataclass(frozen=True)
+class TopologyAware:
+  """Each variable or shard where it adds least to the most loaded link.
+
+  Every worker pulls all parameters and pushes all gradients, except what is on
+  a ps of its own host. So a ps that shares its host with many workers should
+  hold more, and one that shares it with a few, whose pulls fill the same link,
+  less than one that has its host for itself. Of places that leave the most
+  loaded link as it is, the next most loaded one decides, and so on; after all
+  links the bytes on the ps, as in `ByteBalanced`.
+
+  Where all workers are as far from every ps, this is what `ByteBalanced` does.
+  Where they are not, the bytes on the ps differ, and so does the memory that
+  they need. Tables of which a step reads some rows count in full, as nobody
+  knows beforehand which.
+
+  `TopologyAware(rack_of={'h0': 'a', 'h1': 'a', 'h2': 'b'}, rack_rate=2)`
+
+  What is known together is placed largest first (list scheduling: R. L. Graham,
+  "Bounds on multiprocessing timing anomalies", 1969); the same program always
+  gets the same placement.
+
+  Attributes:
+    host_of: the host of a task such as 'ps:0'. By default, and for tasks that
+      it leaves out, that in the cluster's address.
+    rack_of: the rack of each host that has a ps or worker; None if all hosts
+      are joined by one switch.
+    rack_rate: the rate of the link from a rack to the others, over that of a
+      host's link; to be given with `rack_of`.
+    num_slots: as for `ByteBalanced`.
+
+  Raises:
+    ValueError: a number cannot be; see `Topology.of`, too, once a strategy has
+      it.
+  """
+
+  host_of: Mapping[str, str] | None = None
+  rack_of: Mapping[str, str] | None = None
+  rack_rate: float | None = dataclasses.field(default=None, kw_only=True)
+  num_slots: int = dataclasses.field(default=0, kw_only=True)
+
+  def __post_init__(self) -> None:
+    if self.num_slots < 0:
+      raise ValueError(
+        f'TopologyAware: num_slots is {self.num_slots}. Give 0 or more.'
+      )
+    if self.rack_rate is not None and not self.rack_rate > 0:
+      raise ValueError(
+        f'TopologyAware: rack_rate is {self.rack_rate}. Give more than 0.'
+      )
+    if (self.rack_of is None) != (self.rack_rate is None):
+      raise ValueError(
+        f'TopologyAware: rack_of is {self.rack_of} and rack_rate is '
+        f'{self.rack_rate}. Give both, or neither.'
+      )
+
+  def within(self, cluster: cluster_lib.Cluster) -> 'WithinTopology':
+    """The same, for one cluster; a strategy calls it for its own."""
+    found = topology_lib.Topology.of(cluster, self.host_of, self.rack_of)
+    return WithinTopology(
+      topology_lib.Loads(found, self.rack_rate or 1.0), self.num_slots
+    )
+
+  def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
+    """See `Placement`; not to be called before `within`."""
+    raise ValueError(
+      'TopologyAware: it does not know the cluster yet. Give it to a strategy, '
+      'or call within(cluster).assign.'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WithinTopology:
+  """`TopologyAware` in a cluster.
+
+  Attributes:
+    links: tells what passes each of them.
+    num_slots: as for `ByteBalanced`.
+  """
+
+  links: topology_lib.Loads
+  num_slots: int = 0
+
+  def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
+    """See `Placement`."""
+    return _largest_first(sizes, loads, self._choose)
+
+  def _choose(self, totals: Sequence[Load], size: int) -> int:
+    present = sum(
+      (
+        load.num_bytes * self.links.per_byte(ps)
+        for ps, load in enumerate(totals)
+      ),
+      np.zeros(len(self.links.links)),
+    )
+
+    def cost(ps: int) -> tuple[list[float], int, int, int]:
+      after = np.sort(present + size * self.links.per_byte(ps))[::-1]
+      # Sums in another order differ by their last bits.
+      rounded: list[float] = np.round(after, 3).tolist()
+      return rounded, totals[ps].num_bytes, totals[ps].num_variables, ps
+
+    return min(range(len(totals)), key=cost)
+
+
+def within(policy: Placement, cluster: cluster_lib.Cluster) -> Placement:
+  """A policy for a cluster, if it depends on that."""
+  known: Any = getattr(policy, 'within', None)
+  return policy if known is None else known(cluster)
+
+
+def _largest_first(
+  sizes: Sequence[int],
+  loads: Sequence[Load],
+  choose: Callable[[Sequence[Load], int], int],
+) -> list[int]:
+  """Chooses a ps for each size, given what each ps holds by then."""
+  totals = list(loads)
+
+  def place(size: int) -> int:
+    ps = choose(totals, size)
+    totals[ps] = totals[ps].plus(size)
+    return ps
+
+  chosen = [0] * len(sizes)
+  largest_first = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+  for size, equal in itertools.groupby(largest_first, sizes.__getitem__):
+    shards = list(equal)
+    places = [place(size) for _ in shards]
+    for shard, ps in zip(shards, _in_turn(places), strict=True):
+      chosen[shard] = ps
+  return chosen
+
+
+def _lightest(totals: Sequence[Load], size: int) -> int:
+  del size
+  return min(
     range(len(totals)),
     key=lambda p: (totals[p].num_bytes, totals[p].num_variables, p),
   )
-  totals[ps] = totals[ps].plus(size)
-  return ps
 
 
 def _in_turn(places: list[int]) -> list[int]:

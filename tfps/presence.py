@@ -12,6 +12,7 @@ server has heard the client and stays, or the client knows that it does not.
 
 import atexit
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import json
@@ -24,6 +25,7 @@ from tfps import _agreement
 from tfps import _at_once
 from tfps import _deadline
 from tfps import _mailbox
+from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -140,8 +142,7 @@ class Presence:
       errors.ClusterMismatchError: it holds another idea of the cluster.
       tf.errors.OpError: it has stopped to answer.
     """
-    self._joined[server] = address
-    self._compare(server)
+    self._compare(server, address)
 
   def add(self, server: cluster_lib.Task, address: str) -> None:
     """Says hello to a server that came later, from now on as to all others.
@@ -187,45 +188,50 @@ class Presence:
         f'{_at_once.say(failures)}.'
       ) from next(iter(failures.values()))
 
-  def _compare(self, server: cluster_lib.Task) -> None:
-    with self._mailbox_of(server, _HELLO_SECS) as mailbox:
+  def _compare(
+    self, server: cluster_lib.Task, address: str | None = None
+  ) -> None:
+    address = address or self._address_of(server)
+    with _open(server, address, _HELLO_SECS) as mailbox:
       notice = mailbox.read()
       if notice is None:  # it may be about to post one, or be a plain server
         time.sleep(_NOTICE_SECS)
         notice = mailbox.read()
     if notice not in (None, ENDING):
       theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
-      _agreement.check(self._cluster_with(theirs), theirs)
+      joined = {**self._joined, server: address}
+      _agreement.check(self._cluster_with(joined, theirs), theirs)
 
-  def _cluster_with(self, theirs: cluster_lib.Cluster) -> cluster_lib.Cluster:
+  def _cluster_with(
+    self, joined: Mapping[cluster_lib.Task, str], theirs: cluster_lib.Cluster
+  ) -> cluster_lib.Cluster:
     """The cluster and those of who joined it that another one has, too."""
     workers = dict(self._cluster.jobs['worker'])
     workers |= {
       task.index: address
-      for task, address in self._joined.items()
+      for task, address in joined.items()
       if task in theirs.tasks('worker')
     }
     jobs = {**self._cluster.jobs, 'worker': workers}
     return dataclasses.replace(self._cluster, jobs=jobs)
 
   def _greet(self, server: cluster_lib.Task) -> None:
-    with self._mailbox_of(server, _HELLO_SECS) as mailbox:
+    address = self._address_of(server)
+    with _open(server, address, _HELLO_SECS) as mailbox:
       mailbox.put(self._hello.to_json())
       _check_stays(server, mailbox)
+      if not self._hello.chief:  # which ends it
+        _standstill.wait_until_over(
+          server, mailbox, known=self._hello.task if self._started else None
+        )
 
   def _leave(self, server: cluster_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)
-    with self._mailbox_of(server, _DONE_SECS) as mailbox:
+    with _open(server, self._address_of(server), _DONE_SECS) as mailbox:
       mailbox.put(done.to_json())
 
-  def _mailbox_of(
-    self, server: cluster_lib.Task, timeout_secs: float
-  ) -> _mailbox.Mailbox:
-    address = self._joined.get(server) or self._cluster.address(server)
-    status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
-    if status.state is not probe.State.ALIVE:
-      raise errors.UnreachableError(str(status))
-    return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
+  def _address_of(self, server: cluster_lib.Task) -> str:
+    return self._joined.get(server) or self._cluster.address(server)
 
   def _forget(self) -> None:
     self._started = False
@@ -256,6 +262,15 @@ def chief_of(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
   chief = cluster_lib.Task('chief', 0)
   has_chief = not cluster.jobs or chief in cluster.tasks()
   return chief if has_chief else cluster_lib.Task('worker', 0)
+
+
+def _open(
+  server: cluster_lib.Task, address: str, timeout_secs: float
+) -> _mailbox.Mailbox:
+  status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
+  if status.state is not probe.State.ALIVE:
+    raise errors.UnreachableError(str(status))
+  return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
 
 def _check_stays(server: cluster_lib.Task, mailbox: _mailbox.Mailbox) -> None:

@@ -107,6 +107,24 @@ def probe_all(
     return [future.result() for future in asked]
 
 
+def may_be_alive(
+  addresses: Mapping[cluster_lib.Task, str],
+) -> set[cluster_lib.Task]:
+  """The tasks that answer, or are frozen and may thaw."""
+  states = (State.ALIVE, State.HUNG)
+  return {s.task for s in probe_all(addresses) if s.state in states}
+
+
+def incarnations(
+  addresses: Mapping[cluster_lib.Task, str],
+) -> dict[cluster_lib.Task, int | None]:
+  """Each task's incarnation; None if it does not answer as that task."""
+  return {
+    status.task: status.incarnation if status.state is State.ALIVE else None
+    for status in probe_all(addresses)
+  }
+
+
 def wait_until_alive(
   cluster: cluster_lib.Cluster,
   tasks: Iterable[cluster_lib.Task],

@@ -1,82 +1,182 @@
-"""Trains in one of the workers that share variables, each at its own pace."""
+"""Trains in a process that calls the steps itself."""
 
 from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-import time
+import functools
 from typing import Any
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from absl import logging
 import tensorflow as tf
 
-from tfps import _endless
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
+from tfps import cluster as cluster_lib
+from tfps import course as course_lib
 from tfps import execution
-from tfps import hooks as hooks_lib
 from tfps import marks as marks_lib
-from tfps import training_loop
 from tfps import worker_input
+from tfps.input import _feeds as input_feeds
+from tfps.input import _orders as input_orders
+from tfps.input import _supply as supply_lib
+from tfps.updates import meetings as meetings_lib
+from tfps.wire import transfers as transfers_lib
 
-if TYPE_CHECKING:
-  from tfps import between_graph
+
+class Batches(Protocol):
+  """What steps have their batches from."""
+
+  @property
+  def spec(self) -> Any:
+    """The type of `iterator`."""
+
+  @property
+  def iterator(self) -> Any:
+    """An iterator over batches that does not end, or one for each worker."""
+
+
+class Strategy(Protocol):
+  """What is asked of a strategy whose variables are trained.
+
+  Attributes:
+    task: of this process.
+    is_chief: whether this process saves.
+    guard: repairs what is lost, if anything does.
+    transfers: of its wire.
+    extended: as TensorFlow's strategies have it.
+  """
+
+  task: cluster_lib.Task
+  is_chief: bool
+  guard: Any
+  transfers: transfers_lib.Transfers
+  extended: Any
+
+  @property
+  def global_step(self) -> tf.Variable: ...
+  @property
+  def num_interruptions(self) -> int: ...
+  def scope(self) -> Any: ...
+  def surviving(self, function: Callable[[], Any]) -> Any: ...
+  def batches(self, dataset_fn: worker_input.DatasetFn) -> Batches: ...
+  def input_context(self) -> tf.distribute.InputContext: ...
+  def addresses(self) -> dict[cluster_lib.Task, str]: ...
+  def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
 
 
 class ReplicaLoop:
-  """One call of `BetweenGraphStrategy.train`.
+  """One call of `BetweenGraphStrategy.train`, or of `InGraphStrategy.train`.
 
   Args:
     strategy: whose variables are trained.
-    plan: how to train.
+    course: how to train, and who is told.
     saving: what to save, where and how often, if this is the chief.
-    hooks: get the progress.
-    clock: seconds that only go forward.
   """
 
   def __init__(
     self,
-    strategy: 'between_graph.BetweenGraphStrategy',
-    plan: training_loop.Plan,
+    strategy: Strategy,
+    course: course_lib.Course,
     saving: checkpoints_lib.Saving,
-    *,
-    hooks: Sequence[hooks_lib.Hook],
-    clock: Callable[[], float] = time.monotonic,
   ) -> None:
     self._strategy = strategy
     self._surviving = strategy.surviving
-    self._plan = plan
-    self._hooks = hooks
-    self._clock = clock
-    self._started_at = clock()
-    self._rate = training_loop.Rate()
+    self._course = course
+    self._plan = course.plan
+    self._meetings = meetings_lib.of(strategy)
     self._executions: dict[int, execution.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
+    self._supply: supply_lib.Supply | None = None
     self._checkpoints = checkpoints_lib.Checkpoints(
       saving if strategy.is_chief else checkpoints_lib.Saving(),
       strategy.global_step,
       task=strategy.task,
+      queues=strategy.extended.queues,
     )
 
   def run(
     self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
-  ) -> tuple[int, int, float]:
-    """Trains to the last step; returns the first, the last and the seconds."""
+  ) -> course_lib.TrainResult:
+    """Trains to the end."""
     start = self._begin()
+    try:
+      step = self._train(start, step_fn, dataset_fn)
+    finally:
+      self._leave()
+    self._save(step)
+    return self._course.end(step)
+
+  def _train(
+    self,
+    step: int,
+    step_fn: execution.StepFn,
+    dataset_fn: worker_input.DatasetFn,
+  ) -> int:
+    """Does what is left to do from a step on; returns the last."""
     self._count_what_is_cut_short()
-    dataset = dataset_fn(self._strategy.input_context())
-    batches = _endless.Endless(dataset, self._num_interruptions)
-    step = start
-    while step < self._plan.steps or self._is_set_back():
+    execute = self._executing(step_fn, dataset_fn)
+    while self._goes_on(step) or self._is_set_back():
+      step = execute(step)
+      if self._checkpoints.is_due(step, self._course.secs):
+        self._save(step)
+    return step
+
+  def _leave(self) -> None:
+    """Has other workers wait no longer for this one."""
+    meetings = self._meetings
+    if meetings is not None:
+      self._surviving(lambda: meetings.end(meetings.worker()))
+
+  def _executing(
+    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+  ) -> Callable[[int], int]:
+    """A function that does some steps; of the global step, before and after."""
+    try:
+      batches = self._strategy.batches(dataset_fn)
+    except input_orders.NeedsOrderError:
+      context = self._strategy.input_context()
+      self._supply = self._supplied(step_fn, dataset_fn, context)
+      return self._execute_of_queue
+    self._plan.check_end(None)
+    source = execution.Iterated(batches.spec)
+
+    def execute(step: int) -> int:
       size = self._size(step)
       if size not in self._executions:
-        self._executions[size] = self._trace(step_fn, dataset, size)
-      step = self._execute(self._executions[size], batches)
-      if self._checkpoints.is_due(step, self._secs()):
-        self._save(step)
-    self._save(step)
-    self._tell('end', step)
-    return start, step, self._secs()
+        self._executions[size] = self._trace(step_fn, source, size)
+      to_do = self._executions[size]
+      return self._execute(to_do, to_do, self._attempt(to_do, batches))
+
+    return execute
+
+  def _supplied(
+    self,
+    step_fn: execution.StepFn,
+    dataset_fn: worker_input.DatasetFn,
+    context: tf.distribute.InputContext,
+  ) -> supply_lib.Supply:
+    supply_lib.check(self._strategy)
+    feeds = input_feeds.Own(
+      self._strategy.task,
+      self._strategy.addresses(),
+      dataset_fn,
+      context,
+      lambda: self._strategy.num_interruptions,
+    )
+    self._plan.check_end(feeds)
+    num_steps = self._plan.steps_per_execution
+    trace = functools.partial(self._trace, step_fn)
+    return supply_lib.Supply(feeds, trace, num_steps, self._counts)
+
+  def _execute_of_queue(self, step: int) -> int:
+    assert self._supply is not None
+    attempt = self._supply.attempt(self._plan.steps - step)
+    to_do = self._supply.full
+    return self._execute(to_do, attempt, lambda: attempt(to_do.function))
+
+  def _goes_on(self, step: int) -> bool:
+    """Whether there is more to be done than has been."""
+    is_finished = self._supply is not None and self._supply.finished
+    return step < self._plan.steps and not is_finished
 
   def _count_what_is_cut_short(self) -> None:
     marks = marks_lib.of(self._strategy)
@@ -95,7 +195,9 @@ class ReplicaLoop:
       guard.keep()
     except tf.errors.OpError as error:  # the next line mends it
       logging.warning('A ps is lost at the end: %s', error)
-    return self._global_step() < self._plan.steps
+    if self._supply is not None:
+      self._surviving(self._supply.look_again)
+    return self._goes_on(self._global_step())
 
   def _begin(self) -> int:
     """Restores a checkpoint unless somebody has trained; the global step."""
@@ -103,8 +205,8 @@ class ReplicaLoop:
       self._checkpoints.restore()
     self._strategy.wait_for_chief('train', self._plan.timeout_secs)
     step = self._global_step()
-    self._checkpoints.begin(step, self._secs())
-    self._tell('begin', step)
+    self._checkpoints.begin(step, self._course.secs)
+    self._course.begin(step)
     return step
 
   def _size(self, step: int) -> int:
@@ -113,24 +215,30 @@ class ReplicaLoop:
     return full if step + full <= self._plan.steps else 1
 
   def _trace(
-    self, step_fn: execution.StepFn, dataset: tf.data.Dataset, size: int
+    self, step_fn: execution.StepFn, source: execution.Source, size: int
   ) -> execution.Execution:
     with self._strategy.scope():
       return execution.trace(
         self._strategy,
         step_fn,
-        tf.data.IteratorSpec(dataset.element_spec),
+        source,
         global_step=self._strategy.global_step,
         num_steps=size,
         max_unroll=self._plan.max_unroll,
       )
 
   def _execute(
-    self, to_do: execution.Execution, batches: _endless.Endless
+    self, to_do: execution.Execution, done: Any, attempt: Callable[[], Any]
   ) -> int:
-    """Does some steps; the global step after them."""
+    """Does some steps; the global step after them.
+
+    Args:
+      to_do: what is executed.
+      done: has the number of steps that were done, once they are.
+      attempt: does it, and may be called again after a loss.
+    """
     try:
-      vector = self._surviving(self._attempt(to_do, batches))
+      vector = self._surviving(attempt)
     except tf.errors.OutOfRangeError as error:
       raise ValueError(
         'dataset_fn: the dataset ran out; repeat() it.'
@@ -138,49 +246,32 @@ class ReplicaLoop:
     metrics = {}
     if vector is not None:  # else it was cut short
       metrics = to_do.metrics(vector)
-      self._strategy.transfers.count(to_do.num_bytes(vector), to_do.num_steps)
+      self._strategy.transfers.count(to_do.num_bytes(vector), done.num_steps)
     step = self._global_step()
-    self._rate.add(self._secs(), step)
-    self._plan.check(metrics, step)
-    self._tell('step', step, metrics)
+    if self._supply and not done.num_steps:
+      return step  # others are at all there is
+    self._course.go_on(step, metrics)
     return step
 
   def _attempt(
-    self, to_do: execution.Execution, batches: _endless.Endless
+    self, to_do: execution.Execution, batches: Batches
   ) -> Callable[[], Any]:
     """What does some steps, and may be called again after a loss."""
 
     def execute(*id: tf.Tensor) -> Any:
       return to_do.function(batches.iterator, *id).numpy()
 
-    if self._counts is None:
+    attempt: Any
+    if self._meetings is not None:
+      attempt = self._meetings.attempt(to_do.num_steps)
+    elif self._counts is not None:
+      attempt = attempts_lib.Countable(self._counts, to_do)
+    else:
       return execute
-    attempt = attempts_lib.Countable(self._counts, to_do)
     return lambda: attempt(execute, *attempt.args)
 
   def _save(self, step: int) -> None:
-    self._surviving(lambda: self._checkpoints.save(step, self._secs()))
-
-  def _tell(
-    self, moment: str, step: int, metrics: Mapping[str, float] | None = None
-  ) -> None:
-    progress = hooks_lib.Progress(
-      moment=moment,
-      step=step,
-      steps=self._plan.steps,
-      metrics=metrics or {},
-      steps_per_sec=self._rate.steps_per_sec(),
-      elapsed_secs=self._secs(),
-    )
-    for hook in self._hooks:
-      hook(progress)
-
-  def _num_interruptions(self) -> int:
-    guard = self._strategy.guard
-    return guard.num_interruptions if guard else 0
+    self._surviving(lambda: self._checkpoints.save(step, self._course.secs))
 
   def _global_step(self) -> int:
     return self._surviving(lambda: int(self._strategy.global_step.numpy()))
-
-  def _secs(self) -> float:
-    return self._clock() - self._started_at

@@ -7,7 +7,9 @@ it whoever comes and goes.
 """
 
 import collections
+from collections.abc import Callable
 from collections.abc import Iterable
+import functools
 import time
 from typing import Any
 
@@ -51,6 +53,8 @@ class SharedVariables:
   Attributes:
     attaches: whether the chief attaches to what is there; otherwise it makes
       all anew.
+    surviving: by which others than the chief look for what is there; it may
+      call again what it is given.
   """
 
   def __init__(
@@ -66,6 +70,7 @@ class SharedVariables:
     self._chief = chief
     self._container = container
     self.attaches = True
+    self.surviving: Callable[[Callable[[], Any]], Any] = lambda find: find()
     self._directory = _directory.Directory(container)
     self._taken: collections.Counter[str] = collections.Counter()
 
@@ -146,7 +151,8 @@ class SharedVariables:
     timeout_secs: float | None,
   ) -> SharedVariable:
     deadline = _deadline.after(timeout_secs)
-    while (variable := self._attach(memory, kwargs)) is None:
+    attach = functools.partial(self._attach, memory, kwargs)
+    while (variable := self.surviving(attach)) is None:
       if _deadline.is_over(deadline):
         raise errors.DeadlineError(
           f'After {timeout_secs:g} seconds, {self._chief} has not created the '

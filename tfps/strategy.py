@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import itertools
+import random
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +28,7 @@ from tfps import _local_servers
 from tfps import _own_host
 from tfps import _placing
 from tfps import _ports
+from tfps import _replicas
 from tfps import _requests
 from tfps import cluster as cluster_lib
 from tfps import errors
@@ -37,6 +39,7 @@ from tfps import server as server_lib
 from tfps import shared_variables
 from tfps._compat import members
 from tfps._compat import strategy as compat
+from tfps._compat import writes
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import guard as guard_lib
@@ -44,7 +47,12 @@ from tfps.recovery import job
 from tfps.recovery import newcomers
 from tfps.recovery import notes
 from tfps.recovery import preemption
+from tfps.updates import absences
+from tfps.updates import board
+from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
+from tfps.updates import reports
+from tfps.updates import staleness as staleness_lib
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -58,6 +66,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   This process becomes the chief, whose coordinator has workers execute
   functions; variables made in `scope` live on the ps tasks.
+
+  A worker with several GPUs, or without any but with several logical CPUs, has
+  a replica of each step on each of them, as under TensorFlow's class. Variables
+  stay on the CPUs of the ps. `num_replicas_in_sync` is the number of replicas
+  in a worker, whose gradients are added up there and pushed once: a step of
+  your own divides its loss by it, as Keras and `tf.nn.compute_average_loss` do.
+  Datasets of `dataset_fn` have batches for one replica each, and those that
+  `fit` takes otherwise are divided.
 
   Args:
     cluster: a `tfps.Cluster`, or a `tf.distribute.cluster_resolver` as for
@@ -80,7 +96,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task holds another idea of the cluster.
     errors.CheckpointError: the directory of `recovery` cannot be used.
-    ValueError: the cluster has no ps or no worker.
+    ValueError: the cluster has no ps or no worker, or workers have different
+      numbers of devices.
   """
 
   _cluster_resolver: Any  # set by TensorFlow's constructor
@@ -93,6 +110,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
+  _make_extended: type[_placing.Extended] = _placing.Extended
+  _steps_span_workers = False
+
   def __init__(
     self,
     cluster: Any,
@@ -104,6 +124,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    policies.check_replicas(updates, recovery.replicas if recovery else 0)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = job.name_of(recovery.directory) if recovery else ''
@@ -113,12 +134,21 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._local: _local_servers.LocalCluster | None = None
     self._presence: presence_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
-    policy = placement or placement_lib.ByteBalanced()
-    extended = _placing.Extended(
+    policy = placement_lib.within(
+      placement or placement_lib.ByteBalanced(),
+      cluster_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
+    )
+    extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
     )
-    extended.ledger = _ledger.Ledger(policy, self._num_ps)
+    extended.ledger = _ledger.Ledger(
+      policy, self._num_ps, replicas=recovery.replicas if recovery else 0
+    )
     compat.replace_extended(self, extended)
+    extended.replicas = _replicas.find(
+      (device.name for device in tf.config.list_logical_devices()),
+      span_workers=self._steps_span_workers,
+    )
     self.guard: guard_lib.Guard | None = None
     self.marks: marks_lib.Marks | None = None
     if recovery is not None:
@@ -139,12 +169,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         lease=self._lease,
       )
       extended.notice = self.guard.add
-      self.marks = marks_lib.Marks(
-        marks_lib.rings(extended.make_own, self._num_ps),
-        slots=itertools.count(),
-        own=str(_CHIEF),
-        tell=self.guard.events.tell_repeated,
-      )
+      if not isinstance(updates, policies.Waiting):  # which count by themselves
+        self.marks = marks_lib.Marks(
+          marks_lib.rings(extended.make_own, self._num_ps),
+          slots=itertools.count(),
+          own=str(_CHIEF),
+          tell=self.guard.events.tell_repeated,
+        )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
       joining = newcomers.Newcomers(
         self.guard, self._presence, self._note_worker
@@ -155,14 +186,66 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
+    self.staleness: staleness_lib.Staleness | None = None
+    if self._gradients_age(updates):
+      self.staleness = staleness_lib.Staleness(
+        extended.make_own,
+        self._num_ps,
+        divides_rate=getattr(updates, 'divide_rate', False),
+        delay_compensation=getattr(updates, 'delay_compensation', 0.0),
+      )
+    self.meetings: meetings_lib.Meetings | None = None
+    if isinstance(updates, policies.Waiting):
+      self.meetings = self._meet(updates)
+
+  def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
+    meetings = meetings_lib.Meetings(
+      policy,
+      board.Board(
+        self.extended.make_own,
+        num_ps=self._num_ps,
+        num_workers=len(self._workers()),
+      ),
+      name=self._job or f'{random.SystemRandom().getrandbits(64):x}',
+      worker=writes.current_worker,
+      tell=self.guard.events.tell_repeated if self.guard else None,
+    )
+    meetings.start()
+    if self.guard is not None:
+      self.guard.tell_rest = meetings.try_to_rest
+      keeper = self.guard.keeper
+      keeper.keep_quiet_by(
+        meetings.paused
+        if meetings.makes_one_update
+        else lambda: keeper.gate.closed(meetings.try_to_rest)
+      )
+      self.guard.keeper.and_then(meetings.start)
+    absences.Absences(
+      meetings,
+      self._workers,
+      lambda worker: worker.index,
+      timeout_secs=policy.timeout_secs,
+    )
+    return meetings
+
+  def _gradients_age(self, updates: policies.Policy | None) -> bool:
+    return not isinstance(updates, policies.Sync)
 
   def placement_report(self) -> _ledger.PlacementReport:
-    """The bytes and the variables on each ps."""
+    """The bytes and the variables on each ps, and the replicas' bytes."""
     return self.extended.ledger.report()
 
   def wire_report(self) -> accounts.WireReport:
     """The bytes that have been pulled from each ps, and pushed to it."""
     return self.transfers.report()
+
+  def updates_report(self) -> reports.UpdatesReport:
+    """What has become of gradients so far.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return reports.report(self.meetings, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
     """What has happened to tasks, and what was done twice because of it.

@@ -14,6 +14,7 @@ from typing import Any
 from typing import TypeVar
 
 from absl import logging
+import tensorflow as tf
 
 from tfps import _deadline
 from tfps import cluster as cluster_lib
@@ -22,6 +23,19 @@ from tfps import probe
 from tfps._compat import coordinator as compat
 
 _Result = TypeVar('_Result')
+
+_LOOK_SECS = 1.0
+
+# What TensorFlow may say when a task is lost.
+_LOSSES = (
+  tf.errors.AbortedError,
+  tf.errors.CancelledError,
+  tf.errors.FailedPreconditionError,
+  tf.errors.InternalError,
+  tf.errors.NotFoundError,
+  tf.errors.UnavailableError,
+  tf.errors.UnknownError,
+)
 
 
 class Watch:
@@ -40,15 +54,12 @@ class Watch:
   ) -> None:
     self._addresses = dict(addresses)
     self._in_flight = in_flight
+    self._known: dict[cluster_lib.Task, int | None] | None = None
 
   def incarnations(self) -> dict[tuple[str, int], int | None]:
     """By job and index, each task's incarnation; None if it does not answer."""
-    return {
-      (status.task.job, status.task.index): status.incarnation
-      if status.state is probe.State.ALIVE
-      else None
-      for status in probe.probe_all(self._addresses)
-    }
+    found = probe.incarnations(self._addresses)
+    return {(task.job, task.index): number for task, number in found.items()}
 
   def move(self, task: cluster_lib.Task, address: str) -> None:
     """Looks for a task at another address from now on."""
@@ -89,14 +100,71 @@ class Watch:
     Raises:
       errors.DeadlineError: names the silent tasks. The thread is left behind.
     """
-    future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
-    threading.Thread(
-      target=_fulfil, args=(future, function), name=f'tfps-{what}', daemon=True
-    ).start()
+    future = _begin(what, function)
     deadline = _deadline.after(timeout_secs)
     if not _deadline.wait_until(lambda s: _is_done(future, s), deadline):
       raise self.error(what, timeout_secs)
     return future.result()
+
+  def follow(
+    self, what: str, function: Callable[[], _Result], timeout_secs: float
+  ) -> _Result:
+    """The function's result, as long as all tasks are there.
+
+    To be used for what cannot go on without one of them, however long it takes.
+
+    Args:
+      what: what is done, for the error message.
+      function: called in a thread of its own.
+      timeout_secs: how long a task may be silent.
+
+    Raises:
+      errors.UnreachableError: names the tasks that have ended, or have been
+        started again.
+      errors.DeadlineError: names the tasks that are frozen. The thread is left
+        behind.
+    """
+    if self._known is None:
+      self._known = self._look()
+    future = _begin(what, function)
+    missed: dict[cluster_lib.Task, float] = {}
+    while not _is_done(future, _LOOK_SECS):
+      now = time.monotonic()
+      gone = {status.task: status for status in self._gone()}
+      missed = {task: missed.get(task, now) for task in gone}
+      if missed and now - min(missed.values()) >= timeout_secs:
+        raise _gone_error(what, list(gone.values()), timeout_secs)
+    try:
+      return future.result()
+    except tf.errors.OpError as error:
+      lost = self._gone_after(error)
+      if not lost:
+        raise
+      raise _gone_error(what, lost, timeout_secs) from error
+
+  def _gone_after(self, error: tf.errors.OpError) -> list[probe.Status]:
+    """Who is gone, which the connection tells sooner than its server."""
+    secs = _LOOK_SECS if isinstance(error, _LOSSES) else 0.0
+    deadline = _deadline.after(secs)
+    while not (gone := self._gone()) and not _deadline.is_over(deadline):
+      time.sleep(_LOOK_SECS / 10)
+    return gone
+
+  def _look(self) -> dict[cluster_lib.Task, int | None]:
+    return {
+      status.task: status.incarnation
+      for status in probe.probe_all(self._addresses)
+    }
+
+  def _gone(self) -> list[probe.Status]:
+    """The tasks that are silent, or are no longer what they were."""
+    known = self._known or {}
+    return [
+      status
+      for status in probe.probe_all(self._addresses)
+      if status.state is not probe.State.ALIVE
+      or status.incarnation != known.get(status.task)
+    ]
 
   def error(
     self, what: str, timeout_secs: float | None
@@ -151,6 +219,32 @@ def of_workers(strategy: Any, cluster: Any) -> Watch:
 
 def _say(statuses: list[probe.Status]) -> str:
   return ', '.join(str(status) for status in statuses)
+
+
+def _gone_error(
+  what: str, gone: list[probe.Status], timeout_secs: float
+) -> errors.Error:
+  told = ', '.join(
+    f'{status.task} at {status.address} has been started again'
+    if status.state is probe.State.ALIVE
+    else str(status)
+    for status in gone
+  )
+  if all(status.state is probe.State.HUNG for status in gone):
+    return errors.DeadlineError(
+      f'{what}: for {timeout_secs:g} seconds, {told}.'
+    )
+  return errors.UnreachableError(f'{what}: {told}.')
+
+
+def _begin(
+  what: str, function: Callable[[], _Result]
+) -> 'concurrent.futures.Future[_Result]':
+  future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+  threading.Thread(
+    target=_fulfil, args=(future, function), name=f'tfps-{what}', daemon=True
+  ).start()
+  return future
 
 
 def _fulfil(

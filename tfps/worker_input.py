@@ -30,22 +30,40 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
   Raises:
     ValueError: the workers' datasets have elements of different types.
   """
+  in_sync = coordinator.strategy.num_replicas_in_sync
   num_workers = compat.num_workers(coordinator)
-  traced = {
-    index: _trace(functools.partial(dataset_fn, _context(index, num_workers)))
-    for index in range(num_workers)
-  }
-  for index, fn in traced.items():
-    _check(index, fn, traced[0])
+  traced = dict(enumerate(trace(dataset_fn, num_workers, in_sync)))
 
   def of_worker(index: int, number: int) -> Any:
     if index not in traced:
-      fn = _trace(functools.partial(dataset_fn, _context(index, number)))
+      context = _context(index, number, in_sync)
+      fn = _trace(functools.partial(dataset_fn, context))
       _check(index, fn, traced[0])
       traced[index] = fn
     return traced[index]
 
   return per_worker.iterators(coordinator, of_worker)
+
+
+def trace(
+  dataset_fn: DatasetFn, num_workers: int, num_replicas_in_sync: int
+) -> list[Any]:
+  """Functions that make the datasets of workers, which are of one type.
+
+  Raises:
+    ValueError: the workers' datasets have elements of different types.
+  """
+  traced = [
+    _trace(
+      functools.partial(
+        dataset_fn, _context(index, num_workers, num_replicas_in_sync)
+      )
+    )
+    for index in range(num_workers)
+  ]
+  for index, fn in enumerate(traced):
+    _check(index, fn, traced[0])
+  return traced
 
 
 def _check(index: int, fn: Any, first: Any) -> None:
@@ -58,9 +76,13 @@ def _check(index: int, fn: Any, first: Any) -> None:
     )
 
 
-def _context(index: int, num_workers: int) -> tf.distribute.InputContext:
+def _context(
+  index: int, num_workers: int, num_replicas_in_sync: int
+) -> tf.distribute.InputContext:
   return tf.distribute.InputContext(
-    num_input_pipelines=num_workers, input_pipeline_id=index
+    num_input_pipelines=num_workers,
+    input_pipeline_id=index,
+    num_replicas_in_sync=num_replicas_in_sync,
   )
 
 

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps.wire import division
+
 _Item = TypeVar('_Item')
 
-# A call takes some tenths of a millisecond, and so does this at 10 Gbit/s.
-MAX_BYTES = 1 << 20
+MAX_BYTES = division.MAX_BYTES
 
 
 def divide(
@@ -32,17 +33,9 @@ def divide(
       of a known size counts as nothing.
     max_bytes: of a chunk, unless a single item has more.
   """
-  chunk: list[_Item] = []
-  total = 0
-  for item in items:
-    more = num_bytes(tensor_of(item)) or 0
-    if chunk and total + more > max_bytes:
-      yield chunk
-      chunk, total = [], 0
-    chunk.append(item)
-    total += more
-  if chunk:
-    yield chunk
+  return division.divide(
+    items, lambda item: num_bytes(tensor_of(item)) or 0, max_bytes
+  )
 
 
 def num_bytes(tensor: Any) -> int | None:

@@ -35,17 +35,20 @@ _STATEFUL_READS = {'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'}
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-  """Between a ps and the task where a function is called.
+  """Between a ps and a worker.
 
   Attributes:
     direction: PULL from the ps, or PUSH to it.
     device: of the ps.
     ps: its index.
+    worker: a device of the worker; empty for the device scope that there is,
+      which is the task where a function is called.
   """
 
   direction: int
   device: str
   ps: int
+  worker: str = ''
 
   @property
   def source(self) -> Any:
@@ -58,7 +61,9 @@ class Route:
     return self._at(is_ps=self.direction == PUSH)
 
   def _at(self, *, is_ps: bool) -> Any:
-    return tf.device(self.device) if is_ps else contextlib.nullcontext()
+    if is_ps:
+      return tf.device(self.device)
+    return tf.device(self.worker) if self.worker else contextlib.nullcontext()
 
 
 @dataclasses.dataclass(frozen=True)

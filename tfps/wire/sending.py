@@ -18,7 +18,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   Args:
     structure: of tensors, from anywhere, and of numbers. A tensor that is in it
       repeatedly is sent once.
-    device: where they are needed.
+    device: where they are needed. What is there already is not sent.
     names: of the gradients among the tensors, by the tensors' identities. The
       codec of the wire applies to these.
   """
@@ -31,7 +31,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   items = {
     id(value): _item(value, names.get(id(value)), wire)
     for value in flat
-    if tf.is_tensor(value)
+    if tf.is_tensor(value) and not _is_at(value, device)
   }
   workspace = steps.workspace if steps and ps is not None else None
   route = crossings.Route(crossings.PUSH, device, ps or 0)
@@ -46,6 +46,10 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   by_id = dict(zip(items, arrived, strict=True))
   flat = [by_id.get(id(value), value) for value in flat]
   return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _is_at(value: tf.Tensor, device: str) -> bool:
+  return not tf.executing_eagerly() and value.device == device
 
 
 def name_of(variable: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import _ledger
+from tfps import _replicas
 from tfps._compat import reads as compat
 from tfps.wire import config
 from tfps.wire import copies as copies_lib
@@ -36,6 +37,10 @@ _NUMBERS = frozenset(
 )
 
 
+# Whole numbers below are floats, too.
+_TAGS = 1 << 20
+
+
 class HoistedError(Exception):
   """A loop writes to what was read before it; the trace has to be repeated."""
 
@@ -51,8 +56,11 @@ class Round:
     gathered: gradients that wait for the end, for `updates.gathering`.
     calls: how often each optimizer has been called in this step.
     copies: what steps have done to variables, by their keys.
+    rows: which rows of a variable were read, and the rows, by its key and the
+      worker.
     writes: how many operations wrote to variables before it, by the identity of
       their handles.
+    shards: of gradients that are divided already, by their identity.
   """
 
   index: int
@@ -61,7 +69,11 @@ class Round:
   gathered: dict[Any, Any] = dataclasses.field(default_factory=dict)
   calls: Any = dataclasses.field(default_factory=collections.Counter)
   copies: dict[Any, copies_lib.Copy] = dataclasses.field(default_factory=dict)
+  rows: Any = dataclasses.field(
+    default_factory=lambda: collections.defaultdict(list)
+  )
   writes: dict[int, int] = dataclasses.field(default_factory=dict)
+  shards: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
 class Steps:
@@ -75,6 +87,7 @@ class Steps:
       steps in between form a round, of which the last may be shorter.
     kept: keys of variables to leave to TensorFlow; more are added as they are
       found.
+    meeting: where workers wait for each other, if they do.
     may_repeat: whether the trace can be repeated. If not, reads in loops are
       left to TensorFlow: the loop may turn out to write later on.
   """
@@ -87,9 +100,11 @@ class Steps:
     kept: set[Any],
     *,
     policy: Any = None,
+    meeting: Any = None,
     may_repeat: bool = True,
   ) -> None:
     self.wire = wire
+    self.meeting = meeting
     self.workspace = workspace
     self.policy = policy
     self.round_length = policy.steps_per_update if policy else 1
@@ -100,7 +115,7 @@ class Steps:
     self._kept = kept
     self._may_repeat = may_repeat
     self._step = -1
-    self._values: dict[tuple[Any, int], tf.Tensor] = {}
+    self._values: dict[tuple[Any, int, str], tf.Tensor] = {}
     self._hoisted: list[tuple[Any, Any]] = []
 
   @contextlib.contextmanager
@@ -154,6 +169,7 @@ class Steps:
     distinct, positions = rows_lib.distinct(indices)
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
+      self.round.rows[_place(variable)].append((distinct, rows))
     shape = tf.constant(variable.shape.as_list(), distinct.dtype)
     compat.note_rows(
       variable,
@@ -167,6 +183,44 @@ class Steps:
     full = tf.concat([tf.shape(indices), variable.shape[1:]], axis=0)
     rows = tf.reshape(tf.gather(rows, positions), full)
     return tf.ensure_shape(rows, indices.shape + variable.shape[1:])
+
+  def pulled(
+    self, variable: Any, indices: tf.Tensor | None = None
+  ) -> tf.Tensor | None:
+    """What steps have read of a variable, of which nothing new is pulled.
+
+    Args:
+      variable: an ordinary one, or one shard.
+      indices: of the rows, which are among those that were read; None if it was
+        read as a whole.
+
+    Returns:
+      The values; None if steps have read none.
+    """
+    key, worker = _place(variable)
+    if indices is None:
+      return self._values.get((key, self.round.index, worker))
+    found = self.round.rows.get((key, worker), [])
+    if len(found) == 1 and found[0][0] is indices:
+      return found[0][1]
+    if not found:
+      return None
+    read, rows = zip(*found, strict=True)
+    among = tf.concat([tf.cast(each, tf.int64) for each in read], axis=0)
+    return tf.gather(tf.concat(rows, axis=0), rows_lib.places(indices, among))
+
+  def read_tag(self, count: Any) -> tf.Tensor:
+    """A count as it was when the parameters of its ps were read.
+
+    Returns:
+      A float32 scalar, which travels with them; see `since_tag`.
+    """
+    with self._home.as_default(), compat.stop_recording():
+      for index in range(self.round.index, self._last_ahead + 1):
+        key = ('tag', _key(count)), index, ''
+        if key not in self._values:
+          self._values[key] = self._pull_tag(count, index)
+      return self._values[('tag', _key(count)), self.round.index, '']
 
   def is_home(self) -> bool:
     """Whether operations go into the steps themselves, and into no branch."""
@@ -241,20 +295,34 @@ class Steps:
 
   def _value(self, variable: Any) -> tf.Tensor:
     """What the round is to see."""
-    ahead = 0 if _is_live(variable) else self.wire.prefetch
-    last = min(self.round.index + ahead, self._last_round)
+    last = self.round.index if _is_live(variable) else self._last_ahead
+    key, worker = _place(variable)
     # Those of later rounds are read here, before this one's update.
     for index in range(self.round.index, last + 1):
-      if (_key(variable), index) not in self._values:
-        self._values[_key(variable), index] = self._pull(variable, index)
-    return self._values[_key(variable), self.round.index]
+      if (key, index, worker) not in self._values:
+        self._values[key, index, worker] = self._pull(variable, index)
+    return self._values[key, self.round.index, worker]
 
   @property
   def _last_round(self) -> int:
     return (self._num_steps - 1) // self.round_length
 
+  @property
+  def _last_ahead(self) -> int:
+    return min(self.round.index + self.wire.prefetch, self._last_round)
+
+  def _pull_tag(self, count: Any, index: int) -> tf.Tensor:
+    with self._read_at(count.device):
+      value = tf.raw_ops.ReadVariableOp(resource=count.handle, dtype=tf.int64)
+      value = tf.cast(value % _TAGS, tf.float32)
+    return self._crossings.promise(
+      crossings.Item(value),
+      self._route(crossings.PULL, count),
+      ('dense', self._step, index),
+    )
+
   def _pull(self, variable: Any, index: int) -> tf.Tensor:
-    with tf.device(variable.device), compat.stop_recording():
+    with self._read_at(variable.device):
       value = tf.raw_ops.ReadVariableOp(
         resource=variable.handle, dtype=variable.dtype
       )
@@ -282,7 +350,7 @@ class Steps:
       ('indices', self.round.index),
       level,
     )
-    with tf.device(variable.device):
+    with self._read_at(variable.device):
       rows = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=there, dtype=variable.dtype
       )
@@ -293,8 +361,21 @@ class Steps:
       level if level is None else level + 1,
     )
 
+  @contextlib.contextmanager
+  def _read_at(self, device: str) -> Iterator[None]:
+    gate = getattr(self.meeting, 'gate', [])
+    with (
+      tf.device(device),
+      tf.control_dependencies(gate),
+      compat.stop_recording(),
+    ):
+      yield
+
   def _route(self, direction: int, variable: Any) -> crossings.Route:
-    return crossings.Route(direction, variable.device, self._ps(variable))
+    ps = self._ps(variable)
+    return crossings.Route(
+      direction, variable.device, ps, _replicas.worker_device()
+    )
 
   def _ps(self, variable: Any) -> Any:
     return _ledger.ps_index(variable.device)
@@ -319,9 +400,19 @@ class Steps:
       raise HoistedError
 
 
+def since_tag(count: tf.Tensor, tag: tf.Tensor) -> tf.Tensor:
+  """By how much a count has grown since it was a tag."""
+  return (count - tf.cast(tag, tf.int64)) % _TAGS
+
+
 def _key(variable: Any) -> Any:
   """The same for a variable and for what a strategy wraps it in."""
   return variable.handle.ref()
+
+
+def _place(variable: Any) -> tuple[Any, str]:
+  """A variable, and the worker that reads it."""
+  return _key(variable), _replicas.worker_device()
 
 
 def _for_rows(codec: Any) -> Any:

@@ -26,6 +26,7 @@ class Transfers:
     is_local: whether functions are executed in this process.
 
   Attributes:
+    policy: as given.
     round_length: how many steps make one update.
   """
 
@@ -38,11 +39,16 @@ class Transfers:
     is_local: bool = False,
   ) -> None:
     self.wire = wire
-    self._policy = policy
+    self.policy = policy
     self.round_length = policy.steps_per_update if policy else 1
     if self.round_length > 1 and not wire.fuse:
       raise ValueError(
         f'{policy}: needs the wire to fuse transfers, which {wire} does not.'
+      )
+    if self.waits and wire.prefetch:
+      raise ValueError(
+        f'{policy}: each step sees all updates before it, and {wire} has it '
+        'see older parameters. Leave out prefetch.'
       )
     self._is_local = is_local
     self._num_ps = num_ps
@@ -50,16 +56,29 @@ class Transfers:
     self._kept: set[Any] = set()
     self._running: accounts_lib.Running | None = None
 
+  @property
+  def waits(self) -> bool:
+    """Whether workers wait for each other's updates."""
+    return getattr(self.policy, 'waits', False)
+
   def workspace(self) -> workspace_lib.Workspace:
     """For the function that is being traced."""
     return workspace_lib.Workspace(accounts_lib.Accounts(self._num_ps))
 
   def steps(
-    self, workspace: workspace_lib.Workspace, num_steps: int
+    self,
+    workspace: workspace_lib.Workspace,
+    num_steps: int,
+    meeting: Any = None,
   ) -> steps_lib.Steps:
     """For steps that are laid out in the function that is being traced."""
     return steps_lib.Steps(
-      self.wire, workspace, num_steps, self._kept, policy=self._policy
+      self.wire,
+      workspace,
+      num_steps,
+      self._kept,
+      policy=self.policy,
+      meeting=meeting,
     )
 
   def check_execution(self, num_steps: int) -> None:
@@ -70,7 +89,7 @@ class Transfers:
     """
     if self.round_length > 1 and num_steps < self.round_length:
       raise ValueError(
-        f'steps_per_execution: {num_steps}, but {self._policy} makes one '
+        f'steps_per_execution: {num_steps}, but {self.policy} makes one '
         'update of more steps, and gathers them within an execution. Raise '
         f'steps_per_execution to {self.round_length}, or a multiple of it.'
       )

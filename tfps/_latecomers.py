@@ -1,0 +1,58 @@
+"""Workers that have joined a cluster which does not list them.
+
+They say hello to all ps, which post whom they have heard of that way.
+"""
+
+from collections.abc import Mapping
+import json
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _mailbox
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+
+_BOARD = 'tfps_latecomers'
+_CALL_SECS = 5.0
+
+Addresses = Mapping[cluster_lib.Task, str]
+
+
+def post(
+  mailbox: _mailbox.Mailbox, clients: Addresses, cluster: cluster_lib.Cluster
+) -> None:
+  """Tells of those clients that a cluster does not list.
+
+  Args:
+    mailbox: of the ps that knows them.
+    clients: those that are not done, with their addresses.
+    cluster: the ps' own.
+  """
+  listed = cluster.tasks()
+  found = {str(c): address for c, address in clients.items() if c not in listed}
+  if found or mailbox.read(_BOARD) is not None:
+    mailbox.post(json.dumps(found), _BOARD)
+
+
+def find(servers: Addresses) -> set[cluster_lib.Task]:
+  """Those that may be alive, according to the first ps that answers.
+
+  Args:
+    servers: the ps, with their addresses.
+  """
+  for server, address in servers.items():
+    if probe.is_alive(server, address):
+      try:
+        with _mailbox.Mailbox(
+          server, address, timeout_secs=_CALL_SECS
+        ) as mailbox:
+          posted = json.loads(mailbox.read(_BOARD) or '{}')
+      except tf.errors.OpError as error:  # since then
+        logging.warning('%s: %s', server, errors.first_line(error))
+        continue
+      return probe.may_be_alive(
+        {cluster_lib.Task.parse(name): at for name, at in posted.items()}
+      )
+  return set()

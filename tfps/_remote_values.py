@@ -1,0 +1,101 @@
+"""Waits for the results of what a coordinator's workers execute."""
+
+from collections.abc import Iterable
+import math
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import watch as watch_lib
+from tfps._compat import coordinator as compat
+
+_GLANCE_SECS = 1.0
+
+
+class RemoteValues:
+  """Those of one coordinator.
+
+  Args:
+    cluster: the coordinator's own.
+    watch: names the tasks that hold something up.
+  """
+
+  def __init__(self, cluster: Any, watch: watch_lib.Watch) -> None:
+    self._cluster = cluster
+    self._watch = watch
+
+  def fetch(
+    self, val: Any, deadline: float | None, timeout_secs: float | None
+  ) -> Any:
+    """See `Coordinator.fetch`.
+
+    Args:
+      val: a remote value, or a structure that contains some.
+      deadline: until when to wait.
+      timeout_secs: how long that is, for the error.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    return tf.nest.map_structure(
+      lambda value: self._fetch(value, deadline, timeout_secs), val
+    )
+
+  def wait_any(
+    self, remote_values: Iterable[Any], timeout_secs: float | None
+  ) -> list[Any]:
+    """See `Coordinator.wait_any`.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    deadline = _deadline.after(timeout_secs)
+    waiting = list(remote_values)
+    while True:
+      if self._is_overdue(timeout_secs):
+        raise self._watch.error('wait_any', timeout_secs)
+      glance = _deadline.earliest(deadline, _deadline.after(_GLANCE_SECS))
+      found = compat.wait_until_any(self._cluster, waiting, glance)
+      if found:
+        return found
+      if _deadline.is_over(deadline):
+        raise self._watch.error('wait_any', timeout_secs)
+
+  def _fetch(
+    self, value: Any, deadline: float | None, timeout_secs: float | None
+  ) -> Any:
+    if not isinstance(value, tf.distribute.coordinator.RemoteValue):
+      return value
+    if not compat.wait_until_finished(self._cluster, value, deadline):
+      raise self._watch.error('fetch', timeout_secs)
+    if compat.is_local(value):
+      return self._result(value)
+    return self._watch.call(
+      'fetch', value.fetch, _deadline.seconds_until(deadline)
+    )
+
+  def _result(self, value: Any) -> Any:
+    try:
+      return value.fetch()
+    except Exception as error:
+      if self._cluster.closure_queue.failed:
+        self._drain(error)
+      raise
+
+  def _drain(self, error: Exception) -> None:
+    """Ends what is queued and in flight after an error that the caller gets."""
+    try:
+      self._cluster.closure_queue.done()
+    except compat.StillInFlightError:
+      raise
+    except Exception as first:
+      if first is not error:
+        raise error from first
+
+  def _is_overdue(self, timeout_secs: float | None) -> bool:
+    if timeout_secs is None:
+      return False
+    oldest = min(compat.busy_since(self._cluster).values(), default=math.inf)
+    return time.monotonic() - oldest > timeout_secs

@@ -1,0 +1,81 @@
+"""Tells workers that wait for each other when nothing more is scheduled."""
+
+from collections.abc import Callable
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps._compat import coordinator as compat
+from tfps.updates import meetings as meetings_lib
+
+_LOOK_SECS = 0.01
+
+Surviving = Callable[[Callable[[], Any]], Any]
+
+
+class Rests:
+  """Those of one coordinator.
+
+  Args:
+    strategy: the coordinator's; its workers may wait for each other.
+    queue: of what is scheduled.
+  """
+
+  def __init__(
+    self, strategy: tf.distribute.Strategy, queue: compat.Queue
+  ) -> None:
+    self._strategy = strategy
+    self._queue = queue
+    self._is_on = False
+
+  def begin(self, timeout_secs: float | None, surviving: Surviving) -> None:
+    """See `Coordinator.rest`.
+
+    Args:
+      timeout_secs: how long to wait until all is begun.
+      surviving: does what this process does on a ps.
+    """
+    meetings = meetings_lib.of(self._strategy)
+    if meetings is None or self._is_on:
+      return
+    deadline = _deadline.after(timeout_secs)
+    while self._queue.num_queued and not self._queue.failed:
+      if _deadline.is_over(deadline):
+        return  # who waits for what is scheduled names the tasks
+      time.sleep(_LOOK_SECS)
+    self._is_on = True
+    surviving(meetings.rest)
+
+  def begin_at_once(self) -> None:
+    """To be called once what was scheduled and not begun is cancelled."""
+    meetings = meetings_lib.of(self._strategy)
+    if meetings is not None:
+      self._is_on = True
+      meetings.try_to_rest(True)
+
+  def end(
+    self,
+    is_done: Callable[[], bool],
+    timeout_secs: float | None,
+    surviving: Surviving,
+  ) -> None:
+    """To be called before something is scheduled.
+
+    Args:
+      is_done: whether all that was scheduled has ended.
+      timeout_secs: how long to wait for that.
+      surviving: as for `begin`.
+    """
+    meetings = meetings_lib.of(self._strategy)
+    if meetings is None:
+      return
+    deadline = _deadline.after(timeout_secs)
+    while not (done := is_done()) and self._is_on:
+      if _deadline.is_over(deadline):
+        break  # as it will be for what is about to be scheduled
+      time.sleep(_LOOK_SECS)
+    if self._is_on or done:
+      self._is_on = False
+      surviving(meetings.start_afresh)
