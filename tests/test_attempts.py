@@ -96,7 +96,7 @@ class Program:
       return execution.trace(
         self.strategy,
         self._step,
-        tf.data.IteratorSpec(self.dataset.element_spec),
+        execution.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
         global_step=self.strategy.global_step,
         num_steps=num_steps,
         **unroll,
@@ -122,14 +122,19 @@ class Program:
     return self.strategy.recovery_report().steps_repeated
 
 
+def begun(strategy, **trace):
+  """A program, its execution, and an attempt at that."""
+  program = Program(strategy)
+  to_do = program.trace(**trace)
+  return program, to_do, attempts.Countable(program.counts, to_do)
+
+
 @IN_PROCESS
 @pytest.mark.parametrize('max_unroll', [32, 2])
 def test_what_is_applied_everywhere_is_counted_and_not_repeated(
   strategy, max_unroll
 ):
-  program = Program(strategy)
-  to_do = program.trace(max_unroll=max_unroll)
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy, max_unroll=max_unroll)
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is None
   assert attempt.num_steps == strategy.global_step.numpy() == 3
@@ -139,9 +144,7 @@ def test_what_is_applied_everywhere_is_counted_and_not_repeated(
 
 @IN_PROCESS
 def test_a_step_that_was_applied_on_one_ps_is_told(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   program.call(attempt, to_do, limits=[2, 2])
   (slot,) = np.flatnonzero(strategy.marks._rings[1].numpy())
   strategy.marks._rings[1].scatter_update(
@@ -154,9 +157,7 @@ def test_a_step_that_was_applied_on_one_ps_is_told(strategy):
 
 @IN_PROCESS
 def test_where_nothing_is_applied_everywhere_all_is_done_again(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   program.call(attempt, to_do, limits=[0, 0])
   assert program.call(attempt, to_do) is not None
   assert program.values == [NUM_STEPS] * 2
@@ -166,18 +167,14 @@ def test_where_nothing_is_applied_everywhere_all_is_done_again(strategy):
 
 @IN_PROCESS
 def test_what_could_be_done_in_advance_waits_for_its_step(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   program.call(attempt, to_do, limits=[1, 1])
   assert program.steps.numpy() <= 2
 
 
 @IN_PROCESS
 def test_what_was_done_and_counted_is_not_done_again(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   assert program.call(attempt, to_do) is not None
   assert program.call(attempt, to_do) is None
   assert attempt.num_steps == strategy.global_step.numpy() == NUM_STEPS
@@ -187,9 +184,7 @@ def test_what_was_done_and_counted_is_not_done_again(strategy):
 
 @IN_PROCESS
 def test_what_was_cut_short_again_is_counted_once(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   program.call(attempt, to_do, limits=[3, 3])
   # As if nobody had learnt what the second call returned.
   assert program.call(attempt, to_do) is None
@@ -209,9 +204,7 @@ def test_what_was_cut_short_again_is_counted_once(strategy):
 def test_marks_are_those_of_the_variables_after_a_ps_was_lost(
   strategy, kept, done_by_the_second_call
 ):
-  program = Program(strategy)
-  to_do = program.trace()
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy)
   strategy.surviving(lambda: None)  # which makes a cut
   program.call(attempt, to_do, limits=[3, 3])
   first = program.count.variables[0]
@@ -225,9 +218,7 @@ def test_marks_are_those_of_the_variables_after_a_ps_was_lost(
 
 @IN_PROCESS
 def test_single_steps_are_not_marked_and_told_when_repeated(strategy):
-  program = Program(strategy)
-  to_do = program.trace(num_steps=1)
-  attempt = attempts.Countable(program.counts, to_do)
+  program, to_do, attempt = begun(strategy, num_steps=1)
   assert attempt.args == ()
   program.call(attempt, to_do, limits=[0, 0])
   assert program.call(attempt, to_do) is not None
@@ -236,8 +227,7 @@ def test_single_steps_are_not_marked_and_told_when_repeated(strategy):
 
 @IN_PROCESS
 def test_who_only_counts_repeats_all_and_tells_how_much(strategy):
-  program = Program(strategy)
-  to_do = program.trace()
+  program, to_do, _ = begun(strategy)
   attempt = attempts.Attempt(strategy.marks, NUM_STEPS)
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is not None

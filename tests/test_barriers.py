@@ -16,22 +16,29 @@ def of(tfps_cluster):
   """Makes the barriers of each task, as if it were a process of its own."""
   tfps.BetweenGraphStrategy(tfps_cluster.cluster)
 
-  def make(task: Task) -> barriers.Barriers:
+  def make(task: Task, listed=_TASKS, joined=tuple) -> barriers.Barriers:
     shared = shared_variables.SharedVariables(
       is_chief=task.job == 'chief', timeout_secs=0.2, chief='chief:0'
     )
-    return barriers.Barriers(shared, _TASKS, task, lambda variable: None)
+    return barriers.Barriers(
+      shared, listed, task, lambda variable: None, joined=joined
+    )
 
   return make
 
 
-def _all_wait(each: list[barriers.Barriers], name: str) -> list[str]:
+def _all_wait(
+  each: list[barriers.Barriers], name: str, timeout_secs: float = 60
+) -> list[str]:
   """What becomes of all tasks that come to a barrier, one after another."""
   outcomes: list[str] = []
 
   def wait(one: barriers.Barriers) -> None:
-    one.wait(name, 20)
-    outcomes.append('passed')
+    try:
+      one.wait(name, timeout_secs)
+      outcomes.append('passed')
+    except tfps.DeadlineError as error:
+      outcomes.append(str(error))
 
   threads = [threading.Thread(target=wait, args=(one,)) for one in each]
   for thread in threads:
@@ -66,3 +73,31 @@ def test_others_wait_for_the_chief_but_it_does_not_wait(of):
     worker.wait_for_chief('restored', 0.2)
   chief.wait_for_chief('restored', 0.2)
   of(_TASKS[2]).wait_for_chief('restored', 0.2)
+
+
+_LATE = Task('worker', 2)
+
+
+def test_who_has_joined_passes_what_the_others_have_passed(of):
+  each = [of(task) for task in _TASKS]
+  late = of(_LATE, listed=[*_TASKS, _LATE])
+  for _ in range(3):
+    assert _all_wait(each, 'start') == ['passed'] * 3
+  late.wait('start', 0.2)
+  with pytest.raises(tfps.DeadlineError, match='chief:0, worker:0, worker:1'):
+    late.wait('start', 0.2)  # another one
+
+
+def test_who_has_joined_is_waited_for_as_long_as_it_lives(of):
+  alive = [_LATE]
+  each = [of(task, joined=lambda: alive) for task in _TASKS]
+  late = of(_LATE, listed=[*_TASKS, _LATE], joined=lambda: alive)
+  assert _all_wait(each[:1], 'once', 0.5) == [
+    "After 0.5 seconds, worker:0, worker:1 did not come to the barrier 'once'."
+  ]
+  assert set(_all_wait(each, 'end', 1.5)) == {
+    "After 1.5 seconds, worker:2 did not come to the barrier 'end'."
+  }
+  assert _all_wait([*each, late], 'end') == ['passed'] * 4
+  alive.clear()
+  assert _all_wait(each, 'end') == ['passed'] * 3

@@ -61,6 +61,17 @@ def test_a_worker_that_joins_late_attaches_and_all_steps_count():
     assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')
 
 
+def test_at_barriers_a_worker_that_has_joined_is_waited_for():
+  with _cluster(1, 2, 'fit.py', '400') as cluster:
+    waiting.until(lambda: _numbers(cluster, 0, 'at'))
+    cluster.add_worker()
+    _finish(cluster)
+    own = [_numbers(cluster, index, 'own steps') for index in range(2)]
+    for index in range(2):
+      assert _numbers(cluster, index, 'iterations') == [sum(map(sum, own))]
+      assert min(own[index]) > 0
+
+
 def test_workers_die_and_come_back_to_the_live_values():
   with _cluster(2, 2, 'fit.py', '700') as cluster:
     waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5, timeout_secs=150)

@@ -6,6 +6,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from tests import waiting
 import tfps
 from tfps import coordinator as coordinator_lib
 from tfps import errors
@@ -124,6 +125,25 @@ def test_a_new_function_is_not_traced_while_a_worker_is_frozen(
   coordinator.schedule(fn)
   coordinator.join()
   assert_all_are(variables, 1)
+
+
+def test_who_tells_a_frozen_worker_something_holds_up_no_other(
+  coordinator, variables, processes, frozen
+):
+  fn = tf.function(lambda: add_one(variables))
+  coordinator.schedule(fn)
+  coordinator.join()
+  with tf.device('/job:worker/task:1/device:CPU:0'):
+    kept = tf.random.uniform([])
+  frozen()
+  del kept  # of which the worker is told
+  for _ in range(41):
+    coordinator.schedule(fn)
+  # All but one, which the frozen worker may have.
+  waiting.until(lambda: variables[0].numpy() > 40, timeout_secs=20)
+  processes.thaw('worker', 1)
+  coordinator.join()
+  assert_all_are(variables, 42)
 
 
 def test_training_names_the_frozen_worker(

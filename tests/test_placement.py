@@ -4,8 +4,11 @@ import random
 import hypothesis
 from hypothesis import strategies as st
 import pytest
+import tensorflow as tf
 
+import tfps
 from tfps import _ledger
+from tfps import cluster as cluster_lib
 from tfps import placement
 
 UNEVEN = [1_000_000, 10, 10, 1_000_000, 10, 10]
@@ -153,3 +156,170 @@ def test_a_negative_number_of_slots_is_refused():
 )
 def test_the_index_of_a_ps_is_in_its_devices(device, index):
   assert _ledger.ps_index(device) == index
+
+
+def test_the_report_tells_the_bytes_of_replicas():
+  ledger = _ledger.Ledger(placement.ByteBalanced(), 3, replicas=1)
+  for ps, num_bytes in enumerate([3000, 1000, 200]):
+    ledger.note(f'v{ps}', num_bytes, ps=ps)
+  report = ledger.report()
+  assert report.num_bytes == (3000, 1000, 200)
+  assert report.replica_bytes == (200, 3000, 1000)
+  assert report.imbalance == pytest.approx(4000 / 2800)
+  assert str(report).splitlines() == [
+    'task     variables           bytes        replicas',
+    'ps:0             1           3,000             200',
+    'ps:1             1           1,000           3,000',
+    'ps:2             1             200           1,000',
+    'fullest over average: 1.429',
+  ]
+
+
+# The hosts of ps and of workers, and how much more a rack's link carries than a
+# host's.
+_PLACES = {
+  'apart': (['a', 'b'], ['c', 'd'], None),
+  'each ps with a worker': (['a', 'b'], ['a', 'b'], None),
+  'one ps with all workers': (['a', 'b'], ['a', 'a'], None),
+  'one ps with one of four workers': (['a', 'b'], ['a', 'c', 'd', 'e'], None),
+  'one ps beside the workers': (['a', 'b'], ['c', 'd'], 1.0),
+  'three ps, one of them beside': (['a', 'b', 'd'], ['c', 'c', 'e'], 2.0),
+  'one host': (['a', 'a'], ['a'], None),
+}
+_RACKS = {'a': 'x', 'b': 'y', 'c': 'x', 'd': 'x', 'e': 'y'}
+
+
+def _cluster(ps, workers):
+  jobs = {'ps': ps, 'worker': workers}
+  return cluster_lib.Cluster(
+    {
+      job: [f'{host}:{port + i}' for i, host in enumerate(hosts)]
+      for (job, hosts), port in zip(jobs.items(), (1, 100), strict=True)
+    }
+  )
+
+
+def _aware(ps, workers, rack_rate, **kwargs):
+  rack_of = None if rack_rate is None else _RACKS
+  policy = placement.TopologyAware(
+    rack_of=rack_of, rack_rate=rack_rate, **kwargs
+  )
+  return policy.within(_cluster(ps, workers))
+
+
+def _busiest(links, sizes, chosen, rack_rate):
+  """What the most loaded link carries, in terms of a host's rate."""
+  num_bytes = [0] * links.num_ps
+  for size, ps in zip(sizes, chosen, strict=True):
+    num_bytes[ps] += size
+  return max(
+    (
+      n / (rack_rate or 1.0) if link.kind == 'rack' else n
+      for link, n in links.of(num_bytes).items()
+    ),
+    default=0.0,
+  )
+
+
+@pytest.mark.parametrize('place', _PLACES.values(), ids=_PLACES)
+@hypothesis.given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6))
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_the_most_loaded_link_is_near_the_best(place, sizes):
+  ps, _, rack_rate = place
+  policy = _aware(*place)
+  chosen = policy.assign(sizes, loads([0] * len(ps)))
+  least = min(
+    _busiest(policy.links, sizes, other, rack_rate)
+    for other in itertools.product(range(len(ps)), repeat=len(sizes))
+  )
+  found = _busiest(policy.links, sizes, chosen, rack_rate)
+  assert found <= 4 / 3 * least + 1e-6
+
+
+@pytest.mark.parametrize('place', _PLACES.values(), ids=_PLACES)
+def test_equal_shards_load_links_as_little_as_can_be(place):
+  ps, _, rack_rate = place
+  policy = _aware(*place)
+  sizes = [8] * 6
+  found = policy.assign(sizes, loads([0] * len(ps)))
+  least = min(
+    _busiest(policy.links, sizes, other, rack_rate)
+    for other in itertools.product(range(len(ps)), repeat=len(sizes))
+  )
+  assert _busiest(policy.links, sizes, found, rack_rate) == least
+
+
+@hypothesis.given(sizes=sizes, num_ps=num_ps)
+@hypothesis.settings(deadline=None)
+def test_where_all_are_as_far_bytes_are_balanced(sizes, num_ps):
+  apart = _aware([f'p{i}' for i in range(num_ps)], ['w0', 'w1'], None)
+  balanced = placement.ByteBalanced()
+  assert one_by_one(apart, sizes, num_ps) == one_by_one(balanced, sizes, num_ps)
+  together = loads([0] * num_ps)
+  assert apart.assign(sizes, together) == balanced.assign(sizes, together)
+
+
+def test_a_ps_with_most_workers_holds_everything():
+  policy = _aware(['a', 'b'], ['a', 'a', 'a', 'b'], None)
+  assert one_by_one(policy, [5, 5, 5], 2) == [0, 0, 0]
+
+
+def test_a_ps_with_one_of_many_workers_holds_less():
+  policy = _aware(['a', 'b'], ['a', 'c', 'd', 'e'], None)
+  sizes = [1] * 100
+  chosen = policy.assign(sizes, loads([0, 0]))
+  # Host a: 100 + 2 x, host b: 4 (100 - x).
+  assert chosen.count(0) == 50
+  assert _busiest(policy.links, sizes, chosen, None) == 200
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'message'),
+  [
+    ({'num_slots': -1}, 'num_slots is -1'),
+    ({'rack_rate': 0.0}, 'rack_rate is 0.0'),
+    ({'rack_of': {'a': 'x'}}, 'rack_rate is None. Give both'),
+    ({'rack_rate': 2.0}, 'rack_of is None'),
+  ],
+)
+def test_a_topology_that_cannot_be_is_refused(kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    placement.TopologyAware(**kwargs)
+
+
+def test_a_topology_takes_a_cluster():
+  with pytest.raises(ValueError, match='does not know the cluster yet'):
+    placement.TopologyAware().assign([1], loads([0]))
+  balanced = placement.ByteBalanced()
+  assert placement.within(balanced, _cluster(['a'], ['b'])) is balanced
+
+
+def test_the_report_tells_the_busiest_link():
+  policy = _aware(['a', 'b'], ['a', 'c'], None)
+  ledger = _ledger.Ledger(policy, 2)
+  ledger.note('table', 3000, ps=1)
+  ledger.note_colocated('slot', 3000, ps=1)  # which does not cross
+  report = ledger.report()
+  assert report.links['host b, up'] == 6000
+  assert report.links['host a, down'] == 3000
+  last = str(report).splitlines()[-1]
+  assert last == 'busiest link: host b, down, 6,000 bytes'
+
+
+@pytest.mark.tfps_cluster(workers=2, ps=2)
+@pytest.mark.parametrize(
+  'make_strategy',
+  [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+  ids=['coordinator', 'between-graph'],
+)
+def test_strategies_tell_a_placement_their_cluster(tfps_cluster, make_strategy):
+  hosts = {'ps:1': 'a', 'worker:0': 'a', 'worker:1': 'a'}
+  policy = placement.TopologyAware(hosts)
+  strategy = make_strategy(tfps_cluster.cluster, placement=policy)
+  with strategy.scope():
+    for name in ('first', 'second'):
+      tf.Variable(tf.zeros([10]), name=f'aware_{name}')
+  report = strategy.placement_report()
+  assert [n for n in report.variables[0] if 'aware' in n] == []
+  assert len([n for n in report.variables[1] if 'aware' in n]) == 2
+  assert 'busiest link' in str(report) or not report.links

@@ -80,6 +80,15 @@ def test_a_server_that_is_about_to_end_is_no_server(ps_server, mailbox):
     _presence(ps_server.address).start()
 
 
+def test_a_server_that_may_not_join_is_still_where_it_was(ps_server, mailbox):
+  client = _presence(ps_server.address)
+  with pytest.raises(tfps.UnreachableError, match='ps:0 at localhost:1 is'):
+    client.check(_PS, 'localhost:1')
+  client.start()
+  client.stop()
+  assert _said(mailbox) == [False, True]
+
+
 @pytest.mark.slow
 @pytest.mark.tfps_cluster(processes=True)
 def test_servers_that_do_not_answer_are_named(tfps_cluster):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfps
 
-_MEGABYTES = 200
+_MEGABYTES = 400
 
 recovery = None
 for name in sys.argv[1:]:

@@ -298,6 +298,27 @@ def test_few_parameters_come_with_rows(
   assert len(pulled) == len({ps for ps, _ in pulled})
 
 
+@both
+def test_rows_that_have_come_are_not_sent_back(tfps_cluster, make_strategy):
+  program = _Program(make_strategy, tfps_cluster.cluster, tfps.Wire())
+  elsewhere = []
+
+  def step(program, x, ids):
+    # TensorFlow colocates what this does with the table, which is on a ps.
+    rows = tf.nn.embedding_lookup(program.variables['table'], ids)
+    operations = [rows.op]
+    while operations:
+      operation = operations.pop()
+      own = f'loc:@{operation.name}'.encode()
+      elsewhere.extend(set(operation.colocation_groups()) - {own})
+      if operation.type != 'GatherV2':
+        operations += [value.op for value in operation.inputs]
+    return tf.reduce_sum(rows)
+
+  program.run(step, [_X[:1], _IDS[:1]])
+  assert elsewhere == []
+
+
 _CODECS = {
   'float16': (tfps.codecs.Float16(), 1e-2),
   'bfloat16': (tfps.codecs.BFloat16(), 1e-1),

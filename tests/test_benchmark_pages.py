@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from benchmarks import curves
 from benchmarks import machine
 from benchmarks import overhead
 from benchmarks import perceptron
-from benchmarks import performance
 from benchmarks import picture
 from benchmarks import report
 from benchmarks import runner
@@ -16,6 +16,7 @@ from benchmarks import tables
 from benchmarks import wire
 from benchmarks.network import throughput
 from benchmarks.network import time_to_loss
+from benchmarks.pages import __main__ as pages
 
 
 def _table(name='throughput', rate=2.0):
@@ -29,15 +30,24 @@ def _table(name='throughput', rate=2.0):
   )
 
 
-def _write(folder, table, date, *, quick=False):
+def _curves():
+  curve = curves.Curve('Async()', [0.0, 1.0, 2.0], [1, 9, 20], [0.7, 0.5, 0.4])
+  return curves.Curves('updates-losses', 'Flights', 'updates', 0.5, [curve])
+
+
+def _write(folder, table, date, *others, quick=False):
   found = report.as_json(
-    [table],
+    [table, *others],
     machine.Machine.now(secs=0.01),
     command='python -m benchmarks.network',
     secs=120.0,
     quick=quick,
   )
   report.write_json({**found, 'date': date}, folder)
+
+
+def _options(folder):
+  return [f'--input={folder}', f'--output={folder}']
 
 
 def test_a_table_is_written_for_people():
@@ -83,21 +93,41 @@ def test_the_page_tells_the_latest_full_run_of_each_table(tmp_path, capsys):
   _write(tmp_path, _table(rate=2.0), '2026-01-01T00:00:00')
   _write(tmp_path, _table(rate=3.0), '2026-01-02T00:00:00')
   _write(tmp_path, _table(rate=9.0), '2026-01-03T00:00:00', quick=True)
-  options = [f'--input={tmp_path}', f'--output={page}']
-  assert performance.main(options) == 0
+  assert pages.main(['performance', *_options(tmp_path)]) == 1
   text = page.read_text()
   assert '| ours | 3 |' in text
   assert '`python -m benchmarks.network`, 2026-01-02, 2 minutes' in text
   assert 'tensorflow 2.' in text
-  assert 'left out: flights' in capsys.readouterr().err
+  assert 'no full run of flights' in capsys.readouterr().err
 
 
-def test_a_page_of_nothing_is_refused(tmp_path, capsys):
-  page = tmp_path / 'performance.md'
-  options = [f'--input={tmp_path}', f'--output={page}']
-  assert performance.main(options) == 1
-  assert 'without --quick' in capsys.readouterr().err
-  assert not page.exists()
+def test_ways_to_update_have_a_page_of_their_own(tmp_path):
+  page = tmp_path / 'updates.md'
+  page.write_text('a\n<!-- updates: begin -->\n<!-- updates: end -->\nb\n')
+  _write(tmp_path, _table('updates'), '2026-01-02T00:00:00', _curves())
+  assert pages.main(['updates', *_options(tmp_path)]) == 1  # there is no crowd
+  text = page.read_text()
+  assert '| ours | 2 |' in text
+  assert '![Flights](updates-losses.png)' in text
+  picture = tmp_path / 'updates-losses.png'
+  assert picture.read_bytes().startswith(b'\x89PNG')
+
+
+def test_a_curve_tells_when_a_loss_was_first_seen():
+  (curve,) = _curves().curves
+  assert (curve.secs_to(0.5), curve.steps_to(0.5)) == (1.0, 9)
+  assert curve.secs_to(0.3) is None
+  assert 'Async(): 0.4000 after 2.0 s and 20 updates' in (
+    curves.as_text(_curves())
+  )
+
+
+def test_pages_of_which_nothing_was_measured_stay(tmp_path, capsys):
+  _write(tmp_path, _table(), '2026-01-03T00:00:00', quick=True)
+  names = ['performance', 'updates']
+  assert pages.main([*names, *_options(tmp_path)]) == 1
+  assert 'no full run of updates, crowd.' in capsys.readouterr().err
+  assert not list(tmp_path.glob('*.md'))
 
 
 def test_sides_take_turns_and_the_first_round_does_not_count():
