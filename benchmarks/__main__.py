@@ -4,11 +4,13 @@ import sys
 
 from benchmarks import codecs
 from benchmarks import command
+from benchmarks import crowd
 from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import overhead
 from benchmarks import placement
 from benchmarks import recovery
+from benchmarks import updates
 from benchmarks import wire
 
 BENCHMARKS = {
@@ -19,6 +21,8 @@ BENCHMARKS = {
   'overhead': overhead.compare,
   'codecs': codecs.compare,
   'recovery': recovery.compare,
+  'updates': updates.compare,
+  'crowd': crowd.compare,
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pathlib
 import time
 
+from benchmarks import curves
 from benchmarks import machine as machine_lib
 from benchmarks import picture
 from benchmarks import report
@@ -52,6 +53,8 @@ def run(
   for one in found:
     if isinstance(one, tables.Table):
       picture.draw(one, path.with_name(f'{path.stem}-{one.name}.png'))
+    elif isinstance(one, curves.Curves):
+      curves.draw(one, path.with_name(f'{path.stem}-{one.name}.png'))
   print(f'Written to {path}')
 
 

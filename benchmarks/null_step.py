@@ -12,19 +12,24 @@ from benchmarks import runner
 from benchmarks import sides
 
 _MODES = ('coordinator', 'between graphs')
-_NUM_STEPS = {'scalar': 400, '1 MB': 200, '100 MB': 4}
+_NUM_STEPS = {
+  'scalar': 400,
+  '1 MB': 200,
+  '100 MB': 4,
+  null_step_task.SPARSE: 200,
+}
 _NUM_ROUNDS = 7
 
 
 def compare(*, quick: bool) -> Iterator[runner.Comparison]:
   """One comparison for each mode, size and number of workers."""
-  for num_workers in (1,) if quick else (1, 2):
+  for num_workers in (1,) if quick else (1, 2, 4):
     with contextlib.ExitStack() as stack:
       by_mode = {
         mode: stack.enter_context(_side(mode, num_workers))
         for mode in ('stock', *_MODES)
       }
-      for size in ('scalar',) if quick else null_step_task.SIZES:
+      for size in ('scalar',) if quick else _NUM_STEPS:
         for mode in _MODES:
           yield _compare(by_mode, mode, size, num_workers, quick=quick)
 

@@ -1,7 +1,9 @@
 """A task of the null-step benchmark: does steps when it is told to.
 
 A step reads a variable and adds zeros to it: one transfer each way, no
-computation. The chief, or each worker between graphs, takes orders such as
+computation. Of a sparse one it reads a few rows, and adds to these. So does the
+null step of Abadi et al. 2016, "TensorFlow: a system for large-scale machine
+learning". The chief, or each worker between graphs, takes orders such as
 'scalar 100' from one pipe and answers through another.
 
 Usage: null_step_task.py MODE FOLDER
@@ -16,6 +18,9 @@ from benchmarks import sides
 import tfps
 
 SIZES = {'scalar': 1, '1 MB': 250_000, '100 MB': 25_000_000}
+SPARSE = '32 rows of 512 MB'
+_SPARSE_SHAPE = (4_000_000, 32)
+_NUM_ROWS = 32
 
 Step = Callable[[], None]
 
@@ -41,7 +46,9 @@ def _steps(strategy: tf.distribute.Strategy) -> dict[str, Step]:
       )
       for size, number in SIZES.items()
     }
-  return {size: _step(variable) for size, variable in variables.items()}
+    table = tf.Variable(lambda: tf.zeros(_SPARSE_SHAPE), name='table')
+  steps = {size: _step(variable) for size, variable in variables.items()}
+  return {**steps, SPARSE: _sparse_step(table)}
 
 
 def _step(variable: tf.Variable) -> Step:
@@ -50,6 +57,16 @@ def _step(variable: tf.Variable) -> Step:
     # Computed where the function runs, so that the value comes and goes.
     gradient = variable.read_value() * 0.0
     variable.assign_add(gradient)
+
+  return step
+
+
+def _sparse_step(table: tf.Variable) -> Step:
+  @tf.function
+  def step() -> None:
+    rows = tf.random.uniform([_NUM_ROWS], maxval=table.shape[0], dtype=tf.int32)
+    gradient = tf.gather(table, rows) * 0.0
+    table.scatter_add(tf.IndexedSlices(gradient, rows))
 
   return step
 

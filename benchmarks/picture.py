@@ -14,7 +14,7 @@ def draw(table: tables.Table, path: pathlib.Path) -> None:
   Raises:
     RuntimeError: matplotlib is not installed.
   """
-  figure_lib = _matplotlib()
+  figure_lib = matplotlib()
   height = 1.2 + 0.4 * len(table.rows)
   figure = figure_lib.Figure((9, height), layout='constrained')
   axes = figure.subplots()
@@ -48,7 +48,12 @@ def _label(value: float | None) -> str:
   return 'none' if value is None else f'{value:.3g}'
 
 
-def _matplotlib() -> Any:
+def matplotlib() -> Any:
+  """Its module of figures.
+
+  Raises:
+    RuntimeError: it is not installed.
+  """
   try:
     from matplotlib import figure
   except ModuleNotFoundError as error:

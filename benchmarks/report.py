@@ -8,11 +8,12 @@ import pathlib
 import statistics
 from typing import Any
 
+from benchmarks import curves
 from benchmarks import machine as machine_lib
 from benchmarks import runner
 from benchmarks import tables
 
-Found = runner.Comparison | tables.Table
+Found = runner.Comparison | tables.Table | curves.Curves
 
 HEADER = (
   f'{"benchmark":<56} {"ours":>10} {"stock":>10}  unit         '
@@ -21,9 +22,11 @@ HEADER = (
 
 
 def as_text(found: Found) -> str:
-  """A line, or a table."""
+  """A line, or several."""
   if isinstance(found, tables.Table):
     return tables.as_text(found)
+  if isinstance(found, curves.Curves):
+    return curves.as_text(found)
   low, high = found.spread
   return (
     f'{found.name:<56} {statistics.median(found.ours):>10.4g} '
@@ -53,6 +56,9 @@ def as_json(
     ],
     'tables': [
       dataclasses.asdict(one) for one in found if isinstance(one, tables.Table)
+    ],
+    'curves': [
+      dataclasses.asdict(one) for one in found if isinstance(one, curves.Curves)
     ],
   }
 

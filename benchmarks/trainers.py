@@ -182,7 +182,11 @@ def _traced(
   """What the training loops have done, without the time to trace it."""
   with strategy.scope():
     return execution.trace(
-      strategy, step, spec, global_step=global_step, num_steps=num_steps
+      strategy,
+      step,
+      execution.Iterated(spec),
+      global_step=global_step,
+      num_steps=num_steps,
     )
 
 

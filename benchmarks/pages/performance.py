@@ -1,31 +1,18 @@
-"""Writes docs/performance.md from what the benchmarks have measured.
+"""What docs/performance.md tells: all of it."""
 
-    python -m benchmarks.performance
-
-For each table it takes the latest run in runs/benchmarks that was not a quick
-one. A table that has not been measured is left out, and said to be.
-"""
-
-import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import dataclasses
-import json
 import pathlib
-import sys
-from typing import Any
 
-from benchmarks import command
 from benchmarks import tables
+from benchmarks.pages import runs as runs_lib
 
-_PAGE = pathlib.Path(__file__).parents[1] / 'docs/performance.md'
 _INTRODUCTION = """\
 # Performance
 
 What the wire, its codecs and fewer updates are worth, next to TensorFlow's own
-strategy. `python -m benchmarks.performance` has written this page from what the
-commands below have measured; write nothing here by hand.
+strategy. `python -m benchmarks.pages performance` has written this page from
+what the commands below have measured; write nothing here by hand.
 [Building](../BUILD.md) tells how long they take, [the wire](wire.md) what the
 variants are.
 
@@ -93,69 +80,19 @@ What encoding and decoding take by themselves. As many float32 as they are take
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """A run of a command that has measured a table.
+def write(path: pathlib.Path, runs: Mapping[str, runs_lib.Run]) -> list[str]:
+  """Writes the page anew, if there is anything to tell.
 
-  Attributes:
-    report: what it wrote.
-    table: the one in question.
+  Returns:
+    The tables that have not been measured, and are left out.
   """
-
-  report: Mapping[str, Any]
-  table: tables.Table
-
-  def __str__(self) -> str:
-    machine, secs = self.report['machine'], self.report['secs']
-    packages = ', '.join(f'{n} {v}' for n, v in machine['packages'].items())
-    return (
-      f'`{self.report["command"]}`, {self.report["date"][:10]}, '
-      f'{secs / 60:.0f} minutes. {machine["cpus"]} cpus ({machine["cpu"]}), '
-      f'{machine["gigabytes"]:.0f} GB, Python {machine["python"]}, {packages}. '
-      f'Before it, other programs kept {machine["busy"]:.1f} cpus busy; the '
-      f'load was {machine["load"]:.1f}.'
-    )
-
-
-def main(args: Sequence[str]) -> int:
-  parser = argparse.ArgumentParser(
-    'python -m benchmarks.performance', description=__doc__
-  )
-  parser.add_argument('--input', type=pathlib.Path, default=command.FOLDER)
-  parser.add_argument('--output', type=pathlib.Path, default=_PAGE)
-  options = parser.parse_args(args)
-  runs = latest(options.input)
-  if not runs:
-    print(
-      f'{options.input} has no table that was measured in full. Run one of the '
-      'benchmarks first, without --quick.',
-      file=sys.stderr,
-    )
-    return 1
   missing = [name for name in _SECTIONS if name not in runs]
-  if missing:
-    print(f'Not measured, and left out: {", ".join(missing)}', file=sys.stderr)
-  options.output.write_text(page(runs))
-  return 0
+  if len(missing) < len(_SECTIONS):
+    path.write_text('\n'.join([_INTRODUCTION, *_parts(runs)]))
+  return missing
 
 
-def latest(folder: pathlib.Path) -> dict[str, Run]:
-  """The latest run of each table, quick ones left out."""
-  runs: dict[str, Run] = {}
-  for path in sorted(folder.glob('*.json')):
-    report = json.loads(path.read_text())
-    for entry in report.get('tables', ()) if not report['quick'] else ():
-      table = tables.Table.from_json(entry)
-      runs[table.name] = Run(report, table)
-  return runs
-
-
-def page(runs: Mapping[str, Run]) -> str:
-  """The page that tells of them."""
-  return '\n'.join([_INTRODUCTION, *_parts(runs)])
-
-
-def _parts(runs: Mapping[str, Run]) -> Iterator[str]:
+def _parts(runs: Mapping[str, runs_lib.Run]) -> Iterator[str]:
   for name, introduction in _SECTIONS.items():
     if name in runs:
       run = runs[name]
@@ -163,7 +100,3 @@ def _parts(runs: Mapping[str, Run]) -> Iterator[str]:
         yield introduction
       yield f'{run.table.title}:\n\n{tables.as_markdown(run.table)}\n'
       yield f'{run}\n'
-
-
-if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))

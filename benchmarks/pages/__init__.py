@@ -1,0 +1,1 @@
+"""Pages of docs that tell what benchmarks have measured."""
