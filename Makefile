@@ -25,9 +25,10 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
+# With a new process in a crashed one's place, xdist would stand still.
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
-	  --no-loadscope-reorder
+	  --no-loadscope-reorder --max-worker-restart=0
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
