@@ -4,10 +4,8 @@ One thread for each task copies its output and another waits for its end; all
 decisions are taken in the thread that called `run`, event by event.
 """
 
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 import os
 import queue
@@ -22,6 +20,7 @@ from tfps import _forks
 from tfps import _groups
 from tfps import _lookout
 from tfps import _processes
+from tfps import _signals
 from tfps import _task_output
 from tfps import cluster as cluster_lib
 
@@ -108,7 +107,11 @@ class Supervisor:
       ImportError: of the modules that were to be preloaded.
       errors.DeadlineError: their import took too long.
     """
-    with _into(self._events), _groups.Groups() as groups, self._lookout():
+    with (
+      _signals.reported(_heeded(), self._events.put),
+      _groups.Groups() as groups,
+      self._lookout(),
+    ):
       self._groups = groups
       for command in self._commands:
         self._start(command)
@@ -279,17 +282,7 @@ def _describe(end: _End) -> str:
   return f'{end.command.task} failed with status {end.status}{name}'
 
 
-@contextlib.contextmanager
-def _into(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
-  """Turns signals into events, except those that are ignored, as by nohup."""
+def _heeded() -> list[signal.Signals]:
+  """Signals that end the job, except those that are ignored, as by nohup."""
   wanted = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-  previous = {
-    # Unlike Queue's, SimpleQueue.put may interrupt itself.
-    number: signal.signal(number, lambda n, _: events.put(signal.Signals(n)))
-    for number in [*wanted, signal.SIGPIPE]  # which Python itself ignores
-  }
-  try:
-    yield
-  finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
+  return [*wanted, signal.SIGPIPE]  # which Python itself ignores
