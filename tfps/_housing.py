@@ -80,18 +80,16 @@ class Housing:
       pause = min(2 * pause, _MAX_POLL_SECS)
 
   def replace(
-    self, silent: Collection[int], lost_secs: float, after_secs: float | None
+    self, silent: Collection[int], lost_secs: float, after_secs: float
   ) -> None:
     """As `take_over`, but not before somebody may have restarted them.
 
     Args:
       silent: the ps that do not answer.
       lost_secs: since when.
-      after_secs: how long to wait for them; None is for ever. Guests, whose
-        host was lost, are not waited for.
+      after_secs: how long to wait for them; `math.inf` is for ever. Guests,
+        whose host was lost, are not waited for.
     """
-    if after_secs is None:
-      return
     if lost_secs >= after_secs or any(t.index in silent for t in self.moved):
       self.take_over(silent)
 

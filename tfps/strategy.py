@@ -128,9 +128,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = job.name_of(recovery.directory) if recovery else ''
-    self._copies = (
-      recovery is not None and recovery.replicate_every_secs is not None
-    )
     self._local: _local_servers.LocalCluster | None = None
     self._presence: presence_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
@@ -326,7 +323,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     _grpc_options.set_default()
     compat.let_threads_sleep()
     with contextlib.ExitStack() as stack:
-      if self._copies:  # from ps to ps
+      if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
       super()._connect_to_cluster(coordinator_name)
     members.forget_losses()

@@ -1,5 +1,6 @@
 """Cuts on disk: whole, damaged, of other shapes, and where none can be."""
 
+import math
 import os
 import pathlib
 import shutil
@@ -319,3 +320,19 @@ def test_wrong_settings_are_refused(arguments, message):
 
 def test_a_directory_may_be_given_as_a_path():
   assert tfps.Recovery(pathlib.Path('x')).every_secs == 60
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'secs'),
+  [
+    ({}, 60),
+    ({'replicas': 1}, 0.1),
+    ({'replicas': 1, 'replicate_every_secs': 1}, 0.1),
+    ({'replicas': 1, 'take_over_secs': 10}, 10),
+    ({'take_over_secs': math.inf}, math.inf),
+  ],
+)
+def test_who_has_replicas_does_not_wait_for_a_restart(arguments, secs):
+  recovery = tfps.Recovery('x', **arguments)
+  assert recovery.waits_for_restart_secs == secs
+  assert recovery.moves_ps == (secs < math.inf)

@@ -1,5 +1,7 @@
 """What a lost ps had is on another one."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -173,13 +175,17 @@ def processes():
     yield processes
 
 
-def _train(processes, directory, act, steps):
+def _train(processes, directory, act, steps, **settings):
   """The values at the end, and by how many seconds each loss set them back."""
   events = []
   strategy = tfps.ParameterServerStrategy(
     processes.cluster,
     recovery=tfps.Recovery(
-      directory, every_secs=0.5, replicas=1, on_event=events.append
+      directory,
+      every_secs=0.5,
+      replicas=1,
+      on_event=events.append,
+      **settings,
     ),
   )
   variables = losses.counters(strategy)
@@ -203,10 +209,30 @@ def test_nothing_is_set_back(processes, tmp_path):
         )
       )
 
-  values, secs = _train(processes, tmp_path, lose_one_after_the_other, 6_000)
+  values, secs = _train(
+    processes, tmp_path, lose_one_after_the_other, 6_000, take_over_secs=60
+  )
   assert secs == [0.0] * len(lost)
   # Both workers may have begun something that they then did again.
   assert 6_000 <= min(values) <= max(values) <= 6_000 + 2 * 5 * len(lost)
+
+
+@pytest.mark.slow
+def test_a_ps_that_is_never_started_again_is_not_waited_for(
+  processes, tmp_path
+):
+  killed = []
+
+  def lose_for_good(events):
+    killed.append(time.monotonic())
+    processes.kill('ps', 1)
+    waiting.until(lambda: any(e.kind == 'back' for e in events))
+    killed.append(time.monotonic())
+
+  values, secs = _train(processes, tmp_path, lose_for_good, 3_000)
+  assert secs == [0.0]
+  assert 3_000 <= min(values) <= max(values) <= 3_000 + 2 * 5
+  assert killed[1] - killed[0] < 30  # and not 60
 
 
 @pytest.mark.slow

@@ -1,10 +1,16 @@
 """How a strategy's variables are kept safe."""
 
 import dataclasses
+import math
 import os
 from typing import Literal
 
 from tfps.recovery import events
+
+# By when a lost ps may have been started again, with what it had in a cut.
+_RESTART_SECS = 60.0
+# Where others have what it had, nothing speaks for waiting.
+_AT_ONCE_SECS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Recovery:
       pause for as long as reading takes; writing goes on beside them.
     timeout_secs: how long to wait for a lost ps to be started again.
     take_over_secs: after how long the ps that are left serve a lost one, too.
-      It goes home once it is started again. None: never.
+      It goes home once it is started again. `math.inf`: never. By default 60,
+      and with replicas, which others have at once, 0.1.
     replicas: on how many other ps each variable is as well: 0 or 1.
     replicate_every_secs: how often to copy variables to their replicas: what of
       the updates on a lost ps is lost, at most, besides what a copy takes.
@@ -61,7 +68,7 @@ class Recovery:
   directory: str | os.PathLike[str]
   every_secs: float = 60.0
   timeout_secs: float = 600.0
-  take_over_secs: float | None = 60.0
+  take_over_secs: float | None = None
   replicas: int = 0
   replicate_every_secs: float | None = None
   written_by: Literal['chief', 'ps'] = 'chief'
@@ -96,3 +103,15 @@ class Recovery:
         f'Recovery: replicate_every_secs={self.replicate_every_secs!r} and no '
         'replicas. Set replicas=1, too.'
       )
+
+  @property
+  def waits_for_restart_secs(self) -> float:
+    """`take_over_secs`, or its default."""
+    if self.take_over_secs is not None:
+      return self.take_over_secs
+    return _AT_ONCE_SECS if self.replicas else _RESTART_SECS
+
+  @property
+  def moves_ps(self) -> bool:
+    """Whether a ps may ever be served by another."""
+    return self.waits_for_restart_secs < math.inf

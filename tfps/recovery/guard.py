@@ -83,8 +83,7 @@ class Guard(_repairs.Repairs):
     if shared.attaches:
       logging.warning('The variables of this job are live, and are used.')
     self._replicas = replicas_lib.Replicas(recovery, num_ps)
-    self._timeout_secs = recovery.timeout_secs
-    self._take_over_secs = recovery.take_over_secs
+    self._recovery = recovery
     self._housing = housing
     self.events = events.Events(recovery.on_event)
     self._greet = greet
@@ -138,7 +137,7 @@ class Guard(_repairs.Repairs):
     """
     self._watch = watch
     self._add_worker = add_worker
-    handler.repair_with(self, timeout_secs=self._timeout_secs)
+    handler.repair_with(self, timeout_secs=self._recovery.timeout_secs)
     self._handler = handler
     self.keeper.start(handler.gate)
     handler.tell_rest = self.tell_rest
@@ -226,7 +225,7 @@ class Guard(_repairs.Repairs):
 
   def replace(self, ps: set[int], lost_secs: float) -> bool:
     before = self._housing.addresses.copy()
-    self._housing.replace(ps, lost_secs, self._take_over_secs)
+    self._housing.replace(ps, lost_secs, self._recovery.waits_for_restart_secs)
     self._look_elsewhere()
     return self._housing.addresses != before
 
@@ -242,7 +241,7 @@ class Guard(_repairs.Repairs):
       logging.warning('Nobody moves: %s', error)
       return
     self._housing.send_home(can_go_home)
-    if are_to_leave and self._take_over_secs is not None:
+    if are_to_leave and self._recovery.moves_ps:
       self._housing.take_over(are_to_leave)
     self._look_elsewhere()
     if are_to_leave:

@@ -97,8 +97,7 @@ class SharedGuard:
     self.events = events.Events(recovery.on_event)
     self._shared = shared
     self._greet = greet
-    self._timeout_secs = recovery.timeout_secs
-    self._take_over_secs = recovery.take_over_secs
+    self._recovery = recovery
     self._gate = _gate.Gate()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
@@ -164,7 +163,7 @@ class SharedGuard:
 
   def do_without(self, task: cluster_lib.Task) -> None:
     """Lets a ps end: the chief has another one serve what it has."""
-    moves_ps = self._moves if self._take_over_secs is not None else None
+    moves_ps = self._moves if self._recovery.moves_ps else None
     if moves_ps is not None and moves_ps.hand_over(task):
       return
     if self._keeper is not None:
@@ -260,7 +259,7 @@ class SharedGuard:
           self._shared.rejoin()
     except tf.errors.OpError as error:
       logging.warning('A ps is lost, or out of reach: %s', error)
-      self._mend(_deadline.after(self._timeout_secs))
+      self._mend(_deadline.after(self._recovery.timeout_secs))
     finally:
       self._housing.forget_moves()
 
@@ -289,7 +288,7 @@ class SharedGuard:
           with self._gate:
             return function()
         except tf.errors.OpError as error:
-          deadline = deadline or _deadline.after(self._timeout_secs)
+          deadline = deadline or _deadline.after(self._recovery.timeout_secs)
           if _deadline.is_over(deadline) or not self._is_about_ps(error):
             raise
           logging.warning('A ps is lost, or out of reach: %s', error)
@@ -320,7 +319,7 @@ class SharedGuard:
 
   def _mend_alone(self) -> None:
     """As `_mend`, of who is alone already."""
-    self._mend_until(_deadline.after(self._timeout_secs))
+    self._mend_until(_deadline.after(self._recovery.timeout_secs))
 
   def _mend_until(self, deadline: float | None) -> None:
     begun = time.monotonic()
@@ -350,7 +349,9 @@ class SharedGuard:
     if not silent:
       return found
     before = self._housing.addresses.copy()
-    self._housing.replace(silent, lost_secs, self._take_over_secs)
+    self._housing.replace(
+      silent, lost_secs, self._recovery.waits_for_restart_secs
+    )
     moved = self._housing.addresses != before
     return self._housing.incarnations() if moved else found
 
@@ -428,10 +429,11 @@ class SharedGuard:
     return elsewhere
 
   def _give_up(self, found: _Found) -> errors.DeadlineError:
+    secs = self._recovery.timeout_secs
     missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
     if missing:
-      return errors.not_back(missing, self._timeout_secs)
+      return errors.not_back(missing, secs)
     return errors.DeadlineError(
-      f'After {self._timeout_secs:g} seconds, the chief has not brought back '
-      'the variables. Is it alive?'
+      f'After {secs:g} seconds, the chief has not brought back the variables. '
+      'Is it alive?'
     )

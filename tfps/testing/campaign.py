@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -54,7 +55,7 @@ _REPLICATE_EVERY_SECS = flags.DEFINE_float(
   'Between two copies to replicas; by default, they get each update.',
 )
 _TAKE_OVER_SECS = flags.DEFINE_float(
-  'take_over_secs', 60.0, 'After which another ps serves a lost one.'
+  'take_over_secs', None, 'After which another ps serves a lost one.'
 )
 _FOR_SECS = flags.DEFINE_list(
   'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
@@ -148,8 +149,8 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
       f'--every_secs={_EVERY_SECS.value}',
       f'--replicas={_REPLICAS.value}',
-      f'--take_over_secs={_TAKE_OVER_SECS.value}',
-      *_replicate_every_secs(),
+      *_if_given(_TAKE_OVER_SECS),
+      *_if_given(_REPLICATE_EVERY_SECS),
     )
     commands = {'chief': program}
     if mode.startswith('between'):
@@ -218,9 +219,8 @@ def with_table(page: str, text: str, *, name: str) -> str:
   return f'{before}{begin}\n\n{text}\n\n{end}{after}'
 
 
-def _replicate_every_secs() -> list[str]:
-  secs = _REPLICATE_EVERY_SECS.value
-  return [] if secs is None else [f'--replicate_every_secs={secs}']
+def _if_given(flag: flags.FlagHolder[Any]) -> list[str]:
+  return [] if flag.value is None else [f'--{flag.name}={flag.value}']
 
 
 def _say_loss(losses: Sequence[float]) -> str:

@@ -29,7 +29,7 @@ _REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
 _REPLICATE_EVERY_SECS = flags.DEFINE_float(
   'replicate_every_secs', None, 'Between two copies; by default, no copies.'
 )
-_TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', 60.0, 'Of a lost ps.')
+_TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', None, 'Of a lost ps.')
 _DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
 _TOGETHER = flags.DEFINE_bool(
   'together', False, 'Between graphs, whether all begin before one trains.'
