@@ -9,12 +9,24 @@ from collections.abc import Iterator
 import contextlib
 import statistics
 
+from benchmarks import learned
 from benchmarks import recovery_task
 from benchmarks import runner
 from benchmarks import sides
 from benchmarks import tables
 
-_NUM_STEPS = {'small': 3000, 'large': 800, 'embedding': 2000, 'tiny': 40}
+_NUM_STEPS = {
+  'flights': 1000,
+  'digits': 600,
+  'small': 3000,
+  'large': 800,
+  'embedding': 2000,
+  'tiny': 40,
+}
+_LEARNED = {
+  'flights': 'Late flights, wide & deep, 512 examples a step',
+  'digits': 'Digits, convolutional network, 32 examples a step',
+}
 _NUM_ROUNDS = 7
 _PLAIN = 'no recovery'
 _ROWS = {
@@ -31,7 +43,7 @@ Costs = dict[str, list[float]]
 
 def compare(*, quick: bool) -> Iterator[tables.Table]:
   """One table for each model."""
-  for model in ('tiny',) if quick else ('small', 'large', 'embedding'):
+  for model in ('tiny',) if quick else [m for m in _NUM_STEPS if m != 'tiny']:
     yield _table(model, _measure(model, num_rounds=2 if quick else _NUM_ROUNDS))
 
 
@@ -59,11 +71,9 @@ def _side(model: str, how: str) -> sides.ClusterSide:
 
 
 def _table(model: str, costs: Costs) -> tables.Table:
-  size = recovery_task.MODELS[model]
   return tables.Table(
     f'recovery-{model}',
-    f'{size.num_variables} variables of {size.num_bytes / 1e6:.2g} MB, 2 '
-    'workers and 2 ps on one machine',
+    f'{_title(model)}, 2 workers and 2 ps on one machine',
     ('recovery', 'ms per step', 'times without'),
     tables.beside(costs, costs[_PLAIN]),
     tables.Bars(
@@ -71,3 +81,10 @@ def _table(model: str, costs: Costs) -> tables.Table:
     ),
     measured=costs,
   )
+
+
+def _title(model: str) -> str:
+  size = recovery_task.MODELS[model]
+  if isinstance(size, learned.Learned):
+    return _LEARNED[model]
+  return f'{size.num_variables} variables of {size.num_bytes / 1e6:.2g} MB'

@@ -6,8 +6,10 @@ Usage: recovery_task.py MODEL (plain | cuts | replicas | snapshots) FOLDER
 import pathlib
 import sys
 
+from benchmarks import learned
 from benchmarks import lookup
 from benchmarks import overhead_task
+from benchmarks import problems
 from benchmarks import sides
 from benchmarks import trainers
 import tfps
@@ -15,6 +17,8 @@ import tfps
 MODELS: dict[str, trainers.Model] = {
   **overhead_task.MODELS,
   'embedding': lookup.TABLE,
+  'flights': learned.Learned(problems.flights),
+  'digits': learned.Learned(problems.images),
 }
 EVERY_SECS = 5.0
 REPLICATE_EVERY_SECS = 1.0

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from benchmarks import learned
 from benchmarks import lookup
 from benchmarks import perceptron
 import tfps
@@ -20,9 +21,9 @@ from tfps import worker_input
 
 STEPS_PER_EXECUTION = 20
 
-Model = perceptron.Perceptron | lookup.Lookup
+Model = perceptron.Perceptron | lookup.Lookup | learned.Learned
 Run = Callable[[int], None]
-Step = Callable[[tf.Tensor], Any]
+Step = Callable[[Any], Any]
 
 _TIMEOUT_SECS = 300.0
 
@@ -161,12 +162,15 @@ def _descent(
 
 
 def _with_optimizer(model: Model, variables: list[tf.Variable]) -> Step:
-  """Gradient descent by Keras' optimizer, which our strategies take over."""
-  optimizer = keras.optimizers.SGD(perceptron.RATE)
+  """By the model's own optimizer, or else by Keras' gradient descent."""
+  if isinstance(model, learned.Learned):
+    optimizer = model.optimizer
+  else:
+    optimizer = keras.optimizers.SGD(perceptron.RATE)
   optimizer.build(variables)
 
-  def step(x: tf.Tensor) -> None:
-    gradients = model.gradients(variables, x)
+  def step(batch: Any) -> None:
+    gradients = model.gradients(variables, batch)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
   return step

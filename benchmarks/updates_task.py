@@ -21,8 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import problems
 from benchmarks import sides
-from benchmarks.network import problems
 import tfps
 from tfps import hooks
 from tfps import testing

@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from benchmarks import problems
 from benchmarks.network import goals
-from benchmarks.network import problems
 from benchmarks.network import variants
 import tfps
 from tfps import worker_input

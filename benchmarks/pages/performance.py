@@ -62,13 +62,16 @@ of which the second does that part, too. A single process has no ps.
 All tasks are processes of one machine, 20 steps to an execution. The single
 process has all of the machine for itself.
 """,
-  'recovery-small': """\
+  'recovery-flights': """\
 ## Recovery
 
 What it costs to be able to [lose a ps](fault_tolerance.md): the same training
 with and without. All tasks are processes of one machine, which also does what
-replicas are updated by.
+replicas are updated by. First two models that learn, then some that compute
+next to nothing, so that their steps are what they push and pull.
 """,
+  'recovery-digits': '',
+  'recovery-small': '',
   'recovery-large': '',
   'recovery-embedding': '',
   'codecs': """\

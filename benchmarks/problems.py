@@ -1,4 +1,4 @@
-"""What is learnt on slow links: the examples' models, on their data."""
+"""What is learnt: the examples' models, on their data."""
 
 from collections.abc import Callable
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
 _FLIGHTS_BATCH = 512
 _IMAGES_BATCH = 32
 _NUM_QUICK_FLIGHTS = 20_000
