@@ -93,6 +93,22 @@ def test_a_program_that_means_another_variable_is_told(
     tf.Variable(value, name='typed')
 
 
+def test_functions_see_what_was_assigned_before(tfps_cluster, monkeypatch):
+  monkeypatch.setenv('TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE', 'True')
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    variables = [tf.Variable(0, name=f'assigned_{i}') for i in range(4)]
+
+  @tf.function
+  def read():
+    return [tf.identity(variable.read_value()) for variable in variables]
+
+  for value in range(300):
+    for variable in variables:
+      variable.assign(value)
+    assert {int(found) for found in read()} == {value}
+
+
 def test_modules_and_functions_work_in_the_scope(strategy):
   class Linear(tf.Module):
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """How a process that trains by itself becomes a client of the ps."""
 
 from collections.abc import Collection
+import os
 
 from absl import logging
 import tensorflow as tf
@@ -18,6 +19,10 @@ from tfps import probe
 from tfps import server as server_lib
 from tfps._compat import members
 from tfps._compat import strategy as compat
+
+# Whether operations on other tasks go to them one after another, while a call
+# returns before its operation is done, and functions overtake them.
+_STREAMING = 'TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE'
 
 
 def trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
@@ -81,6 +86,8 @@ def connect(
     server_lib.wait_for_port(task, cluster.address(task))
     spec = _ps_and_self(cluster, task, housing)
   _grpc_options.set_default()
+  # As TensorFlow's own strategy has it: a function is to see what was assigned.
+  os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
   tf.config.experimental_connect_to_cluster(
     spec, job_name=task.job, task_index=task.index, protocol='grpc'
