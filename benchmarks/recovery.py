@@ -31,6 +31,7 @@ _NUM_ROUNDS = 7
 _PLAIN = 'no recovery'
 _ROWS = {
   'plain': _PLAIN,
+  'ready': 'ready, no cut meanwhile',
   'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
   'replicas': 'replicas=1 besides',
   'snapshots': (

@@ -1,10 +1,11 @@
 """The chief of the benchmark of recovery: trains when it is told to.
 
-Usage: recovery_task.py MODEL (plain | cuts | replicas | snapshots) FOLDER
+Usage: recovery_task.py MODEL HOW FOLDER
 """
 
 import pathlib
 import sys
+from typing import Any
 
 from benchmarks import learned
 from benchmarks import lookup
@@ -22,17 +23,21 @@ MODELS: dict[str, trainers.Model] = {
 }
 EVERY_SECS = 5.0
 REPLICATE_EVERY_SECS = 1.0
+_HOWS: dict[str, dict[str, Any] | None] = {
+  'plain': None,
+  'ready': {'every_secs': 3600.0},
+  'cuts': {},
+  'replicas': {'replicas': 1},
+  'snapshots': {'replicas': 1, 'replicate_every_secs': REPLICATE_EVERY_SECS},
+}
 
 
 def main(model: str, how: str, folder: str) -> None:
   cluster = tfps.resolve_cluster()
-  recovery = None
-  if how != 'plain':
+  settings, recovery = _HOWS[how], None
+  if settings is not None:
     recovery = tfps.Recovery(
-      pathlib.Path(folder) / 'cuts',
-      every_secs=EVERY_SECS,
-      replicas=0 if how == 'cuts' else 1,
-      replicate_every_secs=REPLICATE_EVERY_SECS if how == 'snapshots' else None,
+      pathlib.Path(folder, 'cuts'), **{'every_secs': EVERY_SECS, **settings}
     )
   run = trainers.Ours(cluster, MODELS[model], recovery=recovery).training()
   for order in sides.take_orders(folder, str(cluster.task)):
