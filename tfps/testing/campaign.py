@@ -73,6 +73,8 @@ _NONE = 'none'
 # Whom faults strike that do not strike every job.
 _ONLY = {_NONE: [_NONE], 'fill': ['chief']}
 _DISK_BYTES = 2**24
+# With these in place programs start at once, as `tfps launch --preload` has it.
+_PRELOAD = ('tensorflow', 'keras', 'tfps')
 _STRIKE_AT = (0.1, 0.5)  # of all steps
 _POLL_SECS = 0.05
 _START_SECS = 120.0
@@ -157,7 +159,12 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       commands = dict.fromkeys(('chief', 'worker'), (*program, '--together'))
     logs = pathlib.Path(folder, 'logs')
     with process_cluster.ProcessCluster(
-      2, 2, commands=commands, on_hosts=kind == 'cut', log_dir=logs
+      2,
+      2,
+      commands=commands,
+      preload=_PRELOAD,
+      on_hosts=kind == 'cut',
+      log_dir=logs,
     ) as cluster:
       step = choices.uniform(*_STRIKE_AT) * _STEPS.value
       try:
