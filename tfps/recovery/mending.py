@@ -1,0 +1,244 @@
+"""Goes on with ps that were lost and are back, where workers share variables.
+
+Each process does so by itself. The chief puts the values back and then leaves a
+note on every ps, for which the other workers wait. They read it on a ps that
+was not lost; it tells them, too, which ps to go on with, should a lost one
+answer at two addresses.
+"""
+
+from collections.abc import Callable
+from collections.abc import Collection
+import time
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import _housing
+from tfps import _lease
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import shared_variables
+from tfps._compat import members
+from tfps.recovery import config
+from tfps.recovery import events as events_lib
+from tfps.recovery import inventory as inventory_lib
+from tfps.recovery import keeper as keeper_lib
+from tfps.recovery import notes as notes_lib
+from tfps.recovery import replicas as replicas_lib
+
+Found = dict[int, int | None]  # by ps, its incarnation
+
+_POLL_SECS = 0.1
+_LOOK_SECS = 0.2  # how often to look for a lost ps elsewhere
+_MIN_POLL_SECS = 0.03
+# Of the time that a ps has been lost, how much to wait before the next look.
+_PATIENCE = 0.25
+_OUT_OF_REACH = (tf.errors.UnavailableError, tf.errors.AbortedError)
+# Of variables whose memory is gone, and of what depends on them.
+_NOT_THERE = (
+  tf.errors.NotFoundError,
+  tf.errors.FailedPreconditionError,
+  tf.errors.InternalError,
+  tf.errors.InvalidArgumentError,
+)
+
+
+class Mending:
+  """What one process knows of the ps, and how it catches up with them.
+
+  Args:
+    recovery: how long to wait, and for what.
+    housing: of the ps.
+    notes: of the job.
+    shared: makes the variables.
+    replicas: of the variables.
+    events: of lost tasks.
+    greet: tells the servers of this process, but for those that are guests;
+      called when some have restarted.
+    lease: of this process.
+    keeper: of the variables, if this is the chief.
+    inventory: of the variables.
+
+  Attributes:
+    known: the ps that are in use, by their incarnations.
+  """
+
+  def __init__(
+    self,
+    recovery: config.Recovery,
+    *,
+    housing: _housing.Housing,
+    notes: notes_lib.Notes,
+    shared: shared_variables.SharedVariables,
+    replicas: replicas_lib.Replicas,
+    events: events_lib.Events,
+    greet: Callable[[Collection[cluster_lib.Task]], object],
+    lease: _lease.Lease,
+    keeper: keeper_lib.Keeper | None,
+    inventory: inventory_lib.Inventory,
+  ) -> None:
+    self._recovery = recovery
+    self._housing = housing
+    self._notes = notes
+    self._shared = shared
+    self._replicas = replicas
+    self._events = events
+    self._greet = greet
+    self._lease = lease
+    self._keeper = keeper
+    self._inventory = inventory
+    self.known: Found = housing.incarnations()
+    self._at = dict(housing.addresses)  # where the runtime has them
+    # With whom the connection is new: what was held there has to be, too.
+    self._left: set[int] = set()
+    self._next_look = 0.0  # for a lost ps elsewhere
+
+  def find_who_has_moved(self) -> None:
+    """Goes to where ps are that were moved as this process connected.
+
+    Raises:
+      tf.errors.OpError: a ps is lost, or out of reach.
+    """
+    for _ in range(2):  # there, and back if it is not there, either
+      if not self._notes.deny(self.known):
+        return
+      self._housing.reconsider()
+      if moved := self._connect():
+        self._lease.take({'ps': moved})
+        self.known = self._housing.incarnations()
+        self._shared.rejoin()
+
+  def is_due(self, error: tf.errors.OpError) -> bool:
+    """Whether something has failed because of a ps."""
+    if self._housing.incarnations() != self.known:
+      return True
+    if isinstance(error, _OUT_OF_REACH):
+      return '/job:ps' in str(error)
+    return isinstance(error, _NOT_THERE) and bool(self._inventory.emptied())
+
+  def mend(self, deadline: float | None) -> None:
+    """Goes on with the ps that are there, once all are.
+
+    Nothing else is to be done on a ps meanwhile.
+
+    Raises:
+      errors.CheckpointError: not all variables had been saved.
+      errors.DeadlineError: names the ps, or the chief, that has not come back.
+      errors.ReplacedError: another process is this task by now.
+    """
+    begun = time.monotonic()
+    found: Found = {}
+    with notes_lib.Reader() as reader:
+      while True:
+        lost_secs = time.monotonic() - begun
+        try:
+          found = self._housing.incarnations()
+          note = None
+          if self._keeper is not None:
+            found = self._replace(found, lost_secs)
+          else:
+            note = self._note(found, reader)
+            found = self._follow(found, note)
+          if None not in found.values() and self._has_mended(found, note):
+            return
+        except (tf.errors.OpError, errors.UnreachableError) as error:
+          logging.warning('A lost ps could not be taken back: %s', error)
+        if _deadline.is_over(deadline):
+          raise self._give_up(found)
+        time.sleep(min(_POLL_SECS, max(_MIN_POLL_SECS, _PATIENCE * lost_secs)))
+
+  def _replace(self, found: Found, lost_secs: float) -> Found:
+    """As found; the chief has those taken over that are not there."""
+    silent = {ps for ps, incarnation in found.items() if incarnation is None}
+    if not silent:
+      return found
+    before = self._housing.addresses.copy()
+    self._housing.replace(
+      silent, lost_secs, self._recovery.waits_for_restart_secs
+    )
+    moved = self._housing.addresses != before
+    return self._housing.incarnations() if moved else found
+
+  def _note(self, found: Found, reader: notes_lib.Reader) -> Found | None:
+    """The ps that the chief goes on with, if one that was not lost knows."""
+    for ps, incarnation in found.items():
+      if incarnation is not None and incarnation == self.known[ps]:
+        task = cluster_lib.Task('ps', ps)
+        return reader.read(task, self._housing.addresses[task])
+    return None
+
+  def _follow(self, found: Found, note: Found | None) -> Found:
+    """As found; goes to ps that are not where they were.
+
+    Nobody but the chief decides which of two is the ps.
+    """
+    now = time.monotonic()
+    if found == note:
+      return found
+    if note in (None, self.known) and now < self._next_look:
+      return found
+    self._next_look = now + _LOOK_SECS
+    before = self._housing.addresses.copy()
+    silent = {ps for ps, incarnation in found.items() if incarnation is None}
+    if note is not None:
+      self._housing.seek(note)
+    elif silent:
+      self._housing.follow(silent)
+    else:
+      self._housing.reconsider()
+    moved = self._housing.addresses != before
+    return self._housing.incarnations() if moved else found
+
+  def _has_mended(self, found: Found, note: Found | None) -> bool:
+    if note is not None and note != found != self.known:
+      return False  # the chief is still at it
+    # Where another process was this task, long ago, it may still be known.
+    addresses = self._housing.addresses
+    stay = {
+      task.index for task in addresses if addresses[task] == self._at[task]
+    }
+    self._lease.check({'ps': stay})
+    lost = {ps for ps in found if found[ps] != self.known[ps]} | self._left
+    if not lost and self._keeper is not None:
+      lost = self._inventory.emptied()
+    if not lost and (self._keeper is not None or not self._notes.deny(found)):
+      time.sleep(_POLL_SECS)
+      return True
+    survivors = {cluster_lib.Task('ps', ps) for ps in found if ps not in lost}
+    self._greet({*self._housing.moved, *survivors})
+    self._left |= self._connect()
+    lost |= self._left
+    if self._keeper is None and not self._notes.are(found):
+      return False  # the chief is still at it
+    self._replicas.renew(self._inventory.on(lost), lost)
+    self._shared.rejoin()
+    secs = None
+    if self._keeper is not None:
+      secs = self._keeper.put_back(lost, self._replicas)
+      self._shared.announce(self._inventory.on(set(found)))
+      self._notes.leave(found)
+    self.known, self._left = found, set()
+    self._lease.take({'ps': lost})
+    for task in self._housing.forget_moves():
+      self._events.tell('moved', [str(task)])
+    self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
+    return True
+
+  def _connect(self) -> set[int]:
+    """Tells the runtime where the ps are; those that are elsewhere now."""
+    addresses = dict(self._housing.addresses)
+    members.update(moved={(t.job, t.index): at for t, at in addresses.items()})
+    elsewhere = {t.index for t in addresses if addresses[t] != self._at[t]}
+    self._at = addresses
+    return elsewhere
+
+  def _give_up(self, found: Found) -> errors.DeadlineError:
+    secs = self._recovery.timeout_secs
+    missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
+    if missing:
+      return errors.not_back(missing, secs)
+    return errors.DeadlineError(
+      f'After {secs:g} seconds, the chief has not brought back the variables. '
+      'Is it alive?'
+    )
