@@ -138,9 +138,14 @@ def test_the_first_failing_task_gives_its_status(tmp_path):
 def test_forked_tasks_have_modules_in_place_at_every_start(tmp_path):
   program = tmp_path / 'program.py'
   program.write_text(
-    'import sys, os, signal\n'
+    'import json, os, pathlib, signal, sys, time\n'
     'print("has", "tensorflow" in sys.modules, sys.argv[1:], flush=True)\n'
-    'if "worker" in os.environ["TF_CONFIG"].split("task")[1]:\n'
+    'job = json.loads(os.environ["TF_CONFIG"])["task"]["type"]\n'
+    'folder = pathlib.Path(__file__).parent\n'
+    '(folder / job).touch()\n'
+    'if job == "worker":\n'
+    '  while not all((folder / j).exists() for j in ("ps", "chief")):\n'
+    '    time.sleep(0.01)\n'
     '  os.kill(os.getpid(), signal.SIGKILL)\n'
   )
   options = ['--preload=tensorflow', '--max_restarts=2', '--grace_secs=60']

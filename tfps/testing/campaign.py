@@ -60,6 +60,11 @@ _TAKE_OVER_SECS = flags.DEFINE_float(
 _FOR_SECS = flags.DEFINE_list(
   'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
 )
+_SPARES = flags.DEFINE_bool(
+  'spares',
+  True,
+  'Whether tasks are forked with TensorFlow in place when they are started.',
+)
 _KEEP_LOGS = flags.DEFINE_string(
   'keep_logs', None, 'Where to leave what the tasks of a failed run have said.'
 )
@@ -75,6 +80,8 @@ _ONLY = {_NONE: [_NONE], 'fill': ['chief']}
 _DISK_BYTES = 2**24
 # With these in place programs start at once, as `tfps launch --preload` has it.
 _PRELOAD = ('tensorflow', 'keras', 'tfps')
+# By any other command than the default one, servers are not forked.
+_SERVE = (sys.executable, '-u', '-m', 'tfps.server')
 _STRIKE_AT = (0.1, 0.5)  # of all steps
 _POLL_SECS = 0.05
 _START_SECS = 120.0
@@ -154,15 +161,12 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       *_if_given(_TAKE_OVER_SECS),
       *_if_given(_REPLICATE_EVERY_SECS),
     )
-    commands = {'chief': program}
-    if mode.startswith('between'):
-      commands = dict.fromkeys(('chief', 'worker'), (*program, '--together'))
     logs = pathlib.Path(folder, 'logs')
     with process_cluster.ProcessCluster(
       2,
       2,
-      commands=commands,
-      preload=_PRELOAD,
+      commands=_commands(mode, program),
+      preload=_PRELOAD if _SPARES.value else (),
       on_hosts=kind == 'cut',
       log_dir=logs,
     ) as cluster:
@@ -183,6 +187,17 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       )
       shutil.copytree(logs, kept)
     return outcome
+
+
+def _commands(mode: str, program: Sequence[str]) -> dict[str, Sequence[str]]:
+  """What the tasks of each job run."""
+  commands: dict[str, Sequence[str]] = {}
+  if not _SPARES.value:
+    commands = {'ps': _SERVE, 'worker': _SERVE}
+  if mode.startswith('between'):
+    together = (*program, '--together')
+    return {**commands, 'chief': together, 'worker': together}
+  return {**commands, 'chief': program}
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
