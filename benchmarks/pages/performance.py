@@ -62,7 +62,7 @@ of which the second does that part, too. A single process has no ps.
 All tasks are processes of one machine, 20 steps to an execution. The single
 process has all of the machine for itself.
 """,
-  'recovery-flights': """\
+  'recovery-ready-flights': """\
 ## Recovery
 
 What it costs to be able to [lose a ps](fault_tolerance.md): the same training
@@ -70,6 +70,8 @@ with and without. All tasks are processes of one machine, which also does what
 replicas are updated by. First two models that learn, then some that compute
 next to nothing, so that their steps are what they push and pull.
 """,
+  'recovery-ready-digits': '',
+  'recovery-flights': '',
   'recovery-digits': '',
   'recovery-small': '',
   'recovery-large': '',
