@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any
 from typing import IO
 
@@ -25,6 +26,9 @@ from tfps import errors
 _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
 _NOT_HEEDED = ('TF_CONFIG',)
 _LAST_BYTES = 2000
+# Held while a server is sought: of two that are alike, one would be let go, and
+# what it has forked with it.
+_SERVERS = threading.Lock()
 
 
 class Forked:
@@ -130,7 +134,8 @@ def spawn(
     ImportError: it cannot be had this way, for reasons that it gives.
     errors.DeadlineError: it did not come in time.
   """
-  server = _server(tuple(preload), tuple(sorted(_heeded(env).items())))
+  with _SERVERS:
+    server = _server(tuple(preload), tuple(sorted(_heeded(env).items())))
   request = {'argv': command[1:], 'env': dict(env), 'cwd': os.getcwd()}
   try:
     return Forked(_ask(server, request, stdout), timeout_secs)

@@ -1,3 +1,4 @@
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -132,6 +133,24 @@ def test_programs_are_forked_with_modules_in_place(
   assert worker[3:] == ['3', '__main__', str(tmp_path)]
   assert ps[0] == worker[0] == 'True'
   assert not {*ps[1:3]} & {*worker[1:3]}  # each has seeds of its own
+
+
+def test_clusters_that_begin_at_once_are_forked_by_one_process(tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text('import time\ntime.sleep(2)\n')
+  command = [sys.executable, str(program)]
+
+  def run(_):
+    with testing.ProcessCluster(
+      1,
+      1,
+      commands={'ps': command, 'worker': command},
+      preload=['colorsys'],  # which nobody else has asked for
+    ) as cluster:
+      return [cluster.wait(job, 0, timeout_secs=60) for job in ('ps', 'worker')]
+
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    assert list(pool.map(run, range(3))) == [[0, 0]] * 3
 
 
 def test_a_forked_program_that_cannot_run_says_so_in_its_log(tmp_path):

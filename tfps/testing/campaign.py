@@ -79,7 +79,7 @@ _NONE = 'none'
 _ONLY = {_NONE: [_NONE], 'fill': ['chief']}
 _DISK_BYTES = 2**24
 # With these in place programs start at once, as `tfps launch --preload` has it.
-_PRELOAD = ('tensorflow', 'keras', 'tfps')
+_PRELOAD = ('tensorflow', 'keras')
 # By any other command than the default one, servers are not forked.
 _SERVE = (sys.executable, '-u', '-m', 'tfps.server')
 _STRIKE_AT = (0.1, 0.5)  # of all steps
