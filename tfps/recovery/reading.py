@@ -41,7 +41,11 @@ def _functions(
   for entry in entries:
     for piece in entry.pieces():
       by_device[piece.variable.device].append(piece)
-  return {d: (pieces, _function(pieces)) for d, pieces in by_device.items()}
+  functions = {}
+  for device, pieces in by_device.items():
+    with tf.device(device):
+      functions[device] = pieces, _function(pieces)
+  return functions
 
 
 def _function(pieces: Sequence[inventory.Piece]) -> Any:
@@ -49,4 +53,4 @@ def _function(pieces: Sequence[inventory.Piece]) -> Any:
     return [piece.variable.read_value() for piece in pieces]
 
   # Not converted: this may be traced beside the training program.
-  return tf.function(read, autograph=False)
+  return tf.function(read, autograph=False).get_concrete_function()
