@@ -18,15 +18,16 @@ def outcome(**kwargs):
 def test_the_table_has_a_line_for_each_fault_job_and_mode():
   text = campaign.table(
     [
-      outcome(resume_secs=1.0, lost=5),
-      outcome(resume_secs=3.0, lost=7, doubled=2, loss=0.01),
-      outcome(resume_secs=2.0),
+      outcome(resume_secs=0.5, pause_secs=1.0, lost=5),
+      outcome(pause_secs=3.0, lost=7, missing=1, doubled=2, loss=0.01),
+      outcome(pause_secs=2.0),
       outcome(job='chief', completed=False, detail='ps:1 is unreachable'),
     ]
   )
   assert text.splitlines()[2:] == [
-    '| kill | ps | fit | 3 of 3 | 2.0 (1.0..3.0) | 7 | 2 | 0.0100..0.0100 |',
-    '| kill | chief | fit | 0 of 1 |  |  |  |  |',
+    '| kill | ps | fit | 3 of 3 | 0.0 (0.0..0.5) | 2.0 (1.0..3.0) | 7 | 1 | 2 '
+    '| 0.0100..0.0100 |',
+    '| kill | chief | fit | 0 of 1 |  |  |  |  |  |  |',
   ]
 
 
@@ -51,7 +52,7 @@ def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
   # Between graphs, each of three may have an execution of five steps cut short
   # by the loss, and again by the repair.
   assert found.doubled <= (0 if mode == 'coordinator' else 30)
-  assert 0 < found.resume_secs < 60
+  assert 0 < found.pause_secs < 60
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ _PRELOAD = ('tensorflow', 'keras')
 # By any other command than the default one, servers are not forked.
 _SERVE = (sys.executable, '-u', '-m', 'tfps.server')
 _STRIKE_AT = (0.1, 0.5)  # of all steps
+_UNDER_WAY_SECS = 0.3
 _POLL_SECS = 0.05
 _START_SECS = 120.0
 _MARKS = '<!-- {}: begin -->', '<!-- {}: end -->'
@@ -97,8 +98,12 @@ class Outcome:
     job: whose task was struck.
     mode: how it trained.
     completed: whether all tasks ended in order, with all steps done.
-    resume_secs: the longest time without an execution, from the fault on.
+    resume_secs: from the fault to the end of the next execution. Those that end
+      within 0.3 seconds may have been under way, and do not count if a longer
+      pause begins there.
+    pause_secs: the longest time without an execution, from the fault on.
     lost: steps that were applied and then set back.
+    missing: how much less than the steps was added to a variable, at most.
     doubled: how much more than the steps was added to a variable, at most.
     loss: at the end, the highest of all tasks'; None where there is none.
     detail: what went wrong, if anything.
@@ -109,7 +114,9 @@ class Outcome:
   mode: str
   completed: bool
   resume_secs: float = 0.0
+  pause_secs: float = 0.0
   lost: int = 0
+  missing: int = 0
   doubled: int = 0
   loss: float | None = None
   detail: str = ''
@@ -203,9 +210,9 @@ def _commands(mode: str, program: Sequence[str]) -> dict[str, Sequence[str]]:
 def table(outcomes: Sequence[Outcome]) -> str:
   """The outcomes in Markdown: a line for each fault, job and mode."""
   lines = [
-    '| fault | task | mode | completed | seconds to resume | lost | doubled '
-    '| final loss |',
-    '|---|---|---|---|---|---|---|---|',
+    '| fault | task | mode | completed | seconds to resume '
+    '| longest pause | lost | missing | doubled | final loss |',
+    f'|{"---|" * 10}',
   ]
   groups = collections.defaultdict(list)
   for outcome in outcomes:
@@ -214,15 +221,16 @@ def table(outcomes: Sequence[Outcome]) -> str:
     good = [outcome for outcome in group if outcome.completed]
     cells = [fault, job, mode, f'{len(good)} of {len(group)}']
     if good:
-      secs = [outcome.resume_secs for outcome in good]
       cells += [
-        f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})',
+        _say_secs([outcome.resume_secs for outcome in good]),
+        _say_secs([outcome.pause_secs for outcome in good]),
         f'{max(outcome.lost for outcome in good)}',
+        f'{max(outcome.missing for outcome in good)}',
         f'{max(outcome.doubled for outcome in good)}',
         _say_loss([o.loss for o in good if o.loss is not None]),
       ]
     else:
-      cells += ['', '', '', '']
+      cells += [''] * 6
     lines.append(f'| {" | ".join(cells)} |')
   return '\n'.join(lines)
 
@@ -243,6 +251,10 @@ def with_table(page: str, text: str, *, name: str) -> str:
 
 def _if_given(flag: flags.FlagHolder[Any]) -> list[str]:
   return [] if flag.value is None else [f'--{flag.name}={flag.value}']
+
+
+def _say_secs(secs: Sequence[float]) -> str:
+  return f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})'
 
 
 def _say_loss(losses: Sequence[float]) -> str:
@@ -305,14 +317,19 @@ def _outcome(
   logs = [cluster.log(t.job, t.index) for t in _trainers(cluster, mode)]
   counts = [c for log in logs for c in progress.numbers(log, 'count')]
   steps = [progress.numbers(log, 'at') for log in logs]
+  times = [at for s in steps for _, at in s]
+  # Whoever has counted last has counted what all others did.
+  least, most, step, _ = max(counts, key=lambda c: c[3], default=[0.0] * 4)
   return Outcome(
     kind,
     job,
     mode,
     completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
-    resume_secs=progress.longest_gap([at for s in steps for _, at in s], began),
+    resume_secs=progress.resumed_after(times, began, within=_UNDER_WAY_SECS),
+    pause_secs=progress.longest_gap(times, began),
     lost=max(progress.set_back([step for step, _ in s]) for s in steps),
-    doubled=int(max((c[1] - c[2] for c in counts), default=0)),
+    missing=max(0, round(step - least)),
+    doubled=max(0, round(most - step)),
     loss=max(
       (x for log in logs for (x,) in progress.numbers(log, 'loss')),
       default=None,

@@ -1,9 +1,9 @@
 """What the tasks of a campaign train, and how they tell how they get on.
 
-Every trained variable is added to once a step, so that at the end it tells how
-many steps have been applied. Chief and workers print, for each execution,
-`at STEP TIME` and at the end `count LEAST MOST STEP` and `done`; `fit` also
-says `loss LOSS`.
+Variables are added to once a step, in `fit` one that the optimizer updates, so
+that at the end they tell how many steps have been applied. Chief and workers
+print, for each execution, `at STEP TIME` and at the end
+`count LEAST MOST STEP TIME` and `done`; `fit` also says `loss LOSS`.
 """
 
 from collections.abc import Callable
@@ -39,6 +39,7 @@ _PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
 _FEATURES = 4
 _NUM_POINTS = 640
 _NOISE = 0.1
+_LEARNING_RATE = 0.05
 _TIMEOUT_SECS = 120.0
 
 tfps.define_flags()
@@ -105,11 +106,13 @@ def _fit(strategy: Any) -> None:
   tf.keras.utils.set_random_seed(1)
   tf.keras.config.disable_traceback_filtering()  # should a run fail
   with strategy.scope():
+    additions = _Additions()
+    dense = tf.keras.layers.Dense(1)
     model = tf.keras.Sequential(
-      [tf.keras.layers.Input((_FEATURES,)), tf.keras.layers.Dense(1)]
+      [tf.keras.layers.Input((_FEATURES,)), additions, dense]
     )
     model.compile(
-      tf.keras.optimizers.SGD(0.05),
+      tf.keras.optimizers.SGD(_LEARNING_RATE),
       'mse',
       steps_per_execution=_PER_EXECUTION.value,
     )
@@ -130,12 +133,23 @@ def _fit(strategy: Any) -> None:
       tf.keras.callbacks.LambdaCallback(on_train_batch_end=on_train_batch_end)
     ],
   )
-  step = int(iterations.numpy())
-  print('count', step, step, step, flush=True)
-  kernel, bias = model.get_weights()
+  _say_counts([additions.count], iterations)
+  kernel, bias = dense.get_weights()
   x, y = _points()
   loss = float(tf.reduce_mean(tf.square(x @ kernel + bias - y)))
   print('loss', loss, flush=True)
+
+
+class _Additions(tf.keras.layers.Layer):
+  """Has the optimizer add one, in each update, to its only variable."""
+
+  def __init__(self) -> None:
+    super().__init__()
+    self.count = self.add_weight(shape=(), initializer='zeros', name='count')
+
+  def call(self, inputs: Any) -> Any:
+    self.add_loss(-self.count / _LEARNING_RATE)
+    return inputs
 
 
 def _variables(strategy: Any) -> list[Any]:
@@ -178,9 +192,11 @@ def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
 
 
 def _say_counts(variables: list[Any], step: Any) -> None:
-  least = min(float(tf.reduce_min(v.read_value())) for v in variables)
-  most = max(float(tf.reduce_max(v.read_value())) for v in variables)
-  print('count', least, most, int(step.numpy()), flush=True)
+  counted = int(step.numpy())  # first: others may not be done yet
+  values = [tf.convert_to_tensor(v) for v in variables]
+  least = min(float(tf.reduce_min(value)) for value in values)
+  most = max(float(tf.reduce_max(value)) for value in values)
+  print('count', least, most, counted, f'{time.time():.3f}', flush=True)
 
 
 if __name__ == '__main__':

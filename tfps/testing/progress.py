@@ -1,5 +1,6 @@
 """What tasks have written about how they get on, in lines of numbers."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
 import re
@@ -14,11 +15,38 @@ def numbers(log: str, what: str) -> list[list[float]]:
 
 def longest_gap(times: Sequence[float], began: float) -> float:
   """The longest time in which nothing happened, from a moment on."""
-  later = sorted(at for at in times if at > began)
-  pairs = itertools.pairwise([began, *later])
-  return max((after - before for before, after in pairs), default=0.0)
+  return max(
+    (after - before for before, after in _gaps(times, began)), default=0
+  )
+
+
+def resumed_after(
+  times: Sequence[float], began: float, *, within: float
+) -> float:
+  """When something happened again, from a moment on.
+
+  Args:
+    times: when something happened.
+    began: the moment.
+    within: the seconds in which what was under way at that moment may still
+      end.
+
+  Returns:
+    The seconds to the end of the longest time in which nothing happened, of
+    those that begin in these seconds; 0 where nothing happens any more.
+  """
+  gaps = [gap for gap in _gaps(times, began) if gap[0] <= began + within]
+  _, end = max(gaps, key=lambda gap: gap[1] - gap[0], default=(began, began))
+  return end - began
 
 
 def set_back(steps: Sequence[float]) -> int:
   """By how much the step has gone back, in all."""
   return int(sum(max(0.0, a - b) for a, b in itertools.pairwise(steps)))
+
+
+def _gaps(
+  times: Sequence[float], began: float
+) -> Iterator[tuple[float, float]]:
+  later = sorted(at for at in times if at > began)
+  return itertools.pairwise([began, *later])
