@@ -18,7 +18,7 @@ def outcome(**kwargs):
 def test_the_table_has_a_line_for_each_fault_job_and_mode():
   text = campaign.table(
     [
-      outcome(resume_secs=0.5, pause_secs=1.0, lost=5),
+      outcome(resume_secs=0.5, pause_secs=1.0, lost=5, doubled=2),
       outcome(pause_secs=3.0, lost=7, missing=1, doubled=2, loss=0.01),
       outcome(pause_secs=2.0),
       outcome(job='chief', completed=False, detail='ps:1 is unreachable'),

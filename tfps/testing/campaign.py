@@ -78,6 +78,7 @@ _NONE = 'none'
 # Whom faults strike that do not strike every job.
 _ONLY = {_NONE: [_NONE], 'fill': ['chief']}
 _DISK_BYTES = 2**24
+_PER_EXECUTION = 5  # steps
 # With these in place programs start at once, as `tfps launch --preload` has it.
 _PRELOAD = ('tensorflow', 'keras')
 # By any other command than the default one, servers are not forked.
@@ -103,8 +104,10 @@ class Outcome:
       pause begins there.
     pause_secs: the longest time without an execution, from the fault on.
     lost: steps that were applied and then set back.
-    missing: how much less than the steps was added to a variable, at most.
-    doubled: how much more than the steps was added to a variable, at most.
+    missing: how much less than the steps was added to a variable, at most; None
+      where it cannot be told.
+    doubled: how much more than the steps was added to a variable, at most; None
+      where it cannot be told.
     loss: at the end, the highest of all tasks'; None where there is none.
     detail: what went wrong, if anything.
   """
@@ -116,8 +119,8 @@ class Outcome:
   resume_secs: float = 0.0
   pause_secs: float = 0.0
   lost: int = 0
-  missing: int = 0
-  doubled: int = 0
+  missing: int | None = 0
+  doubled: int | None = 0
   loss: float | None = None
   detail: str = ''
 
@@ -163,6 +166,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
     program = (
       *(sys.executable, '-m', 'tfps.testing.campaign_task'),
       *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
+      f'--steps_per_execution={_PER_EXECUTION}',
       f'--every_secs={_EVERY_SECS.value}',
       f'--replicas={_REPLICAS.value}',
       *_if_given(_TAKE_OVER_SECS),
@@ -225,8 +229,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         _say_secs([outcome.resume_secs for outcome in good]),
         _say_secs([outcome.pause_secs for outcome in good]),
         f'{max(outcome.lost for outcome in good)}',
-        f'{max(outcome.missing for outcome in good)}',
-        f'{max(outcome.doubled for outcome in good)}',
+        _say_most([outcome.missing for outcome in good]),
+        _say_most([outcome.doubled for outcome in good]),
         _say_loss([o.loss for o in good if o.loss is not None]),
       ]
     else:
@@ -255,6 +259,10 @@ def _if_given(flag: flags.FlagHolder[Any]) -> list[str]:
 
 def _say_secs(secs: Sequence[float]) -> str:
   return f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})'
+
+
+def _say_most(counts: Sequence[int | None]) -> str:
+  return str(max((c for c in counts if c is not None), default=''))
 
 
 def _say_loss(losses: Sequence[float]) -> str:
@@ -318,8 +326,13 @@ def _outcome(
   counts = [c for log in logs for c in progress.numbers(log, 'count')]
   steps = [progress.numbers(log, 'at') for log in logs]
   times = [at for s in steps for _, at in s]
+  lost = max(progress.set_back([step for step, _ in s]) for s in steps)
   # Whoever has counted last has counted what all others did.
   least, most, step, _ = max(counts, key=lambda c: c[3], default=[0.0] * 4)
+  # Keras counts an execution once more when it is done again.
+  is_fit = mode.endswith('fit')
+  done = _PER_EXECUTION * len(times) if is_fit else step
+  is_known = not (is_fit and lost)
   return Outcome(
     kind,
     job,
@@ -327,9 +340,9 @@ def _outcome(
     completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
     resume_secs=progress.resumed_after(times, began, within=_UNDER_WAY_SECS),
     pause_secs=progress.longest_gap(times, began),
-    lost=max(progress.set_back([step for step, _ in s]) for s in steps),
-    missing=max(0, round(step - least)),
-    doubled=max(0, round(most - step)),
+    lost=lost,
+    missing=max(0, round(done - least)) if is_known else None,
+    doubled=max(0, round(most - done)) if is_known else None,
     loss=max(
       (x for log in logs for (x,) in progress.numbers(log, 'loss')),
       default=None,
