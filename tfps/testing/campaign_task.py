@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
         _fit(strategy)
       else:
         _train(coordinator, strategy)
-  print('done', flush=True)
+  _say('done')
 
 
 def _begin_together(strategy: tfps.BetweenGraphStrategy) -> None:
@@ -137,7 +137,7 @@ def _fit(strategy: Any) -> None:
   kernel, bias = dense.get_weights()
   x, y = _points()
   loss = float(tf.reduce_mean(tf.square(x @ kernel + bias - y)))
-  print('loss', loss, flush=True)
+  _say('loss', loss)
 
 
 class _Additions(tf.keras.layers.Layer):
@@ -184,8 +184,7 @@ def _line() -> tf.data.Dataset:
 
 def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
   def say(_: object) -> None:
-    # One string: what others log must not come between its parts.
-    print(f'at {int(step().numpy())} {time.time():.3f}', flush=True)
+    _say('at', int(step().numpy()), f'{time.time():.3f}')
     time.sleep(_PAUSE_SECS.value)
 
   return say
@@ -196,7 +195,12 @@ def _say_counts(variables: list[Any], step: Any) -> None:
   values = [tf.convert_to_tensor(v) for v in variables]
   least = min(float(tf.reduce_min(value)) for value in values)
   most = max(float(tf.reduce_max(value)) for value in values)
-  print('count', least, most, counted, f'{time.time():.3f}', flush=True)
+  _say('count', least, most, counted, f'{time.time():.3f}')
+
+
+def _say(*words: object) -> None:
+  # One string: what others log must not come between its parts.
+  print(' '.join(map(str, words)) + '\n', end='', flush=True)
 
 
 if __name__ == '__main__':

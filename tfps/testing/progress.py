@@ -9,7 +9,7 @@ import re
 def numbers(log: str, what: str) -> list[list[float]]:
   """The numbers of each line that begins with a word, such as `at 5 1.5`."""
   # Whole lines: of the last, only the beginning may have been written.
-  found = re.findall(rf'^{what} (.*)\n', log, re.MULTILINE)
+  found = re.findall(rf'^{what} ([\d.e+ -]*)\n', log, re.MULTILINE)
   return [[float(word) for word in line.split()] for line in found]
 
 
