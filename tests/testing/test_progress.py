@@ -4,7 +4,7 @@ from tfps.testing import progress
 
 
 def test_gaps_and_losses_are_told_from_what_was_written():
-  assert progress.numbers('at 5 1.5\nat 10 2.5\nat ', 'at') == [
+  assert progress.numbers('at 5 1.5\nat 7 2W11\nat 10 2.5\nat ', 'at') == [
     [5, 1.5],
     [10, 2.5],
   ]

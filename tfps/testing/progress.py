@@ -9,8 +9,8 @@ import re
 def numbers(log: str, what: str) -> list[list[float]]:
   """The numbers of each line that begins with a word, such as `at 5 1.5`."""
   # Whole lines: of the last, only the beginning may have been written.
-  found = re.findall(rf'^{what} ([\d.e+ -]*)\n', log, re.MULTILINE)
-  return [[float(word) for word in line.split()] for line in found]
+  lines = re.findall(rf'^{what} (.*)\n', log, re.MULTILINE)
+  return [found for found in map(_parsed, lines) if found]
 
 
 def longest_gap(times: Sequence[float], began: float) -> float:
@@ -50,3 +50,11 @@ def _gaps(
 ) -> Iterator[tuple[float, float]]:
   later = sorted(at for at in times if at > began)
   return itertools.pairwise([began, *later])
+
+
+def _parsed(line: str) -> list[float]:
+  """The numbers of a line; none if the line of another has broken it."""
+  try:
+    return [float(word) for word in line.split()]
+  except ValueError:
+    return []
