@@ -332,6 +332,10 @@ def _outcome(
   # Keras counts an execution once more when it is done again.
   is_fit = mode.endswith('fit')
   done = _PER_EXECUTION * len(times) if is_fit else step
+  missing, doubled = max(0, round(done - least)), max(0, round(most - done))
+  if is_fit and job == 'ps' and not _REPLICAS.value:
+    # What was set back and done again between two executions cannot be seen.
+    lost = max(lost, missing)
   is_known = not (is_fit and lost)
   return Outcome(
     kind,
@@ -341,8 +345,8 @@ def _outcome(
     resume_secs=progress.resumed_after(times, began, within=_UNDER_WAY_SECS),
     pause_secs=progress.longest_gap(times, began),
     lost=lost,
-    missing=max(0, round(done - least)) if is_known else None,
-    doubled=max(0, round(most - done)) if is_known else None,
+    missing=missing if is_known else None,
+    doubled=doubled if is_known else None,
     loss=max(
       (x for log in logs for (x,) in progress.numbers(log, 'loss')),
       default=None,
