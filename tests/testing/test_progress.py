@@ -8,8 +8,8 @@ def test_gaps_and_losses_are_told_from_what_was_written():
     [5, 1.5],
     [10, 2.5],
   ]
-  assert progress.longest_gap([9, 1, 10, 14, 15], began=9.5) == 4
-  assert progress.longest_gap([], began=0) == 0
+  assert progress.longest_gap([9, 1, 10, 14, 15], began=9.5) == (10, 14)
+  assert progress.longest_gap([], began=0) == (0, 0)
   times = [9, 1, 10, 14, 15, 25]
   assert progress.resumed_after(times, began=9.5, within=0.2) == 0.5
   assert progress.resumed_after(times, began=9.5, within=1) == 4.5

@@ -329,6 +329,7 @@ def _outcome(
   lost = max(progress.set_back([step for step, _ in s]) for s in steps)
   # Whoever has counted last has counted what all others did.
   least, most, step, _ = max(counts, key=lambda c: c[3], default=[0.0] * 4)
+  paused_at, went_on_at = progress.longest_gap(times, began)
   # Keras counts an execution once more when it is done again.
   is_fit = mode.endswith('fit')
   done = _PER_EXECUTION * len(times) if is_fit else step
@@ -343,7 +344,7 @@ def _outcome(
     mode,
     completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
     resume_secs=progress.resumed_after(times, began, within=_UNDER_WAY_SECS),
-    pause_secs=progress.longest_gap(times, began),
+    pause_secs=went_on_at - paused_at,
     lost=lost,
     missing=missing if is_known else None,
     doubled=doubled if is_known else None,

@@ -13,11 +13,9 @@ def numbers(log: str, what: str) -> list[list[float]]:
   return [found for found in map(_parsed, lines) if found]
 
 
-def longest_gap(times: Sequence[float], began: float) -> float:
-  """The longest time in which nothing happened, from a moment on."""
-  return max(
-    (after - before for before, after in _gaps(times, began)), default=0
-  )
+def longest_gap(times: Sequence[float], began: float) -> tuple[float, float]:
+  """When nothing happened for longest, from a moment on: begin and end."""
+  return max(_gaps(times, began), key=_length, default=(began, began))
 
 
 def resumed_after(
@@ -36,7 +34,7 @@ def resumed_after(
     those that begin in these seconds; 0 where nothing happens any more.
   """
   gaps = [gap for gap in _gaps(times, began) if gap[0] <= began + within]
-  _, end = max(gaps, key=lambda gap: gap[1] - gap[0], default=(began, began))
+  _, end = max(gaps, key=_length, default=(began, began))
   return end - began
 
 
@@ -50,6 +48,11 @@ def _gaps(
 ) -> Iterator[tuple[float, float]]:
   later = sorted(at for at in times if at > began)
   return itertools.pairwise([began, *later])
+
+
+def _length(gap: tuple[float, float]) -> float:
+  begin, end = gap
+  return end - begin
 
 
 def _parsed(line: str) -> list[float]:

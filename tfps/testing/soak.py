@@ -118,17 +118,19 @@ def report(
     secs: how long it took.
   """
   tasks = list(memory)
-  columns = ['minutes', 'steps', 'longest pause, s']
+  columns = ['minutes', 'steps', 'longest pause, s', 'from, s']
   columns += [f'{task}, MB at most' for task in tasks]
   lines = [columns, ['---'] * len(columns)]
   for part in range(_NUM_PARTS):
     first, last = (began + secs * (part + i) / _NUM_PARTS for i in range(2))
     own = [when for _, when in at if first <= when < last]
+    paused_at, went_on_at = progress.longest_gap([*own, last], first)
     lines.append(
       [
         f'{(first - began) / 60:.1f}..{(last - began) / 60:.1f}',
         f'{_step(at, last) - _step(at, first):.0f}',
-        f'{progress.longest_gap([*own, last], first):.1f}',
+        f'{went_on_at - paused_at:.1f}',
+        f'{paused_at - began:.1f}',
         *(_most(memory[task], first, last) for task in tasks),
       ]
     )
