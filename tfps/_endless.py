@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps import _iterators
+
 
 class Endless:
   """Batches of this process.
@@ -25,7 +27,7 @@ class Endless:
     self._dataset = dataset
     self._num_interruptions = num_interruptions
     self._begun_after = num_interruptions()
-    self._iterator = iter(dataset)
+    self._iterator = _iterators.over(dataset)
 
   @property
   def spec(self) -> Any:
@@ -38,5 +40,5 @@ class Endless:
     num_interruptions = self._num_interruptions()
     if num_interruptions != self._begun_after:
       self._begun_after = num_interruptions
-      self._iterator = iter(self._dataset)
+      self._iterator = _iterators.over(self._dataset)
     return self._iterator

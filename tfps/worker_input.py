@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps import _iterators
 from tfps._compat import coordinator as compat
 from tfps._compat import per_worker
 
@@ -42,7 +43,9 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
       traced[index] = fn
     return traced[index]
 
-  return per_worker.iterators(coordinator, of_worker)
+  spec = traced[0].structured_outputs.element_spec
+  over = functools.partial(_iterators.over, emptying=_iterators.emptying(spec))
+  return per_worker.iterators(coordinator, of_worker, over)
 
 
 def trace(

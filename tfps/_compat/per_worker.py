@@ -5,7 +5,6 @@ they are made like those of the first, once it is to use them.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 import functools
 import threading
@@ -45,7 +44,9 @@ def make_up(closure: Any, workers: Sequence[Any]) -> bool:
 
 
 def iterators(
-  coordinator: Any, dataset_fn: Callable[[int, int], Any]
+  coordinator: Any,
+  dataset_fn: Callable[[int, int], Any],
+  over: Callable[[tf.data.Dataset], Any],
 ) -> tuple[Any, Any]:
   """An iterator on each worker, of that worker's own endless dataset.
 
@@ -59,6 +60,7 @@ def iterators(
       again when the loss of a ps has cut short what used them: TensorFlow may
       leave an iterator near its end then, and a step without a batch may make
       some of its updates nevertheless.
+    over: makes an iterator over a dataset.
 
   Returns:
     What to pass to `schedule`, and the type of the iterators.
@@ -69,7 +71,7 @@ def iterators(
   def make_on(worker: Any) -> Any:
     fn = dataset_fn(worker.worker_index, len(workers))
     # Made again, by the same function, when a lost worker is back.
-    iterator = worker.create_resource(functools.partial(_iterate, fn))
+    iterator = worker.create_resource(functools.partial(_iterate, over, fn))
     iterator._never_ends = True
     iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
       strategy, fn.structured_outputs
@@ -81,8 +83,11 @@ def iterators(
   return values.PerWorkerDistributedIterator(made), made[0]._type_spec
 
 
-def _iterate(dataset_fn: Callable[[], Iterable[Any]]) -> Any:
-  return iter(dataset_fn())
+def _iterate(
+  over: Callable[[tf.data.Dataset], Any],
+  dataset_fn: Callable[[], tf.data.Dataset],
+) -> Any:
+  return over(dataset_fn())
 
 
 def _like(resource: Any, worker: Any) -> Any:

@@ -54,12 +54,14 @@ class Pipeline:
     splits: what there is.
     open: a concrete function of a split, an epoch and a position, which returns
       the dataset of the batches from there on.
+    over: gives an iterator over a dataset.
     read: a function of an iterator, a list and a number; see `_batches.read`.
     empty: a function that gives a list without batches.
   """
 
   splits: splits_lib.Splits
   open: Callable[..., tf.data.Dataset]
+  over: Callable[[tf.data.Dataset], Iterator[Any]]
   read: Callable[..., tuple[tf.Tensor, tf.Tensor]]
   empty: Callable[[], tf.Tensor]
 
@@ -196,7 +198,7 @@ class Feed:
     place = (taken.split, taken.epoch, taken.position)
     dataset = self._pipeline.open(*map(_number, place))
     self._look_at(dataset)
-    self._iterator = iter(dataset)
+    self._iterator = self._pipeline.over(dataset)
     return True
 
   def _look_at(self, dataset: tf.data.Dataset) -> None:

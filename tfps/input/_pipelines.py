@@ -1,9 +1,11 @@
 """Traces what makes the batches of a split."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 
+from tfps import _iterators
 from tfps import worker_input
 from tfps.input import _batches
 from tfps.input import _feed
@@ -28,6 +30,7 @@ class Pipelines:
     self.queue: Any = None
     self.element_spec: Any = None
     self._dataset_fn = dataset_fn
+    self._over: Any = None
     self._read: Any = None
     self._empty: Any = None
 
@@ -44,6 +47,9 @@ class Pipelines:
     spec = opening.structured_outputs.element_spec
     if self.element_spec is None:
       self.element_spec = spec
+      self._over = functools.partial(
+        _iterators.over, emptying=_iterators.emptying(spec)
+      )
       iterator = tf.data.IteratorSpec(spec)
       self._read = tf.function(_batches.read).get_concrete_function(
         iterator, _LIST, _NUMBER
@@ -54,7 +60,9 @@ class Pipelines:
         f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '
         f'{spec}, but those for the first are {self.element_spec}.'
       )
-    return _feed.Pipeline(self.queue.splits, opening, self._read, self._empty)
+    return _feed.Pipeline(
+      self.queue.splits, opening, self._over, self._read, self._empty
+    )
 
   def _open(
     self,

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps import _iterators
 from tfps import _replicas
 from tfps import worker_input
 from tfps._compat import keras_data
@@ -31,7 +32,7 @@ class Batches:
     self._current: Taking | None = None
 
   def __iter__(self) -> Iterator[Any]:
-    self._current = self._looked_at or Taking(iter(self._dataset))
+    self._current = self._looked_at or Taking(_iterators.over(self._dataset))
     self._looked_at = None
     return self._current
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps import _iterators
 from tfps import _placing
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
@@ -281,11 +282,12 @@ class Iterators:
     made = worker_input.trace(
       dataset_fn, len(workers), strategy.num_replicas_in_sync
     )
+    self.spec = [
+      tf.data.IteratorSpec(fn.structured_outputs.element_spec) for fn in made
+    ]
+    emptying = _iterators.emptying(self.spec[0].element_spec)
     self.iterator = []
     for worker, fn in zip(workers, made, strict=True):
       device = f'/job:worker/replica:0/task:{worker.index}/device:CPU:0'
       with tf.device(device):
-        self.iterator.append(iter(fn()))
-    self.spec = [
-      tf.data.IteratorSpec(fn.structured_outputs.element_spec) for fn in made
-    ]
+        self.iterator.append(_iterators.over(fn(), emptying))

@@ -1,0 +1,98 @@
+"""Who lets go of an iterator does not wait for its pipeline."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import _iterators
+
+_LONG_SECS, _AT_ONCE_SECS = 30.0, 10.0
+_WORKER = '/job:worker/replica:0/task:0/device:CPU:0'
+
+
+class Slow:
+  """Datasets whose second element comes only when it is told to."""
+
+  def __init__(self):
+    self.is_waiting, self.may_go_on = threading.Event(), threading.Event()
+    self.has_gone_on = threading.Event()
+
+  def dataset(self):
+    dataset = tf.data.Dataset.range(3).map(
+      lambda i: {
+        'number': tf.ensure_shape(
+          tf.numpy_function(self._wait, [i], tf.int64), []
+        ),
+        'sparse': tf.sparse.from_dense([i]),
+        'ragged': tf.RaggedTensor.from_row_lengths([i], [1]),
+      }
+    )
+    return dataset.prefetch(1)
+
+  def _wait(self, number):
+    if number == 1:
+      self.is_waiting.set()
+      self.may_go_on.wait(_LONG_SECS)
+      self.has_gone_on.set()
+    return number
+
+
+def use(slow, iterator):
+  assert int(next(iterator)['number']) == 0
+  assert slow.is_waiting.wait(_AT_ONCE_SECS)
+
+
+def num_ending():
+  return sum(thread.name == 'tfps-end' for thread in threading.enumerate())
+
+
+def wait_until(condition):
+  deadline = time.monotonic() + _LONG_SECS
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+def test_the_end_of_an_iterator_is_waited_for_by_nobody():
+  slow = Slow()
+  iterator = _iterators.over(slow.dataset())
+  use(slow, iterator)
+  began = time.monotonic()
+  del iterator
+  assert time.monotonic() - began < _AT_ONCE_SECS
+  assert not slow.has_gone_on.is_set()
+  slow.may_go_on.set()
+  wait_until(lambda: not num_ending())
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+def test_those_on_servers_are_emptied_before_they_are_deleted(tfps_cluster):
+  tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  slow = Slow()
+  slow.may_go_on.set()
+  made = tf.function(lambda: slow.dataset().repeat()).get_concrete_function()
+  spec = made.structured_outputs.element_spec
+  emptying = _iterators.emptying(spec)
+  with tf.device(_WORKER):
+    iterator = _iterators.over(made(), emptying)
+    handle = tf.nest.flatten(iterator, expand_composites=True)
+    same = tf.nest.pack_sequence_as(
+      tf.data.IteratorSpec(spec), handle, expand_composites=True
+    )
+    numbers = [int(next(each)['number']) for each in (iterator, same)]
+    assert numbers == [0, 1]
+    del iterator
+    wait_until(lambda: not same.get_next_as_optional().has_value())
+
+
+def test_what_has_gone_with_its_server_is_let_go_of():
+  def lost(handle):
+    del handle
+    raise tf.errors.UnavailableError(None, None, 'It has gone.')
+
+  iterator = _iterators.over(tf.data.Dataset.range(2), lost)
+  del iterator
+  wait_until(lambda: not num_ending())
