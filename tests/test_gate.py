@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from tests import waiting
 from tfps import _gate
 
@@ -55,6 +57,19 @@ def test_who_comes_waits_while_it_is_closed():
     in_thread(enter)
     assert not entered.wait(0.1)
   waiting.until(entered.is_set)
+
+
+def test_who_closes_in_vain_leaves_it_open():
+  gate, told = _gate.Gate(), []
+  with gate:
+    with (
+      pytest.raises(TimeoutError),
+      gate.closed(told.append, within_secs=0.1),
+    ):
+      pass
+    with gate:
+      assert gate.num_inside == 2
+  assert told == [True, False]
 
 
 def test_two_who_close_take_turns():

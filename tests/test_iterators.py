@@ -8,6 +8,8 @@ import tensorflow as tf
 
 import tfps
 from tfps import _iterators
+from tfps import errors
+from tfps import testing
 
 _LONG_SECS, _AT_ONCE_SECS = 30.0, 10.0
 _WORKER = '/job:worker/replica:0/task:0/device:CPU:0'
@@ -96,3 +98,46 @@ def test_what_has_gone_with_its_server_is_let_go_of():
   iterator = _iterators.over(tf.data.Dataset.range(2), lost)
   del iterator
   wait_until(lambda: not num_ending())
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+def test_those_of_earlier_connections_are_left_alone(tfps_cluster):
+  emptied = []
+
+  def make():
+    with tf.device(_WORKER):
+      return _iterators.over(tf.data.Dataset.range(2), emptied.append)
+
+  tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  iterator = make()
+  with testing.InProcessCluster(num_workers=1, num_ps=1) as another:
+    tfps.ParameterServerStrategy(another.cluster)
+    del iterator
+    wait_until(lambda: not num_ending())
+    assert not emptied
+    iterator = make()
+    del iterator
+    wait_until(lambda: emptied)
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+def test_who_connects_anew_waits_for_the_end_of_those_of_before(
+  tfps_cluster, monkeypatch
+):
+  monkeypatch.setattr(_iterators, '_EMPTY_SECS', 0.5)
+  begun, may_end = threading.Event(), threading.Event()
+
+  def empty(handle):
+    del handle
+    begun.set()
+    assert may_end.wait(_LONG_SECS)
+
+  tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with tf.device(_WORKER):
+    iterator = _iterators.over(tf.data.Dataset.range(2), empty)
+  del iterator
+  assert begun.wait(_LONG_SECS)
+  with pytest.raises(errors.DeadlineError, match=r'/job:worker/.*/task:0/'):
+    tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  may_end.set()
+  tfps.ParameterServerStrategy(tfps_cluster.cluster)

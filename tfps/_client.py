@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import _grpc_options
 from tfps import _housing
+from tfps import _iterators
 from tfps import _lease
 from tfps import _local_servers
 from tfps import _standstill
@@ -89,9 +90,10 @@ def connect(
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
-  tf.config.experimental_connect_to_cluster(
-    spec, job_name=task.job, task_index=task.index, protocol='grpc'
-  )
+  with _iterators.connecting():
+    tf.config.experimental_connect_to_cluster(
+      spec, job_name=task.job, task_index=task.index, protocol='grpc'
+    )
   members.forget_losses()
   lease = _lease.Lease(
     task, lambda: {ps: housing.addresses[ps] for ps in elsewhere}

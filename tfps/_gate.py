@@ -34,30 +34,48 @@ class Gate:
       self.num_inside -= 1
       self._condition.notify_all()
 
-  def close(self, tell: Callable[[bool], object] = lambda rest: None) -> None:
+  def close(
+    self,
+    tell: Callable[[bool], object] = lambda rest: None,
+    within_secs: float | None = None,
+  ) -> None:
     """As `closed`, for ever."""
     with self._condition:
       self._condition.wait_for(lambda: not self._is_closed)
       self._is_closed = True
     tell(True)
     with self._condition:
-      self._condition.wait_for(lambda: not self.num_inside)
+      is_empty = self._condition.wait_for(
+        lambda: not self.num_inside, within_secs
+      )
+    if not is_empty:
+      self._open(tell)
+      raise TimeoutError
 
   @contextlib.contextmanager
   def closed(
-    self, tell: Callable[[bool], object] = lambda rest: None
+    self,
+    tell: Callable[[bool], object] = lambda rest: None,
+    within_secs: float | None = None,
   ) -> Iterator[None]:
     """Keeps others out, and waits until nobody is inside any more.
 
     Args:
       tell: called with True once nobody comes in any more, and with False
         before somebody may. It raises nothing.
+      within_secs: how long to wait for those inside; None is for ever.
+
+    Raises:
+      TimeoutError: somebody is still inside. The gate is open.
     """
-    self.close(tell)
+    self.close(tell, within_secs)
     try:
       yield
     finally:
-      tell(False)
-      with self._condition:
-        self._is_closed = False
-        self._condition.notify_all()
+      self._open(tell)
+
+  def _open(self, tell: Callable[[bool], object]) -> None:
+    tell(False)
+    with self._condition:
+      self._is_closed = False
+      self._condition.notify_all()

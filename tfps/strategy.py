@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfps import _client
 from tfps import _grpc_options
 from tfps import _housing
+from tfps import _iterators
 from tfps import _lease
 from tfps import _ledger
 from tfps import _local_servers
@@ -325,6 +326,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     with contextlib.ExitStack() as stack:
       if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
+      stack.enter_context(_iterators.connecting())
       super()._connect_to_cluster(coordinator_name)
     members.forget_losses()
     self._lease = _lease.Lease(_CHIEF, self._servers, self._job)
