@@ -327,7 +327,7 @@ def _outcome(
   steps = [progress.numbers(log, 'at') for log in logs]
   times = [at for s in steps for _, at in s]
   lost = max(progress.set_back([step for step, _ in s]) for s in steps)
-  # Whoever has counted last has counted what all others did.
+  # Whoever has begun last to count has counted what all others did.
   least, most, step, _ = max(counts, key=lambda c: c[3], default=[0.0] * 4)
   paused_at, went_on_at = progress.longest_gap(times, began)
   # Keras counts an execution once more when it is done again.

@@ -191,11 +191,12 @@ def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
 
 
 def _say_counts(variables: list[Any], step: Any) -> None:
-  counted = int(step.numpy())  # first: others may not be done yet
+  # First: others may not be done yet.
+  began, counted = time.time(), int(step.numpy())
   values = [tf.convert_to_tensor(v) for v in variables]
   least = min(float(tf.reduce_min(value)) for value in values)
   most = max(float(tf.reduce_max(value)) for value in values)
-  _say('count', least, most, counted, f'{time.time():.3f}')
+  _say('count', least, most, counted, f'{began:.6f}')
 
 
 def _say(*words: object) -> None:
