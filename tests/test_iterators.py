@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import tfps
 from tfps import _iterators
-from tfps import errors
 from tfps import testing
 
 _LONG_SECS, _AT_ONCE_SECS = 30.0, 10.0
@@ -118,26 +117,3 @@ def test_those_of_earlier_connections_are_left_alone(tfps_cluster):
     iterator = make()
     del iterator
     wait_until(lambda: emptied)
-
-
-@pytest.mark.tfps_cluster(workers=1, ps=1)
-def test_who_connects_anew_waits_for_the_end_of_those_of_before(
-  tfps_cluster, monkeypatch
-):
-  monkeypatch.setattr(_iterators, '_EMPTY_SECS', 0.5)
-  begun, may_end = threading.Event(), threading.Event()
-
-  def empty(handle):
-    del handle
-    begun.set()
-    assert may_end.wait(_LONG_SECS)
-
-  tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  with tf.device(_WORKER):
-    iterator = _iterators.over(tf.data.Dataset.range(2), empty)
-  del iterator
-  assert begun.wait(_LONG_SECS)
-  with pytest.raises(errors.DeadlineError, match=r'/job:worker/.*/task:0/'):
-    tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  may_end.set()
-  tfps.ParameterServerStrategy(tfps_cluster.cluster)

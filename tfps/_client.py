@@ -9,7 +9,6 @@ import tensorflow as tf
 from tfps import _deadline
 from tfps import _grpc_options
 from tfps import _housing
-from tfps import _iterators
 from tfps import _lease
 from tfps import _local_servers
 from tfps import _standstill
@@ -18,6 +17,7 @@ from tfps import errors
 from tfps import presence as presence_lib
 from tfps import probe
 from tfps import server as server_lib
+from tfps._compat import asides
 from tfps._compat import members
 from tfps._compat import strategy as compat
 
@@ -90,7 +90,7 @@ def connect(
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
-  with _iterators.connecting():
+  with asides.none_while_connecting():
     tf.config.experimental_connect_to_cluster(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'
     )

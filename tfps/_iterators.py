@@ -7,9 +7,8 @@ lets go of an iterator, its server waits with a lock held without which it does
 nothing else for that client. So iterators are let go of by threads of their
 own, and those on servers are emptied first.
 
-That is an operation on a server, and fatal to the process where it connects
-anew meanwhile, or has done so: what iterators of earlier connections were on
-has been deleted. They go with their servers' part of the connection.
+Of a connection that has been replaced, handles must not even be asked where
+they are: what they are on has been deleted, and so have they, on the server.
 """
 
 from collections.abc import Callable
@@ -24,16 +23,8 @@ import weakref
 
 import tensorflow as tf
 
-from tfps import _gate
-from tfps import errors
+from tfps._compat import asides
 from tfps._compat import eager_contexts
-from tfps._compat import executors
-
-# More than TensorFlow takes to end a pipeline.
-_EMPTY_SECS = 90.0
-
-_gate_of_emptying = _gate.Gate()
-_emptied_on: list[str] = []
 
 # Gets the handle of an iterator.
 Emptying = Callable[[Any], object]
@@ -54,26 +45,6 @@ def over(
   ending = weakref.finalize(iterator, _left_behind().put, left)
   ending.atexit = False
   return iterator
-
-
-@contextlib.contextmanager
-def connecting() -> Iterator[None]:
-  """What is done in it connects this process, perhaps not for the first time.
-
-  Raises:
-    errors.DeadlineError: a server of before does not end an iterator.
-  """
-  with contextlib.ExitStack() as stack:
-    try:
-      stack.enter_context(_gate_of_emptying.closed(within_secs=_EMPTY_SECS))
-    except TimeoutError:
-      where = ', '.join(sorted(set(_emptied_on)))
-      raise errors.DeadlineError(
-        'This process has had other servers before, and has let go of '
-        f'iterators there. They have not ended after {_EMPTY_SECS:g} seconds '
-        f'on {where}. End those servers, or connect in another process.'
-      ) from None
-    yield
 
 
 def emptying(element_spec: Any) -> Emptying:
@@ -101,7 +72,7 @@ class _Left(NamedTuple):
   Attributes:
     handle: keeps it alive.
     emptying: what empties it, if it is on a server.
-    device: where it is. Of an earlier connection, the handle must not be asked.
+    device: where it is.
     connection: by which this process had it.
   """
 
@@ -132,14 +103,9 @@ def _left_behind() -> queue.SimpleQueue[_Left]:
 def _let_go(left: _Left) -> None:
   if left.emptying is None:
     return
-  with _gate_of_emptying:
-    if left.connection != eager_contexts.own_id():
-      return
-    _emptied_on.append(left.device)
-    try:
-      with executors.own(), tf.device(left.device):
-        left.emptying(left.handle)
-    except tf.errors.OpError:
-      pass  # it has gone with its server
-    finally:
-      _emptied_on.remove(left.device)
+  with (
+    contextlib.suppress(tf.errors.OpError),  # it has gone with its server
+    asides.aside(left.device),
+  ):
+    if left.connection == eager_contexts.own_id():
+      left.emptying(left.handle)

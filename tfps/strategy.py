@@ -22,7 +22,6 @@ import tensorflow as tf
 from tfps import _client
 from tfps import _grpc_options
 from tfps import _housing
-from tfps import _iterators
 from tfps import _lease
 from tfps import _ledger
 from tfps import _local_servers
@@ -38,6 +37,7 @@ from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import server as server_lib
 from tfps import shared_variables
+from tfps._compat import asides
 from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps._compat import writes
@@ -326,7 +326,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     with contextlib.ExitStack() as stack:
       if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
-      stack.enter_context(_iterators.connecting())
+      stack.enter_context(asides.none_while_connecting())
       super()._connect_to_cluster(coordinator_name)
     members.forget_losses()
     self._lease = _lease.Lease(_CHIEF, self._servers, self._job)

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 from tensorflow.python.eager import executor as executor_lib
 
@@ -55,3 +56,19 @@ def test_its_end_waits_for_nobody(shared):
     tf.constant(1.0)
   going_on.set()
   assert went_on.numpy()
+
+
+def test_it_is_there_until_nobody_keeps_it(monkeypatch):
+  deleted = []
+
+  def delete(executor):
+    deleted.append(executor)
+    original(executor)
+
+  original = pywrap_tfe.TFE_DeleteExecutor
+  monkeypatch.setattr(pywrap_tfe, 'TFE_DeleteExecutor', delete)
+  with compat.kept():
+    with compat.kept(), compat.own():
+      pass
+    num_before = len(deleted)
+  assert len(deleted) == num_before + 1

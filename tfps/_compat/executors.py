@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 import contextlib
+import threading
+from typing import Any
 
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
+
+_lock = threading.Lock()
+_num_keeping = 0
+_kept: list[Any] = []
 
 
 @contextlib.contextmanager
@@ -30,5 +36,32 @@ def own() -> Iterator[None]:
     yield
   finally:
     pywrap_tfe.TFE_ContextSetExecutorForThread(handle, before)
-    pywrap_tfe.TFE_DeleteExecutor(executor)
     pywrap_tfe.TFE_DeleteExecutor(before)
+    _delete(executor)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+  """Has no executor be deleted for the time being.
+
+  While the runtime waits for all of them, it goes on with those that have been
+  deleted meanwhile.
+  """
+  global _num_keeping
+  with _lock:
+    _num_keeping += 1
+  try:
+    yield
+  finally:
+    with _lock:
+      _num_keeping -= 1
+      while _kept and not _num_keeping:
+        pywrap_tfe.TFE_DeleteExecutor(_kept.pop())
+
+
+def _delete(executor: Any) -> None:
+  with _lock:
+    if _num_keeping:
+      _kept.append(executor)
+    else:
+      pywrap_tfe.TFE_DeleteExecutor(executor)

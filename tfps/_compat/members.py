@@ -14,6 +14,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfps import errors
+from tfps._compat import asides
+from tfps._compat import executors
 
 _MAX_TRIALS = 3
 
@@ -87,7 +89,8 @@ def _forget_kernels() -> None:
   handle = context.context()._context_handle
   if handle is not None:
     pointer = _pointer_of(ctypes.py_object(handle), None)
-    _library().TFE_ContextClearCaches(ctypes.c_void_p(pointer))
+    with asides.none(), executors.kept():
+      _library().TFE_ContextClearCaches(ctypes.c_void_p(pointer))
 
 
 @functools.cache
