@@ -208,7 +208,7 @@ def test_workers_threads_are_found(coordinator):
 def test_own_datasets_begin_again(coordinator):
   dataset_fn = tf.function(lambda: tf.data.Dataset.range(3))
   iterators, spec = per_worker.iterators(
-    coordinator, lambda *worker: dataset_fn.get_concrete_function()
+    coordinator, lambda *worker: dataset_fn.get_concrete_function(), iter
   )
   take = tf.function(lambda batches: next(batches), input_signature=[spec])
   [worker] = coordinator._cluster.workers

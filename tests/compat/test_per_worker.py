@@ -8,7 +8,7 @@ from tfps._compat import per_worker as compat
 def test_iterators_of_own_datasets_are_scheduled(coordinator):
   dataset_fn = tf.function(lambda: tf.data.Dataset.range(3, 5))
   iterators, spec = compat.iterators(
-    coordinator, lambda *worker: dataset_fn.get_concrete_function()
+    coordinator, lambda *worker: dataset_fn.get_concrete_function(), iter
   )
   take = tf.function(lambda batches: next(batches), input_signature=[spec])
   got = [coordinator.schedule(take, (iterators,)) for _ in range(2)]

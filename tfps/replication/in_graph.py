@@ -282,10 +282,9 @@ class Iterators:
     made = worker_input.trace(
       dataset_fn, len(workers), strategy.num_replicas_in_sync
     )
-    self.spec = [
-      tf.data.IteratorSpec(fn.structured_outputs.element_spec) for fn in made
-    ]
-    emptying = _iterators.emptying(self.spec[0].element_spec)
+    specs = [fn.structured_outputs.element_spec for fn in made]
+    self.spec = [tf.data.IteratorSpec(spec) for spec in specs]
+    emptying = _iterators.emptying(specs[0])
     self.iterator = []
     for worker, fn in zip(workers, made, strict=True):
       device = f'/job:worker/replica:0/task:{worker.index}/device:CPU:0'
