@@ -323,6 +323,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     _grpc_options.set_default()
     compat.let_threads_sleep()
+    spec = self._cluster_resolver.cluster_spec()
+    if compat.is_own_address('chief', spec.task_address('chief', 0)):
+      # Tasks may have moved, come or gone since the server was last told.
+      members.become(spec)
     with contextlib.ExitStack() as stack:
       if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
@@ -359,7 +363,7 @@ def _with_chief(resolver: Any, housing: _housing.Housing) -> Any:
   others = tf.train.ClusterSpec(jobs)
   current = compat.own_address_beside('chief', others)
   address = listed[0] if listed else current or _free_address(others)
-  if address != current:
+  if not compat.is_own_address('chief', address):
     server_lib.wait_for_port(_CHIEF, address)
   if listed and not housing.moved:
     return resolver

@@ -157,6 +157,9 @@ def test_the_context_knows_the_own_address(cluster, strategy):
   address = cluster.address(cluster.task)
   assert compat.own_address('chief') == address
   assert context.get_server_def().job_name == 'chief'
+  assert compat.is_own_address('chief', address)
+  assert not compat.is_own_address('chief', 'localhost:1')
+  assert not compat.is_own_address('worker', address)
 
 
 def test_an_address_is_kept_only_beside_the_same_others(cluster, strategy):

@@ -70,3 +70,37 @@ def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
     # Each is where it was: either may be lost, and takes nobody with it.
     processes.restart('ps', 1)
     assert coordinator.surviving(lambda: int(count.numpy())) == steps
+
+
+def test_who_comes_again_finds_tasks_where_they_are_by_then(
+  processes, tmp_path
+):
+  events = []
+
+  def connected():
+    return tfps.ParameterServerStrategy(
+      processes.cluster,
+      recovery=tfps.Recovery(
+        tmp_path, replicas=1, take_over_secs=0.1, on_event=events.append
+      ),
+    )
+
+  def count(strategy, steps):
+    with strategy.scope():
+      counts = [tf.Variable(0, dtype=tf.int64) for _ in range(2)]
+
+    def step(batch):
+      for each in counts:
+        each.assign_add(1)
+
+    with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+      coordinator.train(step, ones, steps=steps)
+      processes.kill('ps', 1)
+      assert coordinator.surviving(lambda: int(counts[1].numpy())) == steps
+      assert any(event.kind == 'moved' for event in events)
+    strategy.close()
+
+  for steps in (10, 20):
+    events.clear()
+    count(connected(), steps)  # ps:1 is served by ps:0 as it leaves
+    processes.heal()

@@ -1,5 +1,6 @@
 import concurrent.futures
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -54,6 +55,19 @@ def test_a_frozen_task_does_not_answer_until_it_is_thawed(serving):
   assert _state(serving, 'worker') is probe.State.HUNG
   serving.thaw('worker', 0)
   assert _state(serving, 'worker') is probe.State.ALIVE
+
+
+def test_a_task_does_nothing_more_once_it_is_frozen(serving):
+  serving.heal()
+  pid = serving.pid('worker', 0)
+  for _ in range(20):
+    serving.freeze('worker', 0)
+    states = [
+      path.read_text().rpartition(')')[2].split()[0]
+      for path in pathlib.Path(f'/proc/{pid}/task').glob('*/stat')
+    ]
+    serving.thaw('worker', 0)
+    assert set(states) == {'T'}
 
 
 def test_healing_revives_whatever_happened(serving):

@@ -55,6 +55,25 @@ def update(
   context.context().clear_executor_errors()
 
 
+def become(cluster: tf.train.ClusterSpec) -> None:
+  """Has the server of this process go on as a member of another cluster.
+
+  It keeps its port, and its name, which has to be in that cluster. Once told,
+  connecting to the cluster keeps the server; else it would start another one,
+  and of a cluster that lists this process the port is taken, by itself.
+
+  Args:
+    cluster: where other tasks may be elsewhere, or be others.
+
+  Raises:
+    tf.errors.OpError: a task could not be reached.
+  """
+  server_def = copy.deepcopy(context.get_server_def())
+  if server_def.cluster != cluster.as_cluster_def():
+    server_def.cluster.CopyFrom(cluster.as_cluster_def())
+    update(server_def)
+
+
 def place(server_def: Any, job: str, index: int, address: str) -> None:
   """Notes where a task is, which may be a new one.
 

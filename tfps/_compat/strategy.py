@@ -56,6 +56,14 @@ def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
   return own_address(job) if is_listed and jobs == others.as_dict() else None
 
 
+def is_own_address(job: str, address: str) -> bool:
+  """Whether the server of this process is of this job, and listens there."""
+  server_def = context.get_server_def()
+  if server_def is None or server_def.job_name != job:
+    return False
+  return own_address(job) == address
+
+
 def num_server_threads() -> int | None:
   """How many threads the servers of this process share; None without any.
 

@@ -22,6 +22,7 @@ from tfps import errors
 from tfps import probe
 from tfps.testing import _hosts
 from tfps.testing import _logs
+from tfps.testing import _stops
 from tfps.testing import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
@@ -165,10 +166,15 @@ class ProcessCluster:
     self.start(job, index)
 
   def freeze(self, job: str, index: int) -> None:
-    """Stops a task with SIGSTOP: it keeps its port and does not answer."""
+    """Stops a task with SIGSTOP: it keeps its port and does not answer.
+
+    Raises:
+      errors.DeadlineError: it goes on for too long.
+    """
     task = self._task(job, index)
     self._process(task).send_signal(signal.SIGSTOP)
     self._frozen.add(task)
+    _stops.wait(task, self._process(task).pid)
 
   def thaw(self, job: str, index: int) -> None:
     """Lets a frozen task go on."""

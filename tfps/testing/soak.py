@@ -25,6 +25,7 @@ _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _NUM_PARTS = 3
 _POLL_SECS = 2.0
 _START_SECS = 120.0
+_GO_ON_SECS = 60.0  # at most, once the last fault is over
 _LEAVE_SECS = 60.0
 _NO_END = 10**9  # steps
 _DISK_BYTES = 2**24
@@ -62,6 +63,7 @@ def main(args: Sequence[str]) -> int:
       )
       with faults_lib.Faults(cluster, faults) as struck:
         memory = _watch(cluster, began + secs)
+      has_gone_on = _goes_on(cluster, _GO_ON_SECS)
       try:
         cluster.terminate('chief', 0)
         status = cluster.wait('chief', 0, timeout_secs=_LEAVE_SECS)
@@ -73,7 +75,8 @@ def main(args: Sequence[str]) -> int:
     print(f'{event.at - began:8.1f} s  {event.moment:<5}  {event.fault}')
   print(report(at, memory, began, secs))
   print(f'{len(faults)} faults; chief:0 has ended with status {status}.')
-  has_gone_on = bool(at) and at[-1][1] > began + 0.9 * secs
+  if not has_gone_on:
+    print(f'Training has not gone on for {_GO_ON_SECS:g} s after the last.')
   return 0 if status == _LEFT and has_gone_on else 1
 
 
@@ -160,6 +163,19 @@ def _watch(cluster: process_cluster.ProcessCluster, until: float) -> Memory:
         memory[str(task)].append((now, megabytes))
     time.sleep(_POLL_SECS)
   return memory
+
+
+def _goes_on(
+  cluster: process_cluster.ProcessCluster, timeout_secs: float
+) -> bool:
+  """Whether there is a step from now on, in time."""
+  now = time.time()
+  while time.time() < now + timeout_secs:
+    at = progress.numbers(cluster.log('chief', 0), 'at')
+    if at and at[-1][1] > now:
+      return True
+    time.sleep(_POLL_SECS)
+  return False
 
 
 def _resident_megabytes(pid: int) -> float | None:
