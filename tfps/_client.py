@@ -6,6 +6,7 @@ import os
 from absl import logging
 import tensorflow as tf
 
+from tfps import _connection
 from tfps import _deadline
 from tfps import _grpc_options
 from tfps import _housing
@@ -86,6 +87,7 @@ def connect(
   if elsewhere:
     server_lib.wait_for_port(task, cluster.address(task))
     spec = _ps_and_self(cluster, task, housing)
+  _connection.end()
   _grpc_options.set_default()
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
   os.environ[_STREAMING] = 'False'

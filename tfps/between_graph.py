@@ -21,6 +21,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps import _client
+from tfps import _connection
 from tfps import _endless
 from tfps import _housing
 from tfps import _latecomers
@@ -355,13 +356,16 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     So does the end of a program that has not failed. The ps that `tfps.serve`
     runs exit once the chief is done and no other worker lives.
     """
+    self._stop_protecting()
+    self._presence.stop()
+    if self._local is not None:
+      self._local.stop()
+
+  def _stop_protecting(self) -> None:
     if self.guard is not None:
       self._requests.stop()
       self._preemption.stop()
       self.guard.stop()
-    self._presence.stop()
-    if self._local is not None:
-      self._local.stop()
 
   def _survive(
     self,
@@ -396,6 +400,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._presence.stop()
 
     self._preemption = preemption.Preemption(leave)
+    _connection.until_the_next(self._stop_protecting)
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None

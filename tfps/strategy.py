@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import _client
+from tfps import _connection
 from tfps import _grpc_options
 from tfps import _housing
 from tfps import _lease
@@ -181,6 +182,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._requests = _requests.Listener(
         _CHIEF, self.guard.do_without, joining.take_in
       )
+      _connection.until_the_next(self._stop_protecting)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -258,11 +260,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     `Coordinator.close` calls it, and so does the end of a program that has not
     failed. Tasks that `tfps.serve` runs exit then.
     """
+    self._stop_protecting()
+    self._presence.stop()
+
+  def _stop_protecting(self) -> None:
     if self.guard is not None:
       self._requests.stop()
       self._preemption.stop()
       self.guard.stop()
-    self._presence.stop()
 
   def _greet(self, without: Collection[cluster_lib.Task]) -> None:
     """Says hello to servers that have restarted, as far as they answer."""
@@ -321,6 +326,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     _client.greet(
       self._presence, self._housing, self._connect_timeout_secs, workers
     )
+    _connection.end()
     _grpc_options.set_default()
     compat.let_threads_sleep()
     spec = self._cluster_resolver.cluster_spec()

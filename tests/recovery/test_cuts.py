@@ -4,11 +4,13 @@ import math
 import os
 import pathlib
 import shutil
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import waiting
 import tfps
 from tfps import errors
 from tfps import partitioners
@@ -29,6 +31,7 @@ def make(tfps_cluster, tmp_path):
   return make_strategy
 
 
+_BACKGROUND = {'tfps-recovery', 'tfps-snapshots', 'tfps-requests'}
 TABLE = np.arange(14, dtype=np.float32).reshape(7, 2)
 
 
@@ -70,6 +73,18 @@ def test_variables_begin_with_a_cut_however_they_are_cut_up(
   cut(strategy)
   del kept
   assert_same(variables(make(after)), scale=5)
+
+
+def test_who_connects_anew_leaves_nothing_of_before_going_on(
+  make, tfps_cluster, tmp_path
+):
+  left_open = make(every_secs=0.02, replicas=1, replicate_every_secs=0.02)
+  kept = [*variables(left_open), tfps.Coordinator(left_open)]
+  waiting.until(lambda: len(folders(tmp_path)) > 0)
+  assert {thread.name for thread in threading.enumerate()} > _BACKGROUND
+  tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  assert not _BACKGROUND & {thread.name for thread in threading.enumerate()}
+  del kept, left_open
 
 
 def test_one_machine_reads_a_cut_by_itself(make):
