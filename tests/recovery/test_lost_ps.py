@@ -199,6 +199,22 @@ def test_a_frozen_ps_is_waited_for(processes, make_strategy):
     assert losses.values(variables) == {1_500}
 
 
+def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
+  processes, make_strategy
+):
+  strategy = make_strategy(every_secs=3600, timeout_secs=4)
+  variables = losses.counters(strategy)
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    losses.count_to(coordinator, variables, 10)
+    left = coordinator.schedule(tf.function(lambda: losses.slow(12)))
+    losses.lose(processes, ('ps', 0))()
+    with pytest.raises(errors.DeadlineError, match=r'worker:\d is not done'):
+      coordinator.surviving(lambda: losses.values(variables))
+    assert left.fetch() == 1
+    assert coordinator.surviving(lambda: losses.values(variables)) == {10}
+
+
 def test_a_ps_that_knows_this_process_no_more_is_connected_to_anew(
   processes, make_strategy
 ):

@@ -81,6 +81,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       update=self._update,
       stopping=self._stopping,
       replaced=lambda: self._replaced,
+      executing=self._executing,
     )
 
   @property
@@ -152,6 +153,14 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       return self._worker_up_cond.wait_for(
         lambda: not self._whereabouts.is_left_out(worker), timeout_secs
       )
+
+  def _executing(self) -> list[str]:
+    """The workers that are at something."""
+    return [
+      f'worker:{worker.worker_index}'
+      for worker in self._cluster.workers
+      if worker.busy_since is not None
+    ]
 
   def is_dismissed(self, worker: int) -> bool:
     """Whether a worker is to end, and has not restarted."""

@@ -1,7 +1,9 @@
 """Has lost ps repaired, once, while all who have found the loss wait."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
+import contextlib
 import threading
 import time
 
@@ -35,6 +37,7 @@ class PsRepairs:
     stopping: set when nothing is to be repaired any more.
     replaced: the error by which this process has learnt that it is none of the
       cluster's any more, if it has.
+    executing: names the workers that execute something.
 
   Attributes:
     repairs: does what has to be done; None before `begin`.
@@ -53,6 +56,7 @@ class PsRepairs:
     update: Callable[[Incarnations], object],
     stopping: threading.Event,
     replaced: Callable[[], errors.ReplacedError | None],
+    executing: Callable[[], Iterable[str]],
   ) -> None:
     self._gate = gate
     self._incarnations = incarnations
@@ -61,6 +65,7 @@ class PsRepairs:
     self._update = update
     self._stopping = stopping
     self._replaced = replaced
+    self._executing = executing
     self.repairs: _repairs.Repairs | None = None
     self.known: dict[int, int | None] = {}
     self.num_repairs = 0
@@ -131,7 +136,7 @@ class PsRepairs:
     self._ask()
 
   def repair(self, tell_rest: Callable[[bool], object]) -> bool:
-    """Repairs the ps, once all have restarted; whether it could.
+    """Repairs the ps, once all have restarted; whether it could, or never can.
 
     Args:
       tell_rest: as for `Gate.closed`.
@@ -140,8 +145,18 @@ class PsRepairs:
     ps = of('ps', self._find())
     if None in ps.values():
       return self._has_given_up(ps)
-    # What was executed before all is in place would be set back by it.
-    with self._gate.closed(tell_rest):
+    with contextlib.ExitStack() as stack:
+      try:
+        # What was executed before all is in place would be set back by it.
+        stack.enter_context(self._gate.closed(tell_rest, self._timeout_secs))
+      except TimeoutError:
+        self._error = errors.DeadlineError(
+          f'After {self._timeout_secs:g} seconds, '
+          f'{", ".join(self._executing()) or "a worker"} is not done with what '
+          'it executed when a ps was lost, which has therefore not been given '
+          'back what it had. Has it stopped answering? Start it again.'
+        )
+        return True
       self.repairs.begin()
       while not self._is_repaired():
         if self._stopping.wait(self.retry_secs()):
