@@ -74,7 +74,10 @@ def test_at_barriers_a_worker_that_has_joined_is_waited_for():
 
 def test_workers_die_and_come_back_to_the_live_values():
   with _cluster(2, 2, 'fit.py', '700') as cluster:
-    waiting.until(lambda: len(_numbers(cluster, 1, 'at')) > 5, timeout_secs=150)
+    waiting.until(
+      lambda: all(len(_numbers(cluster, i, 'at')) > 5 for i in range(2)),
+      timeout_secs=150,
+    )
     cluster.kill('worker', 0)  # the chief
     before = _numbers(cluster, 0, 'at')
     seen = len(_numbers(cluster, 1, 'at'))
