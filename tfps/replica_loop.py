@@ -133,8 +133,7 @@ class ReplicaLoop:
     try:
       batches = self._strategy.batches(dataset_fn)
     except input_orders.NeedsOrderError:
-      context = self._strategy.input_context()
-      self._supply = self._supplied(step_fn, dataset_fn, context)
+      self._supply = self._supplied(step_fn, dataset_fn)
       return self._execute_of_queue
     self._plan.check_end(None)
     source = execution.Iterated(batches.spec)
@@ -149,19 +148,10 @@ class ReplicaLoop:
     return execute
 
   def _supplied(
-    self,
-    step_fn: execution.StepFn,
-    dataset_fn: worker_input.DatasetFn,
-    context: tf.distribute.InputContext,
+    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
   ) -> supply_lib.Supply:
     supply_lib.check(self._strategy)
-    feeds = input_feeds.Own(
-      self._strategy.task,
-      self._strategy.addresses(),
-      dataset_fn,
-      context,
-      lambda: self._strategy.num_interruptions,
-    )
+    feeds = input_feeds.Own.of(self._strategy, dataset_fn)
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)

@@ -76,8 +76,20 @@ SOURCES = {
     'return self._distributed_dataset',
   ),
   'the end of an epoch waits by a method that we replace': (
-    trainer.TFEpochIterator.catch_stop_iteration,
+    trainer.TFEpochIterator.__mro__[1].catch_stop_iteration,
     'self.tf_sync()',
+  ),
+  'where batches run out, later epochs have as many': (
+    epoch_iterator.EpochIterator.catch_stop_iteration,
+    'self._num_batches = self._steps_seen',
+  ),
+  'and a warning is given by a method that we replace': (
+    epoch_iterator.EpochIterator.catch_stop_iteration,
+    'self._interrupted_warning()',
+  ),
+  'each epoch iterates anew unless it has a number of steps': (
+    epoch_iterator.EpochIterator._enumerate_iterator,
+    'iterator = iter(self._get_iterator())',
   ),
   'which waits for what others have begun': (
     inspect.unwrap(trainer.TFEpochIterator).tf_sync,

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -266,12 +265,3 @@ def test_steps_that_all_workers_make_do_not_take_a_queue(tfps_cluster, mode):
   queue = queue_of(strategy, input_lib.Ranges(10, 5))
   with pytest.raises(ValueError, match=r'updates.Sync and BoundedStaleness'):
     train(strategy, lambda batch: None, queue.dataset, steps=5)
-
-
-def test_fit_does_not_take_a_queue(strategy):
-  queue = queue_of(strategy, input_lib.Ranges(10, 5))
-  with strategy.scope():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile('sgd', 'mse')
-  with pytest.raises(tfps.Error, match="Keras' fit takes fixed shares"):
-    model.fit(lambda context: queue.dataset(context), steps_per_epoch=1)

@@ -11,6 +11,8 @@ A strategy that wants this names a module as `keras_functions`, which has
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import functools
 import importlib
 import sys
@@ -118,6 +120,22 @@ def _epoch_iterator(theirs: Any) -> Any:
       # on a ps that has just been lost, and that is no loss.
       if _functions(self._distribute_strategy) is None:
         super().tf_sync()
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+      with super().catch_stop_iteration():
+        yield
+      # Else the next epoch would end after as many batches as this one.
+      if self._has_own_epochs:
+        self._num_batches = None
+
+    def _interrupted_warning(self) -> None:
+      if not self._has_own_epochs:  # whose end is no surprise
+        super()._interrupted_warning()
+
+    @property
+    def _has_own_epochs(self) -> bool:
+      return getattr(self._distributed_dataset, 'has_own_epochs', False)
 
     def reset(self) -> None:
       # Comes after a look at the first batch, to build the model by. With a

@@ -3,16 +3,45 @@
 from collections.abc import Callable
 import time
 from typing import Any
-
-import numpy as np
+from typing import Protocol
 
 from tfps import attempts as attempts_lib
-from tfps import execution as execution_lib
+from tfps import marks as marks_lib
 from tfps.input import _feed
 from tfps.input import _feeds
 
 _PAUSE_SECS = 0.05
 _AGAIN = object()
+
+
+class Steps(Protocol):
+  """How steps are done on batches that are at hand.
+
+  Attributes:
+    num_steps: how many are done at once, where there are as many batches.
+    marks: of executions; None if nothing is known of those that are cut short.
+  """
+
+  num_steps: int
+  marks: marks_lib.Marks | None
+
+  def attempt(self) -> attempts_lib.Attempt | None:
+    """Says what is to be repeated of an execution that is cut short."""
+
+  def do_all(
+    self, function: Callable[..., Any], given: Any, *id: Any
+  ) -> tuple[Any, int, bool, Any]:
+    """Does them at once, and reads batches ahead meanwhile.
+
+    Returns:
+      These, how many they are, whether the split has ended, and the result.
+    """
+
+  def do_one(self, given: Any, before: list[Any]) -> Any:
+    """The result of one step, after those that have been done singly."""
+
+  def join(self, results: list[Any]) -> Any:
+    """What single steps amount to."""
 
 
 class Attempt:
@@ -21,39 +50,27 @@ class Attempt:
   Args:
     feeds: where the batches come from.
     wanted: how many steps to do, if there are as many batches.
-    full: does many; reads as many batches ahead.
-    single: does one.
-    counts: counts what was cut short; None if nothing is known about that.
+    steps: how to do them.
 
   Attributes:
     num_steps: how many it did, once it is done.
   """
 
-  def __init__(
-    self,
-    feeds: '_feeds.Feeds',
-    wanted: int,
-    *,
-    full: execution_lib.Execution,
-    single: execution_lib.Execution,
-    counts: attempts_lib.Counts | None,
-  ) -> None:
+  def __init__(self, feeds: '_feeds.Feeds', wanted: int, steps: Steps) -> None:
     self.num_steps = wanted
     self._feeds = feeds
     self._wanted = wanted
-    self._full = full
-    self._single = single
-    self._counts = counts
+    self._steps = steps
     self._feed: _feed.Feed | None = None  # that it was begun with
-    self._countable: attempts_lib.Countable | None = None
-    self._singles: list[np.ndarray] = []
+    self._execution: attempts_lib.Attempt | None = None
+    self._singles: list[Any] = []
     self._task = ''  # where a single step was begun
 
   def __call__(self, function: Callable[..., Any]) -> Any:
     """What the execution returns; None if that is not known.
 
     Args:
-      function: that of the full execution.
+      function: does all steps at once.
 
     Raises:
       errors.InputError: a split cannot be read.
@@ -61,11 +78,11 @@ class Attempt:
       ValueError: the dataset of a split does not end.
     """
     if self._feed is not None and self._is_settled(self._feed):
-      return self._of_singles()
+      return self._steps.join(self._singles)
     feed = self._feed = self._feeds.here()
     with feed.in_use():
-      ready = feed.gather(self._wanted, self._feeds.taking)
-      if ready == self._full.num_steps:
+      ready = feed.gather(self._wanted, self._feeds.taking, self._feeds.until)
+      if ready == self._steps.num_steps:
         return self._do_all(feed, function)
       for _ in range(ready):
         self._do_one(feed)
@@ -73,31 +90,32 @@ class Attempt:
     if not ready and not feed.finished:
       self._feeds.look_for_lost()
       time.sleep(_PAUSE_SECS)
-    return self._of_singles()
+    return self._steps.join(self._singles)
 
   def _do_all(self, feed: _feed.Feed, function: Callable[..., Any]) -> Any:
     given = feed.given(self._wanted)
-    if self._counts is None:
-      batches, vector = function(given)
+    self._execution = self._steps.attempt()
+    if self._execution is None:
+      outcome = self._steps.do_all(function, given)
     else:
-      self._countable = attempts_lib.Countable(self._counts, self._full)
-      batches, vector = self._countable(
-        lambda *id: function(given, *id), *self._countable.args
+      outcome = self._execution(
+        lambda *id: self._steps.do_all(function, given, *id),
+        *self._execution.args,
       )
-    *vector, number, ended = vector.numpy()
+    batches, number, ended, result = outcome
     feed.use(self._wanted)
-    feed.take_in(batches, int(number), ended=bool(ended))
+    feed.take_in(batches, number, ended=ended)
     self._end(feed)
     self.num_steps = self._wanted
-    return np.array(vector)
+    return result
 
   def _do_one(self, feed: _feed.Feed) -> None:
-    if self._counts is not None:
-      self._task = self._counts.marks.task()
-    vector = self._single.function(feed.given(1)).numpy()
+    if self._steps.marks is not None:
+      self._task = self._steps.marks.task()
+    result = self._steps.do_one(feed.given(1), self._singles)
     self._task = ''
     feed.use(1)
-    self._singles.append(vector)
+    self._singles.append(result)
 
   def _end(self, feed: _feed.Feed) -> None:
     self._feed = None
@@ -107,23 +125,14 @@ class Attempt:
   def _is_settled(self, feed: _feed.Feed) -> bool:
     """Whether what was done before it was cut short is good enough."""
     number = len(self._singles)
-    if self._countable is not None:
-      again = self._countable(lambda *id: _AGAIN, *self._countable.args)
-      number = 0 if again is _AGAIN else self._countable.num_steps
+    if self._execution is not None:
+      again = self._execution(lambda *id: _AGAIN, *self._execution.args)
+      number = 0 if again is _AGAIN else self._execution.num_steps
       if number:
         self._feeds.ledger.note(feed.marks(number))
-      self._countable = None
-    elif self._task and self._counts is not None:
-      self._counts.marks.tell(self._task, 1)
+      self._execution = None
+    elif self._task and self._steps.marks is not None:
+      self._steps.marks.tell(self._task, 1)
     self._feeds.release(feed)
     self.num_steps = number
     return number > 0
-
-  def _of_singles(self) -> np.ndarray | None:
-    """The means of the metrics, and the sums of the bytes."""
-    if not self._singles:
-      return None
-    stacked = np.stack(self._singles)
-    num_metrics = len(self._single.names)
-    means = np.mean(stacked[:, :num_metrics], axis=0)
-    return np.concatenate([means, np.sum(stacked[:, num_metrics:], axis=0)])

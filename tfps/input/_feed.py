@@ -79,7 +79,7 @@ class Feed:
     token: the same.
     is_busy: whether an execution is being made ready, or is under way.
     is_broken: whether one was cut short. Nothing more is to be had then.
-    finished: whether all has been done that ever is to be.
+    finished: whether all has been done that was to be, when it last looked.
   """
 
   def __init__(
@@ -125,19 +125,20 @@ class Feed:
     finally:
       self.is_busy = False
 
-  def gather(self, wanted: int, taking: Taking) -> int:
+  def gather(self, wanted: int, taking: Taking, until: int) -> int:
     """Has so many batches at hand, if there are; returns how many.
 
     Args:
       wanted: how many.
       taking: within which a split is taken; tells who is alive.
+      until: the epoch of which no split is taken any more.
 
     Raises:
       tf.errors.OpError: a task is lost.
       ValueError: the dataset of a split does not end.
     """
     while self.ready < wanted:
-      if not self._is_reading() and not self._take(taking):
+      if not self._is_reading() and not self._take(taking, until):
         break
       self._read(wanted - self.ready)
     return min(self.ready, wanted)
@@ -185,11 +186,13 @@ class Feed:
   def _is_reading(self) -> bool:
     return bool(self._runs) and not self._runs[-1].ended
 
-  def _take(self, taking: Taking) -> bool:
+  def _take(self, taking: Taking, until: int) -> bool:
     """Whether there is another split to read."""
     keep = [run.split for run in self._runs if not run.is_empty]
     with taking() as owners:
-      taken = self._ledger.take(self.token, keep, self.marks(0), owners)
+      taken = self._ledger.take(
+        self.token, keep, self.marks(0), owners, until=until
+      )
     self._forget_done()
     self.finished = taken.finished
     if taken.split is None:

@@ -35,12 +35,14 @@ class Feeds(Protocol):
 
   Attributes:
     ledger: of the splits.
-    finished: whether all has been done that ever is to be.
+    until: the epoch before which all is to be done.
+    finished: whether it has been.
     are_endless: whether that is never so.
     element_spec: the type of a batch.
   """
 
   ledger: ledger_lib.Ledger
+  until: int
   finished: bool
   are_endless: bool
   element_spec: Any
@@ -77,6 +79,7 @@ class OfWorkers:
     queue = self._pipelines.queue
     coordinator.surviving(queue.check)
     self.ledger: ledger_lib.Ledger = queue.ledger
+    self.until = ledger_lib.ENDLESS
     self.finished = False
     self.are_endless: bool = queue.is_endless
     self.element_spec = self._pipelines.element_spec
@@ -163,6 +166,7 @@ class Own:
     queue = pipelines.queue
     self._check = queue.check
     self.ledger: ledger_lib.Ledger = queue.ledger
+    self.until = ledger_lib.ENDLESS
     self.finished = False
     self.are_endless: bool = queue.is_endless
     self.element_spec = pipelines.element_spec
@@ -176,6 +180,17 @@ class Own:
     self._suspects: set[int] = set()
     self._dead: set[int] = set()
     self._seen: dict[int, tuple[int, float]] = {}
+
+  @classmethod
+  def of(cls, strategy: Any, dataset_fn: worker_input.DatasetFn) -> 'Own':
+    """Where each worker runs the program."""
+    return cls(
+      strategy.task,
+      strategy.addresses(),
+      dataset_fn,
+      strategy.input_context(),
+      lambda: strategy.num_interruptions,
+    )
 
   def here(self) -> _feed.Feed:
     number = self._num_interruptions()

@@ -53,8 +53,8 @@ def take(queue: Any) -> Order:
   if order is None:
     raise NeedsOrderError(
       'SplitQueue.dataset: nobody shares out splits here. It is for the '
-      'dataset_fn of Coordinator.train and of BetweenGraphStrategy.train. '
-      "Keras' fit takes fixed shares: see tfps.input.shard."
+      'dataset_fn of Coordinator.train, of BetweenGraphStrategy.train and of '
+      "Keras' fit. Elsewhere, take fixed shares: see tfps.input.shard."
     )
   if order.queue not in (None, queue):
     raise ValueError(

@@ -1,7 +1,9 @@
 """What training loops take executions from, where there is a queue."""
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps import attempts as attempts_lib
@@ -44,6 +46,9 @@ class Supply:
     trace: traces an execution of a source for a number of steps.
     num_steps: how many steps to do at a time.
     counts: counts what was cut short; None if nothing is known about that.
+
+  Attributes:
+    full: does as many.
   """
 
   def __init__(
@@ -53,27 +58,21 @@ class Supply:
     num_steps: int,
     counts: attempts_lib.Counts | None,
   ) -> None:
-    self.feeds = feeds
-    self._counts = counts
+    self._feeds = feeds
     feeds.ledger.trace()
-    spec, add = feeds.element_spec, feeds.ledger.add
-    self.full = trace(_batches.Source(spec, add, ahead=num_steps), num_steps)
-    self._single = trace(_batches.Source(spec, add, ahead=0), 1)
+    full, single = sources(feeds, num_steps)
+    self.full = trace(full, num_steps)
+    self._steps = _Steps(self.full, trace(single, 1), counts)
 
   @property
   def finished(self) -> bool:
     """Whether all has been done that ever is to be."""
-    return self.feeds.finished
+    return self._feeds.finished
 
   def attempt(self, missing: int) -> _attempts.Attempt:
     """One to do so many steps, or as many as are done at a time."""
-    return _attempts.Attempt(
-      self.feeds,
-      min(missing, self.full.num_steps),
-      full=self.full,
-      single=self._single,
-      counts=self._counts,
-    )
+    wanted = min(missing, self.full.num_steps)
+    return _attempts.Attempt(self._feeds, wanted, self._steps)
 
   def look_again(self) -> None:
     """Finds out whether all is done, which the loss of a ps may have undone.
@@ -81,4 +80,62 @@ class Supply:
     Raises:
       tf.errors.OpError: the ps is lost.
     """
-    self.feeds.finished = self.feeds.ledger.is_finished()
+    self._feeds.finished = self._feeds.ledger.is_finished()
+
+
+def sources(
+  feeds: _feeds.Feeds, num_steps: int
+) -> tuple[_batches.Source, _batches.Source]:
+  """What executions work on: those of so many steps, and those of one."""
+  spec, add = feeds.element_spec, feeds.ledger.add
+  return (
+    _batches.Source(spec, add, ahead=num_steps),
+    _batches.Source(spec, add, ahead=0),
+  )
+
+
+class _Steps:
+  """Steps of which the means of metrics, and the bytes, are wanted.
+
+  Args:
+    full: does many.
+    single: does one.
+    counts: counts what was cut short; None if nothing is known about that.
+  """
+
+  def __init__(
+    self,
+    full: execution_lib.Execution,
+    single: execution_lib.Execution,
+    counts: attempts_lib.Counts | None,
+  ) -> None:
+    self.num_steps = full.num_steps
+    self.marks = None if counts is None else counts.marks
+    self._full = full
+    self._single = single
+    self._counts = counts
+
+  def attempt(self) -> attempts_lib.Attempt | None:
+    if self._counts is None:
+      return None
+    return attempts_lib.Countable(self._counts, self._full)
+
+  def do_all(
+    self, function: Callable[..., Any], given: Any, *id: Any
+  ) -> tuple[Any, int, bool, Any]:
+    batches, vector = function(given, *id)
+    *vector, number, ended = vector.numpy()
+    return batches, int(number), bool(ended), np.array(vector)
+
+  def do_one(self, given: Any, before: list[Any]) -> Any:
+    del before
+    return self._single.function(given).numpy()
+
+  def join(self, results: list[Any]) -> Any:
+    """The means of the metrics, and the sums of the bytes; None of none."""
+    if not results:
+      return None
+    stacked = np.stack(results)
+    num_metrics = len(self._single.names)
+    means = np.mean(stacked[:, :num_metrics], axis=0)
+    return np.concatenate([means, np.sum(stacked[:, num_metrics:], axis=0)])

@@ -108,12 +108,22 @@ class Ledger:
     self._resumes = resumes
     self._take = tf.function(
       self._taking,
-      input_signature=[_NUMBER, *[_NUMBERS] * 4, tf.TensorSpec([], tf.bool)],
+      input_signature=[
+        *[_NUMBER] * 2,
+        *[_NUMBERS] * 4,
+        tf.TensorSpec([], tf.bool),
+      ],
     )
     self._add = tf.function(self._adding, input_signature=[_NUMBERS, _NUMBERS])
 
   def take(
-    self, token: int, keep: Iterable[int], done: Marks, owners: Owners
+    self,
+    token: int,
+    keep: Iterable[int],
+    done: Marks,
+    owners: Owners,
+    *,
+    until: int = ENDLESS,
   ) -> Taken:
     """A split for an owner, the first that is to do.
 
@@ -122,6 +132,7 @@ class Ledger:
       keep: the splits that it still is at; it gives back all others.
       done: how far it has come.
       owners: who else is alive; what the dead were at is to do again.
+      until: the epoch before which all is done, if not that of the queue's end.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -129,6 +140,7 @@ class Ledger:
     with tf.device(None):  # this process, which outlives workers
       split, progress, finished = self._take(
         tf.constant(token, tf.int64),  # on this process' own device
+        tf.constant(min(until, self._epochs), tf.int64),
         _numbers(keep),
         *done.tensors(),
         _numbers(owners.tokens),
@@ -170,9 +182,13 @@ class Ledger:
     """This one, or the last that is to be."""
     return min(epoch, self._epochs - 1)
 
-  def is_finished(self) -> bool:
-    """Whether all has been done that ever is to be."""
-    return bool(np.all(_epochs(self.progress.numpy()) >= self._epochs))
+  def first_epoch(self) -> int:
+    """That of the splits that have been done least often."""
+    return int(np.min(_epochs(self.progress.numpy())))
+
+  def is_finished(self, until: int = ENDLESS) -> bool:
+    """Whether all has been done that is to be before an epoch, or ever."""
+    return self.first_epoch() >= min(until, self._epochs)
 
   def _adding(self, splits: tf.Tensor, values: tf.Tensor) -> None:
     self.add(splits, values)
@@ -180,6 +196,7 @@ class Ledger:
   def _taking(
     self,
     token: tf.Tensor,
+    until: tf.Tensor,
     keep: tf.Tensor,
     splits: tf.Tensor,
     values: tf.Tensor,
@@ -189,11 +206,13 @@ class Ledger:
     """The split or -1, its progress, and whether all is done."""
     result: list[tf.Tensor] = []
 
-    def work(token: Any, keep: Any, splits: Any, values: Any, *who: Any) -> Any:
+    def work(
+      token: Any, until: Any, keep: Any, splits: Any, values: Any, *who: Any
+    ) -> Any:
       last = [self.add(splits, values)]
       progress, owners = self.progress.read_value(), self._owners.read_value()
       owners = _without(owners, token, keep, *who)
-      split = self._choose(progress, owners)
+      split = self._choose(progress, owners, until)
       mine = tf.one_hot(split, len(progress), True, False, dtype=tf.bool)
       owners = tf.where(mine, token, owners)
       last.append(self._owners.assign(owners, read_value=False))
@@ -201,7 +220,7 @@ class Ledger:
       if not self._resumes:
         begun = _begin(begun)
         last.append(self._set(mine, begun))
-      finished = tf.reduce_all(_epochs(progress) >= self._epochs)
+      finished = tf.reduce_all(_epochs(progress) >= until)
       result.append(tf.stack([split, begun, tf.cast(finished, tf.int64)]))
       return last
 
@@ -210,16 +229,18 @@ class Ledger:
         locks.Job(
           self.progress,
           work,
-          (token, keep, splits, values, tokens, are_alive),
+          (token, until, keep, splits, values, tokens, are_alive),
         )
       ]
     )
     return result[0]
 
-  def _choose(self, progress: tf.Tensor, owners: tf.Tensor) -> tf.Tensor:
+  def _choose(
+    self, progress: tf.Tensor, owners: tf.Tensor, until: tf.Tensor
+  ) -> tf.Tensor:
     """A split that nobody is at, of the first epoch that has any; or -1."""
     epochs = _epochs(progress)
-    free = (owners == 0) & (epochs < self._epochs)
+    free = (owners == 0) & (epochs < until)
     first = tf.reduce_min(tf.where(free, epochs, ENDLESS))
     order = tf.range(len(progress), dtype=tf.int64)
     if self._seed is not None:

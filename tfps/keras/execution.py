@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import _replicas
+from tfps import execution as tf_execution
 from tfps import marks as marks_lib
 from tfps._compat import execution_variables
 from tfps._compat import writes
@@ -129,6 +130,36 @@ class Executions:
 
     return self._function(('iterator', num_steps), execute)
 
+  def on_source(self, source: tf_execution.Source, num_steps: int) -> Any:
+    """A function of what a source is given, and of what is handed on.
+
+    It returns what `source.read_ahead` does before all else, with its last
+    value at the end of the vector.
+    """
+
+    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+      left = source.after(batches, 0)
+      draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
+      return self._execute(draw, num_steps, handed_on, *told)
+
+    function = _function(execute)
+
+    def around(given: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+      ahead = source.read_ahead(given)
+      vector, others = function(source.batches(given), handed_on, *told)
+      # A function's result waits for all its updates.
+      with tf.control_dependencies([vector]):
+        ended = source.end(given)
+      with tf.control_dependencies(ended):
+        tail = [tf.cast(last, vector.dtype) for last in ahead[-1:]]
+        return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
+
+    return _function(around).get_concrete_function(
+      source.spec,
+      self._state.handed_on_spec,
+      *marks_lib.id_spec(self._strategy, num_steps),
+    )
+
   def forget(self) -> None:
     """Has functions made anew, by what the state has taken note of."""
     self._functions.clear()
@@ -158,6 +189,10 @@ class Executions:
       counted.reshape([2, -1]).astype(np.int64),
       logs,
     )
+
+  def handed_on(self, fetched: Any, num_steps: int) -> list[np.ndarray]:
+    """What a function of so many steps leaves to the next."""
+    return self._state.unpack(self.result(fetched, num_steps).handed_on)
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:

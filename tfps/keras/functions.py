@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from tfps import _replicas
 from tfps import coordinator as coordinator_lib
+from tfps.input import _feeds as feeds_lib
 from tfps.keras import inputs
+from tfps.keras import queues
 from tfps.keras import step_functions
 
 _IN_FLIGHT_PER_WORKER = 2
@@ -26,6 +28,9 @@ def input_of(
   del strategy
   if not inputs.is_dataset_fn(x):
     return x
+  if queues.takes_from_queue(x):
+    by_epochs = steps_per_epoch is None
+    return queues.QueueAdapter(x, feeds_lib.OfWorkers, by_epochs=by_epochs)
   check_steps(x, steps_per_epoch)
   return inputs.PerWorkerAdapter(x)
 
@@ -41,7 +46,7 @@ def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
 
 def dataset_of(adapter: Any) -> Any:
   """What Keras' trainer iterates over, which it calls a dataset."""
-  if isinstance(adapter, inputs.PerWorkerAdapter):
+  if isinstance(adapter, inputs.PerWorkerAdapter | queues.QueueAdapter):
     return adapter
   return inputs.Batches(adapter.get_tf_dataset())
 

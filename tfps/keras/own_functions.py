@@ -5,13 +5,17 @@ is left to Keras.
 """
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps.input import _feeds as feeds_lib
+from tfps.keras import functions
 from tfps.keras import inputs
+from tfps.keras import queues
 from tfps.keras import step_functions
 
 
@@ -20,13 +24,18 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
 
   A function of an `InputContext` makes this worker's dataset.
   """
-  del steps_per_epoch
-  return x(strategy.input_context()) if inputs.is_dataset_fn(x) else x
+  if not inputs.is_dataset_fn(x):
+    return x
+  if queues.takes_from_queue(x):
+    return queues.QueueAdapter(
+      x,
+      lambda _, dataset_fn: feeds_lib.Own.of(strategy, dataset_fn),
+      by_epochs=steps_per_epoch is None,
+    )
+  return x(strategy.input_context())
 
 
-def dataset_of(adapter: Any) -> Any:
-  """What Keras' trainer iterates over, which it calls a dataset."""
-  return inputs.Batches(adapter.get_tf_dataset())
+dataset_of = functions.dataset_of
 
 
 class TrainFunction(step_functions.StepFunction):
@@ -79,6 +88,10 @@ class Here:
 
   def surviving(self, function: Callable[[], Any]) -> Any:
     return self._strategy.surviving(function)
+
+  def scheduling(self) -> contextlib.AbstractContextManager[Any]:
+    scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
+    return scope
 
   def rest(self) -> None:
     pass  # for nothing is under way

@@ -48,6 +48,11 @@ class State:
     return [*self.chained, *self.seeds]
 
   @property
+  def handed_on_spec(self) -> list[tf.TensorSpec]:
+    """The type of what is handed on."""
+    return [tf.TensorSpec(v.shape, v.dtype) for v in self.handed_on]
+
+  @property
   def num_added(self) -> int:
     """The elements of what a step has added to the metrics."""
     return _num_elements(self.metrics)
@@ -99,17 +104,35 @@ class State:
     return bool(self.chained) or not seeds_are_known
 
   def take_back(
-    self, num_steps: int, before: list[np.ndarray], after: np.ndarray
+    self,
+    num_steps: int,
+    before: list[np.ndarray],
+    after: np.ndarray,
+    *,
+    num_done: int | None = None,
   ) -> None:
-    """Takes in what an execution has made of what was handed on."""
-    values = _unpack(after, self.handed_on)
+    """Takes in what an execution has made of what was handed on.
+
+    Args:
+      num_steps: how many it was for.
+      before: what it was handed.
+      after: what it handed back.
+      num_done: how many it did, if not all.
+    """
+    values = self.unpack(after)
     number = len(self.chained)
     for variable, value in zip(self.chained, values[:number], strict=True):
       variable.assign(value)
     if num_steps not in self._strides:
       old, new = before[number:], values[number:]
-      self._strides[num_steps] = [n - o for n, o in zip(new, old, strict=True)]
       self._assign_seeds(new)
+      if num_done in (None, num_steps):
+        strides = [n - o for n, o in zip(new, old, strict=True)]
+        self._strides[num_steps] = strides
+
+  def unpack(self, vector: np.ndarray) -> list[np.ndarray]:
+    """The values of what is handed on, of a vector that has them all."""
+    return _unpack(vector, self.handed_on)
 
   def add(self, steps: np.ndarray) -> None:
     """Adds what steps have added to the metrics, one after another."""

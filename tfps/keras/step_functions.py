@@ -23,9 +23,12 @@ from tfps import execution as tf_execution
 from tfps import marks as marks_lib
 from tfps.keras import execution
 from tfps.keras import inputs
+from tfps.keras import queues
 from tfps.keras import state as state_lib
 from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
+
+Begin = Callable[[int, list[np.ndarray]], Any]
 
 
 class Executor(Protocol):
@@ -43,6 +46,9 @@ class Executor(Protocol):
   def surviving(self, function: Callable[[], Any]) -> Any:
     """The function's result, whatever ps is lost meanwhile."""
 
+  def scheduling(self) -> contextlib.AbstractContextManager[None]:
+    """In which a function is traced that is to be executed."""
+
   def rest(self) -> None:
     """Says that nothing more is scheduled until all is fetched."""
 
@@ -52,11 +58,20 @@ class Executor(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Scheduled:
-  """An execution that is under way."""
+  """An execution that is under way.
+
+  Attributes:
+    value: what it will return.
+    num_steps: how many it is for.
+    handed_on: to it.
+    on_splits: whether its result is a list of parts, each with its number of
+      steps; they may be fewer.
+  """
 
   value: Any
   num_steps: int
   handed_on: list[np.ndarray]
+  on_splits: bool
 
 
 class StepFunction:
@@ -93,7 +108,9 @@ class StepFunction:
     self._executions = execution.Executions(
       strategy, step_fn, self._state, self._meetings
     )
+    self._attempts = queues.Attempts(self._executions, executor, self._marks)
     self._under_way: deque[_Scheduled] = deque()
+    self._num_done = 0
     # Keras keeps what it is given and looks at it at the end of an epoch.
     self._logs: dict[str, Any] = {}
 
@@ -108,7 +125,21 @@ class StepFunction:
       self._check(number)
       iterators = batches.iterators(self._executor)
       for size in self._sizes(number):
-        self._schedule(self._executions.on_iterator, iterators, size)
+        self._schedule(
+          functools.partial(
+            self._begin, self._executions.on_iterator, iterators
+          ),
+          size,
+        )
+      return self._logs
+    if isinstance(batches, queues.Epoch):
+      self._check(number)
+      if not self._makes_updates:
+        raise ValueError(
+          'evaluate: x takes from a SplitQueue, which shares out what is to be '
+          'trained on. Give it to fit, and evaluate on a dataset.'
+        )
+      self._go_on(batches.feeds(self._executor, self._strategy), number)
       return self._logs
     is_alone = not isinstance(batches, inputs.Taking)  # the user's own batch
     if not is_alone:
@@ -119,12 +150,41 @@ class StepFunction:
     ]
     full = next(self._sizes(number))
     for group in inputs.group(taken, full, singly=not self._has_rounds):
-      self._schedule(
-        self._executions.on_batches, inputs.stack(group), len(group)
+      begin = functools.partial(
+        self._begin, self._executions.on_batches, inputs.stack(group)
       )
+      self._schedule(begin, len(group))
     if is_alone:
       self.drain()
     return self._logs
+
+  def _go_on(self, feeds: Any, number: int) -> None:
+    """Schedules up to so many steps on splits, until some have been done.
+
+    Raises:
+      StopIteration: there is nothing left to do.
+    """
+    done, is_idle = self._num_done, True
+    while is_idle:
+      if feeds.finished:
+        self._end_epoch(feeds)
+      under_way = len(self._under_way)
+      sizes = list(self._sizes(number))
+      begin = functools.partial(self._begin_on_splits, feeds)
+      for size in sizes:
+        self._schedule(begin, size, on_splits=True)
+      # Others may be at all there is.
+      took_in = len(self._under_way) < under_way + len(sizes)
+      is_idle = took_in and self._num_done == done
+
+  def _end_epoch(self, feeds: Any) -> None:
+    """Ends the epoch, unless the loss of a ps has undone its end."""
+    self.drain()
+    if not self._executor.surviving(lambda: queues.is_over(feeds)):
+      return
+    if self._executor.surviving(feeds.ledger.is_finished):
+      self._model.stop_training = True  # further epochs would be empty
+    raise StopIteration
 
   def drain(self) -> None:
     """Waits for all that is under way, and takes it in."""
@@ -134,21 +194,38 @@ class StepFunction:
       self._take_in()
 
   def _schedule(
-    self, function: Callable[[int], Any], batches: Any, num_steps: int
+    self, begin: Begin, num_steps: int, *, on_splits: bool = False
   ) -> None:
     try:
-      self._schedule_now(function(num_steps), batches, num_steps)
+      self._schedule_now(begin, num_steps, on_splits)
     except execution.NotAdditiveError:
       self.drain()
       self._executions.forget()
-      self._schedule_now(function(num_steps), batches, num_steps)
+      self._attempts.forget()
+      self._schedule_now(begin, num_steps, on_splits)
     if self._state.must_wait(num_steps):
       self.drain()
     while len(self._under_way) > self._in_flight():
       self._take_in()
 
-  def _schedule_now(self, function: Any, batches: Any, num_steps: int) -> None:
+  def _schedule_now(
+    self, begin: Begin, num_steps: int, on_splits: bool
+  ) -> None:
     handed_on = self._state.hand_on(num_steps)
+    with self._forgetting():
+      value = transfers.traced(lambda: begin(num_steps, handed_on))
+    self._under_way.append(
+      _Scheduled(value, num_steps, handed_on, on_splits=on_splits)
+    )
+
+  def _begin(
+    self,
+    function: Callable[[int], Any],
+    batches: Any,
+    num_steps: int,
+    handed_on: list[np.ndarray],
+  ) -> Any:
+    """Begins an execution on batches that are there."""
     schedule = self._executor.schedule
     args: tuple[Any, ...] = (batches, handed_on)
     attempt: Any = None
@@ -159,21 +236,34 @@ class StepFunction:
     if attempt is not None:
       schedule = functools.partial(self._executor.schedule_through, attempt)
       args += attempt.args
-    with self._forgetting():
-      value = transfers.traced(lambda: schedule(function, args=args))
-    self._under_way.append(_Scheduled(value, num_steps, handed_on))
+    return schedule(function(num_steps), args=args)
+
+  def _begin_on_splits(
+    self, feeds: Any, num_steps: int, handed_on: list[np.ndarray]
+  ) -> Any:
+    """Begins an execution on as many batches as there are."""
+    function, attempt = self._attempts.make(feeds, num_steps, handed_on)
+    return self._executor.schedule_through(attempt, function, ())
 
   def _take_in(self) -> None:
     """Takes in the result of the oldest execution."""
     oldest = self._under_way.popleft()
     with self._forgetting():
       fetched = self._executor.fetch(oldest.value)
-    result = self._executions.result(fetched, oldest.num_steps)
-    self._state.take_back(oldest.num_steps, oldest.handed_on, result.handed_on)
-    self._state.add(result.metrics)
-    self._transfers.count(result.num_bytes, oldest.num_steps)
-    self._logs.clear()
-    self._logs.update(self._merged(result.logs))
+    parts = fetched if oldest.on_splits else [(oldest.num_steps, *fetched)]
+    done = 0
+    for num_steps, *part in parts:
+      done += int(num_steps)
+      result = self._executions.result(part, int(num_steps))
+      self._state.add(result.metrics)
+      self._transfers.count(result.num_bytes, int(num_steps))
+      self._logs.clear()
+      self._logs.update(self._merged(result.logs))
+    if done:
+      self._num_done += done
+      self._state.take_back(
+        oldest.num_steps, oldest.handed_on, result.handed_on, num_done=done
+      )
 
   @contextlib.contextmanager
   def _forgetting(self) -> Iterator[None]:

@@ -1,0 +1,264 @@
+"""Splits of a queue as what Keras' `fit` trains on.
+
+An epoch of Keras' is one of the queue's. Workers take splits until all of it
+have been done; how many steps that makes is known only then.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps import attempts as attempts_lib
+from tfps import marks as marks_lib
+from tfps import worker_input
+from tfps._compat import keras_data
+from tfps.input import _attempts
+from tfps.input import _batches
+from tfps.input import _feeds
+from tfps.input import _orders
+from tfps.input import _pipelines
+from tfps.input import _supply
+from tfps.input import ledger as ledger_lib
+from tfps.keras import execution
+from tfps.wire import transfers
+
+MakeFeeds = Callable[[Any, worker_input.DatasetFn], _feeds.Feeds]
+
+
+def takes_from_queue(dataset_fn: worker_input.DatasetFn) -> bool:
+  """Whether a dataset function takes what it reads from a `SplitQueue`."""
+  try:
+    dataset_fn(tf.distribute.InputContext())
+  except _orders.NeedsOrderError:
+    return True
+  return False
+
+
+class QueueAdapter(keras_data.DataAdapter):
+  """Stands for Keras' data adapters where workers take splits.
+
+  Args:
+    dataset_fn: makes the dataset of a split.
+    make_feeds: gets who executes steps, and the function.
+    by_epochs: whether an epoch is one of the queue's; otherwise the caller ends
+      it, after some steps.
+  """
+
+  def __init__(
+    self,
+    dataset_fn: worker_input.DatasetFn,
+    make_feeds: MakeFeeds,
+    *,
+    by_epochs: bool,
+  ) -> None:
+    self.has_own_epochs = by_epochs
+    self._dataset_fn = dataset_fn
+    self._make_feeds = make_feeds
+    self._feeds: _feeds.Feeds | None = None
+
+  @property
+  def num_batches(self) -> None:
+    return None
+
+  def get_tf_dataset(self) -> tf.data.Dataset:
+    """The first batch there is: what a model can be built by.
+
+    Raises:
+      ValueError: no split has any.
+    """
+    pipeline = _pipelines.Pipelines(self._dataset_fn).trace(
+      tf.distribute.InputContext()
+    )
+    first = tf.constant(0, tf.int64)
+    for split in range(len(pipeline.splits)):
+      dataset = pipeline.open(tf.constant(split, tf.int64), first, first)
+      for _ in dataset.take(1):
+        return dataset.take(1)
+    raise ValueError(
+      f'dataset_fn: none of the {len(pipeline.splits)} splits has a batch.'
+    )
+
+  def __iter__(self) -> 'Epoch':
+    return Epoch(self)
+
+  def feeds(self, executor: Any, strategy: Any) -> _feeds.Feeds:
+    """Where batches come from."""
+    if self._feeds is None:
+      _supply.check(strategy)
+      self._feeds = self._make_feeds(executor, self._dataset_fn)
+      self._feeds.ledger.trace()
+    return self._feeds
+
+
+class Epoch:
+  """What is left to do of an epoch.
+
+  Args:
+    adapter: whose it is.
+  """
+
+  def __init__(self, adapter: QueueAdapter) -> None:
+    self._adapter = adapter
+    self._feeds: _feeds.Feeds | None = None
+    self._is_looked_at = False
+
+  def __next__(self) -> Any:
+    if self._is_looked_at:
+      raise ValueError(
+        'predict: x takes from a SplitQueue, which shares out what is to be '
+        'trained on. Give it to fit, and predict a dataset.'
+      )
+    self._is_looked_at = True
+    return next(iter(self._adapter.get_tf_dataset()))
+
+  def feeds(self, executor: Any, strategy: Any) -> _feeds.Feeds:
+    """Where batches come from until the epoch ends.
+
+    Raises:
+      tf.errors.OpError: the ps is lost.
+      ValueError: steps cannot be done on those of a queue.
+    """
+    feeds = self._feeds
+    if feeds is None:
+      feeds = self._adapter.feeds(executor, strategy)
+      if self._adapter.has_own_epochs:
+        _begin(feeds)
+      self._feeds = feeds
+    return feeds
+
+
+def _begin(feeds: _feeds.Feeds) -> None:
+  """Has an epoch begin: the one in which the queue is, or the next."""
+  if feeds.until == ledger_lib.ENDLESS:
+    feeds.until = feeds.ledger.first_epoch()
+  feeds.until += 1
+  feeds.finished = False
+
+
+def is_over(feeds: _feeds.Feeds) -> bool:
+  """Whether an epoch has ended, looked up where the ledger is.
+
+  Raises:
+    tf.errors.OpError: the ps is lost.
+  """
+  feeds.finished = feeds.ledger.is_finished(feeds.until)
+  return feeds.finished
+
+
+class Attempts:
+  """Makes attempts to do steps of a model on the batches of a queue.
+
+  Args:
+    executions: traces functions that do them.
+    executor: executes them.
+    marks: theirs; None if nothing is known of those that are cut short.
+  """
+
+  def __init__(
+    self,
+    executions: execution.Executions,
+    executor: Any,
+    marks: marks_lib.Marks | None,
+  ) -> None:
+    self._executions = executions
+    self._executor = executor
+    self._marks = marks
+    self._kind: Any = None
+    self._functions: dict[int, tuple[Any, Any]] = {}
+
+  def make(
+    self, feeds: _feeds.Feeds, num_steps: int, handed_on: list[np.ndarray]
+  ) -> tuple[Any, _attempts.Attempt]:
+    """A function for so many steps, and what calls it if there are as many.
+
+    Its result is a list of numbers of steps, each with what `Executions.result`
+    takes.
+
+    Raises:
+      execution.NotAdditiveError: functions have to be made anew.
+    """
+    kind = (feeds.ledger, feeds.element_spec)
+    if kind != self._kind:
+      self._kind = kind
+      self.forget()
+    if num_steps not in self._functions:
+      full, single = _supply.sources(feeds, num_steps)
+      self._functions[num_steps] = (
+        self._traced(full, num_steps),
+        self._traced(single, 1),
+      )
+    function, one = self._functions[num_steps]
+    steps = _Steps(num_steps, one, self._executions, handed_on, self._marks)
+    return function, _attempts.Attempt(feeds, num_steps, steps)
+
+  def forget(self) -> None:
+    """Has functions made anew."""
+    self._functions.clear()
+
+  def _traced(self, source: _batches.Source, num_steps: int) -> Any:
+    with self._executor.scheduling():
+      return transfers.traced(
+        lambda: self._executions.on_source(source, num_steps)
+      )
+
+
+class _Steps:
+  """Steps of a model, each of which hands on to the next.
+
+  Args:
+    num_steps: how many are done at once.
+    single: a function that does one.
+    executions: makes sense of its results.
+    handed_on: to the first step.
+    marks: of executions.
+  """
+
+  def __init__(
+    self,
+    num_steps: int,
+    single: Any,
+    executions: execution.Executions,
+    handed_on: list[np.ndarray],
+    marks: marks_lib.Marks | None,
+  ) -> None:
+    self.num_steps = num_steps
+    self.marks = marks
+    self._single = single
+    self._executions = executions
+    self._handed_on = handed_on
+
+  def attempt(self) -> attempts_lib.Attempt | None:
+    if self.marks is None:
+      return None
+    return attempts_lib.Attempt(self.marks, self.num_steps)
+
+  def do_all(
+    self, function: Callable[..., Any], given: Any, *id: Any
+  ) -> tuple[Any, int, bool, Any]:
+    batches, *fetched = function(given, _constants(self._handed_on), *id)
+    vector, others = _arrays(fetched)
+    *vector, number, ended = vector
+    result = [(self.num_steps, np.array(vector), others)]
+    return batches, int(number), bool(ended), result
+
+  def do_one(self, given: Any, before: list[Any]) -> Any:
+    handed_on = self._handed_on
+    if before:
+      number, *last = before[-1]
+      handed_on = self._executions.handed_on(last, number)
+    return (1, *_arrays(self._single(given, _constants(handed_on))))
+
+  def join(self, results: list[Any]) -> Any:
+    return list(results)
+
+
+def _constants(values: list[np.ndarray]) -> list[tf.Tensor]:
+  """Of this process: on a frozen worker they would hold up all of it."""
+  with tf.device(None):
+    return [tf.constant(value) for value in values]
+
+
+def _arrays(fetched: Any) -> Any:
+  return tf.nest.map_structure(np.asarray, fetched)
