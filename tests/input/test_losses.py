@@ -3,7 +3,9 @@
 import pathlib
 import re
 import sys
+import types
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,6 +68,39 @@ class Visits:
       return self._counts.numpy(), int(coordinator.global_step.numpy())
 
 
+class Fitted(Visits):
+  """The same, by Keras' fit."""
+
+  def train(self, hook):
+    visits = self
+
+    class Model(keras.Model):
+      def train_step(self, numbers):
+        visits.step(numbers)
+        return {}
+
+    with self.strategy.scope():
+      model = Model()
+      model.built = True
+      model.compile(steps_per_execution=_PER_EXECUTION)
+    model.fit(self.dataset, callbacks=[_Hooked(hook)], verbose=0)
+    (count,) = self.queue.report().epochs.values()
+    assert (count.to_do, count.doing) == (0, 0)
+    return self._counts.numpy()
+
+
+class _Hooked(keras.callbacks.Callback):
+  def __init__(self, hook):
+    super().__init__()
+    self._hook = hook
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._hook(types.SimpleNamespace(step=batch, moment='execution'))
+
+  def on_train_end(self, logs=None):
+    self._hook(types.SimpleNamespace(step=0, moment='end'))
+
+
 def _strategy(processes, directory=None, **kwargs):
   recovery = None
   if directory is not None:
@@ -95,6 +130,13 @@ def test_what_a_killed_worker_was_at_is_taken_by_others(processes, visitation):
     assert step == _TOTAL // _BATCH
 
 
+def test_fit_goes_on_with_what_a_killed_worker_was_at(processes):
+  visits = Fitted(_strategy(processes), 'exactly_once')
+  counts = visits.train(_kill_worker(processes))
+  assert counts.min() == 1
+  assert counts.sum() - _TOTAL <= _PER_EXECUTION * _BATCH
+
+
 def test_with_marks_one_batch_at_most_is_visited_again(processes, tmp_path):
   visits = Visits(_strategy(processes, tmp_path), 'exactly_once')
   counts, step = visits.train(_kill_worker(processes))
@@ -121,6 +163,13 @@ def test_progress_goes_back_with_the_model(processes, tmp_path, ps):
   counts, step = visits.train(lose)
   np.testing.assert_array_equal(counts, 1)
   assert step == _TOTAL // _BATCH
+
+
+def test_progress_goes_back_with_a_model_that_is_fitted(processes, tmp_path):
+  strategy = _strategy(processes, tmp_path, every_secs=0.5)
+  visits = Fitted(strategy, 'exactly_once')
+  counts = visits.train(losses.At(80, losses.lose(processes, ('ps', 0))))
+  np.testing.assert_array_equal(counts, 1)
 
 
 def test_replicas_keep_progress(processes, tmp_path):
@@ -159,13 +208,13 @@ def test_a_chief_that_is_started_again_goes_on_in_the_epoch(
 def start(tmp_path):
   clusters = []
 
-  def start(visitation, directory):
+  def start(visitation, directory, how):
     command = [
       *(sys.executable, _PROGRAM, str(_TOTAL)),
-      *(visitation, str(_STEP_SECS), directory),
+      *(visitation, str(_STEP_SECS), directory, how),
     ]
     cluster = testing.ProcessCluster(
-      2, 2, commands={'worker': command}, preload=['tensorflow']
+      2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
     )
     clusters.append(cluster)
     return cluster.__enter__()
@@ -186,11 +235,12 @@ LOSSES = {
 }
 
 
+@pytest.mark.parametrize('how', ['train', 'fit'])
 @pytest.mark.parametrize('loss', LOSSES)
-def test_between_graphs_all_is_visited(start, tmp_path, loss):
+def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
   directory, lost = LOSSES[loss]
   directory = '-' if directory == '-' else str(tmp_path / directory)
-  cluster = start('exactly_once', directory)
+  cluster = start('exactly_once', directory, how)
   for worker in range(2):
     waiting.until(
       lambda worker=worker: cluster.log('worker', worker).count('\nat ') > 4
@@ -204,5 +254,6 @@ def test_between_graphs_all_is_visited(start, tmp_path, loss):
   assert least == 1
   # Of the dead worker's, what was not counted; and by what a cut has by half.
   assert total - _TOTAL <= 2 * _PER_EXECUTION * _BATCH
-  assert _numbers(cluster, 'batches')[0] >= _TOTAL // _BATCH
+  if how == 'train':
+    assert _numbers(cluster, 'batches')[0] >= _TOTAL // _BATCH
   assert '0 to do, 0 doing' in cluster.log('worker', 0)

@@ -1,18 +1,25 @@
 """Visits numbers between graphs, slowly, and says how often it was at each.
 
-Usage: visit.py TOTAL VISITATION STEP_SECS DIRECTORY
+Usage: visit.py TOTAL VISITATION STEP_SECS DIRECTORY HOW
 
-Without a DIRECTORY, which is '-', it does not survive the loss of a ps.
+Without a DIRECTORY, which is '-', it does not survive the loss of a ps. HOW is
+'train' or 'fit', Keras' one.
 """
 
+from collections.abc import Callable
 import sys
 
+import keras
 import tensorflow as tf
 
 import tfps
 
+_PER_EXECUTION = 4
 
-def main(total: int, visitation: str, step_secs: float, directory: str) -> None:
+
+def main(
+  total: int, visitation: str, step_secs: float, directory: str, how: str
+) -> None:
   recovery = None
   if directory != '-':
     recovery = tfps.Recovery(directory, every_secs=0.5)
@@ -33,17 +40,40 @@ def main(total: int, visitation: str, step_secs: float, directory: str) -> None:
     ones = tf.ones_like(numbers) * tf.cast(last > 0, tf.int64)
     visits.scatter_add(tf.IndexedSlices(ones, numbers))
 
-  result = strategy.train(
-    step,
-    lambda context: queue.dataset(context).batch(5),
-    steps_per_execution=4,
-    hooks=[lambda progress: print('at', progress.step, flush=True)],
-  )
+  def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return queue.dataset(context).batch(5)
+
+  if how == 'train':
+    result = strategy.train(
+      step,
+      dataset,
+      steps_per_execution=_PER_EXECUTION,
+      hooks=[lambda progress: print('at', progress.step, flush=True)],
+    )
+    print('batches', result.step, flush=True)
+  else:
+    with strategy.scope():
+      model = _Model(step)
+      model.compile(steps_per_execution=_PER_EXECUTION)
+    at = keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda batch, logs: print('at', batch, flush=True)
+    )
+    model.fit(dataset, callbacks=[at], verbose=0)
   counts = visits.numpy()
   print('visits', counts.min(), counts.max(), counts.sum(), flush=True)
-  print('batches', result.step, flush=True)
   print(queue.report(), flush=True)
 
 
-_total, _visitation, _step_secs, _directory = sys.argv[1:]
-main(int(_total), _visitation, float(_step_secs), _directory)
+class _Model(keras.Model):
+  def __init__(self, step: Callable[[tf.Tensor], None]) -> None:
+    super().__init__()
+    self._step = step
+    self.built = True
+
+  def train_step(self, data: tf.Tensor) -> dict[str, tf.Tensor]:
+    self._step(data)
+    return {}
+
+
+_total, _visitation, _step_secs, _directory, _how = sys.argv[1:]
+main(int(_total), _visitation, float(_step_secs), _directory, _how)
