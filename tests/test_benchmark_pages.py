@@ -113,6 +113,14 @@ def test_ways_to_update_have_a_page_of_their_own(tmp_path):
   assert picture.read_bytes().startswith(b'\x89PNG')
 
 
+def test_steps_that_compute_nothing_are_told_where_clusters_grow(tmp_path):
+  page = tmp_path / 'scaling.md'
+  page.write_text('a\n<!-- null_step: begin -->\n<!-- null_step: end -->\nb\n')
+  _write(tmp_path, _table('null_step'), '2026-01-02T00:00:00')
+  assert pages.main(['scaling', *_options(tmp_path)]) == 1  # there is no plan
+  assert '| ours | 2 |' in page.read_text()
+
+
 def test_a_curve_tells_when_a_loss_was_first_seen():
   (curve,) = _curves().curves
   assert (curve.secs_to(0.5), curve.steps_to(0.5)) == (1.0, 9)

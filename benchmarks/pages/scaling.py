@@ -13,8 +13,9 @@ import shlex
 from benchmarks import tables
 from benchmarks.pages import runs as runs_lib
 from tfps.plan import command as plan_command
+from tfps.testing import campaign
 
-_NAME = 'plan'
+_PLAN, _NULL_STEP = 'plan', 'null_step'
 _TABLE = re.compile(
   '(<!-- measured by .* -->\n).*(<!-- end of what was measured -->)', re.DOTALL
 )
@@ -24,12 +25,20 @@ _CONSOLE = re.compile(
 
 
 def write(path: pathlib.Path, runs: Mapping[str, runs_lib.Run]) -> list[str]:
-  """Puts outputs into the page, and the table, if it is there; else says so."""
+  """Puts outputs and tables into the page.
+
+  Returns:
+    The tables that have not been measured, and stay as they are.
+  """
   page = path.read_text()
-  if _NAME in runs:
-    page = with_table(page, runs[_NAME])
+  if _PLAN in runs:
+    page = with_table(page, runs[_PLAN])
+  if _NULL_STEP in runs:
+    run = runs[_NULL_STEP]
+    text = f'{run.table.title}:\n\n{tables.as_markdown(run.table)}\n\n{run}'
+    page = campaign.with_table(page, text, name=_NULL_STEP)
   path.write_text(with_outputs(page))
-  return [] if _NAME in runs else [_NAME]
+  return [name for name in (_PLAN, _NULL_STEP) if name not in runs]
 
 
 def with_table(page: str, run: runs_lib.Run) -> str:
