@@ -103,6 +103,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
+  _extended_class = _sharing.Extended
+
   def __init__(
     self,
     cluster: cluster_lib.Cluster,
@@ -130,7 +132,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(), self._cluster
     )
-    extended = _sharing.Extended(
+    extended = self._extended_class(
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief

@@ -1,0 +1,72 @@
+"""Trains tables on the ps and all else with the workers; keeps what it learned.
+
+Usage: hybrid.py HOW OPTIMIZER STEPS FOLDER
+
+HOW is 'fit' or 'train'. Each worker writes the model's weights to FOLDER, as
+INDEX.npz, after as many steps. Of 'train', a checkpoint is in
+FOLDER/checkpoints.
+
+From the environment: CHOICE is one of `small.CHOICES`, TIMEOUT_SECS the
+strategy's, FEWER how many steps less the last worker does, and with UNBUILT the
+optimizer has no slots before the first step.
+"""
+
+import os
+import pathlib
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.replication import small
+import tfps
+
+
+def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
+  strategy = tfps.replication.HybridStrategy(
+    tfps.resolve_cluster(),
+    choose=small.CHOICES[os.environ.get('CHOICE', 'rule')],
+    rows_per_step=small.SIZE * small.WIDTH,
+    timeout_secs=float(os.environ.get('TIMEOUT_SECS', 60)),
+  )
+  keras.utils.set_random_seed(strategy.task.index)  # the chief's values count
+  with strategy.scope():
+    model = small.model(optimizer)
+    if 'UNBUILT' not in os.environ:
+      model.optimizer.build(model.trainable_variables)
+  print(strategy.hybrid_report(), flush=True)
+  context = strategy.input_context()
+  if context.input_pipeline_id == context.num_input_pipelines - 1:
+    steps -= int(os.environ.get('FEWER', 0))
+  if strategy.is_chief and not int(strategy.global_step):
+    small.initialize(model)
+  # All have what the chief has, in `train` of itself.
+  strategy.wait_for_chief('weights', 60)
+  if how == 'fit':
+    model.fit(
+      small.dataset(context).repeat(),
+      steps_per_epoch=steps,
+      verbose=0,
+      callbacks=[
+        keras.callbacks.LambdaCallback(
+          on_train_batch_end=lambda batch, logs: print('at', batch, flush=True)
+        )
+      ],
+    )
+  else:
+    strategy.train(
+      small.step_of(model),
+      lambda context: small.dataset(context).repeat(),
+      steps=steps,
+      steps_per_execution=3,
+      checkpoint=tf.train.Checkpoint(model=model),
+      checkpoint_dir=str(folder / 'checkpoints'),
+      hooks=[lambda progress: print('at', progress.step, flush=True)],
+    )
+  print('iterations', int(model.optimizer.iterations), flush=True)
+  np.savez(folder / f'{strategy.task.index}.npz', *model.get_weights())
+  strategy.barrier('end', 60)
+
+
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4]))
