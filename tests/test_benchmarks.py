@@ -119,8 +119,10 @@ def test_the_benchmarks_run_and_write_json(tmp_path):
     timeout=240,
   )
   assert done.returncode == 0, done.stderr
-  (path,) = tmp_path.iterdir()
+  (path,) = tmp_path.glob('*.json')
+  assert path.with_name(f'{path.stem}-null_step.png').exists()
   written = json.loads(path.read_text())
+  assert [table['name'] for table in written['tables']] == ['null_step']
   names = [entry['name'] for entry in written['benchmarks']]
   for name in names:
     assert name in done.stdout
