@@ -122,7 +122,10 @@ def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next(
       lambda: cluster.log('chief', 0).count('made 0.0') == 2, timeout_secs=60
     )
     # Of its 400; the allocator's own differ by up to 100 from start to start.
-    assert resident_megabytes(cluster.pid('ps', 0)) < before + 250
+    waiting.until(
+      lambda: resident_megabytes(cluster.pid('ps', 0)) < before + 250,
+      timeout_secs=30,
+    )
   assert len(list(folder.iterdir())) == (2 if recovers else 0)
 
 

@@ -98,7 +98,7 @@ def test_train_goes_on_from_a_checkpoint(start, tmp_path):
   ('how', 'lose'), [('train', 'kill'), ('fit', 'freeze')]
 )
 def test_who_is_lost_is_named(start, how, lose):
-  cluster = start(3, how, 'sgd', 100_000, TIMEOUT_SECS='6')
+  cluster = start(3, how, 'sgd', 100_000, TIMEOUT_SECS='15')
   waiting.until(lambda: cluster.log('worker', 0).count('\nat ') > 4)
   getattr(cluster, lose)('worker', 2)
   for index in range(2):
@@ -112,8 +112,8 @@ def test_who_is_lost_is_named(start, how, lose):
 
 
 def test_who_does_fewer_steps_is_named(start):
-  cluster = start(2, 'fit', 'sgd', 12, TIMEOUT_SECS='5', FEWER='4')
+  cluster = start(2, 'fit', 'sgd', 12, TIMEOUT_SECS='15', FEWER='4')
   assert cluster.wait('worker', 0, timeout_secs=60) != 0
   log = cluster.log('worker', 0)
-  assert 'worker:0 has waited 5 seconds for worker:1 to come' in log
+  assert 'worker:0 and worker:1 have not come to the same step' in log
   assert 'do all workers have equally many batches?' in log

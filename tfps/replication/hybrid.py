@@ -267,11 +267,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       raise errors.UnreachableError(
         f'{self.task} cannot go on without {_names(lost)}. {start}'
       ) from error
-    if 'timed out' in str(error):
+    if rings.is_cause(error):
       raise errors.DeadlineError(
-        f'{self.task} has waited {self._timeout_secs:g} seconds for '
-        f'{_names(others)} to come to the same step. They are alive: do all '
-        f'workers have equally many batches? {start}'
+        f'{self.task} and {_names(others)} have not come to the same step '
+        f'within {self._timeout_secs:g} seconds of each other. They are alive: '
+        f'do all workers have equally many batches? {start}'
       ) from error
 
 

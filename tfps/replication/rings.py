@@ -86,5 +86,10 @@ class Ring:
     return session.make_callable(total, [given])
 
 
+def is_cause(error: tf.errors.OpError) -> bool:
+  """Whether an error comes of processes that have not met in a ring."""
+  return 'Collective' in str(error)
+
+
 def _device(index: int) -> str:
   return f'/job:{_JOB}/replica:0/task:{index}'
