@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.input import _feeds as feeds_lib
+from tfps.input import _orders as input_orders
 from tfps.keras import functions
 from tfps.keras import inputs
 from tfps.keras import queues
@@ -26,13 +27,14 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
   """
   if not inputs.is_dataset_fn(x):
     return x
-  if queues.takes_from_queue(x):
+  try:
+    return x(strategy.input_context())
+  except input_orders.NeedsOrderError:
     return queues.QueueAdapter(
       x,
       lambda _, dataset_fn: feeds_lib.Own.of(strategy, dataset_fn),
       by_epochs=steps_per_epoch is None,
     )
-  return x(strategy.input_context())
 
 
 dataset_of = functions.dataset_of

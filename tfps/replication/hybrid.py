@@ -122,8 +122,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   Raises:
     errors.DeadlineError: a worker has not begun in time.
-    ValueError: the ps have variables of workers that are gone, or the cluster
-      is within this process.
+    ValueError: the ps have variables of workers that are gone.
   """
 
   keras_optimizers = 'tfps.keras.hybrid_optimizers'
