@@ -14,6 +14,7 @@ from tests import alone as alone_lib
 from tests import waiting
 from tests.updates import slopes as slopes_lib
 import tfps
+from tfps import _connection
 from tfps import partitioners
 from tfps.updates import board
 from tfps.updates import sums
@@ -296,3 +297,31 @@ def test_the_next_training_begins_anew_after_an_error(tfps_cluster):
     coordinator.train(slopes.step, _dataset_fn, steps=before + 5)
     mean = 10 * np.arange(5) + np.mean(range(_WORKERS))
     assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
+
+
+@pytest.mark.parametrize('ends', ['an error', 'the next connection'])
+def test_nobody_is_looked_for_after(tfps_cluster, ends):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  before = _looking()
+  with tfps.Coordinator(strategy, timeout_secs=60):
+    attempt = strategy.meetings.attempt(1)
+
+  def execute(*args):
+    (looking,) = _looking() - before
+    assert strategy.meetings.are_executing
+    if ends == 'the next connection':
+      _connection.end()
+      assert not looking.is_alive()
+    raise ValueError('not one of the cluster')
+
+  on_worker = tf.device('/job:worker/task:0')
+  with on_worker, pytest.raises(ValueError, match='not one of the cluster'):
+    attempt(execute, *attempt.args)
+  assert not strategy.meetings.are_executing
+  waiting.until(lambda: not _looking() - before)
+
+
+def _looking():
+  return {t for t in threading.enumerate() if t.name == 'tfps-absences'}

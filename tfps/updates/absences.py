@@ -8,11 +8,13 @@ import time
 from absl import logging
 import tensorflow as tf
 
+from tfps import _connection
 from tfps import cluster as cluster_lib
 from tfps import probe
 from tfps.updates import meetings as meetings_lib
 
 _EVERY_SECS = 1.0
+_STOP_SECS = 10.0
 
 
 class Absences:
@@ -42,28 +44,38 @@ class Absences:
     self._silent: dict[cluster_lib.Task, float] = {}  # since when
     self._left_out: set[cluster_lib.Task] = set()
     self._lock = threading.Lock()
-    self._is_looking = False
+    self._stopping = threading.Event()
+    self._thread: threading.Thread | None = None
     meetings.call_at_work(self.begin)
+    _connection.until_the_next(self.stop)
 
   def begin(self) -> None:
     """Looks while something is executed, in a thread that ends with it."""
     with self._lock:
-      if self._is_looking:
-        return
-      self._is_looking = True
-    threading.Thread(
-      target=self._run, name='tfps-absences', daemon=True
-    ).start()
+      if self._thread is None:
+        self._thread = threading.Thread(
+          target=self._run, name='tfps-absences', daemon=True
+        )
+        self._thread.start()
+
+  def stop(self) -> None:
+    """Looks no more, whatever is being executed; twice is harmless."""
+    self._stopping.set()
+    with self._lock:
+      thread = self._thread
+    if thread is not None:
+      thread.join(_STOP_SECS)
 
   def _run(self) -> None:
-    while self._goes_on():
-      time.sleep(_EVERY_SECS)
+    while self._goes_on() and not self._stopping.wait(_EVERY_SECS):
       self._look_or_say()
 
   def _goes_on(self) -> bool:
     with self._lock:
-      self._is_looking = self._meetings.are_executing
-      return self._is_looking
+      goes_on = self._meetings.are_executing
+      if not goes_on:
+        self._thread = None
+      return goes_on
 
   def _look_or_say(self) -> None:
     try:

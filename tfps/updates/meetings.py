@@ -319,13 +319,13 @@ class Attempt:
 
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
     """The function's result."""
-    self._meetings.enter(self)
     number = self._meetings.worker()
+    self._meetings.enter(self)
     with tf.device(None):  # on a frozen worker it would hold up this process
       worker = tf.constant(number, tf.int64)
     try:
       result = function(*args[:-1], worker)
-    except tf.errors.OpError:
+    except BaseException:
       self._meetings.fail(self, number)
       raise
     self._meetings.leave(self)
