@@ -34,7 +34,6 @@ from tfps import training_plan
 from tfps import watch
 from tfps._compat import coordinator as compat
 from tfps.recovery import guard as guard_lib
-from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
@@ -149,7 +148,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     Args:
       attempt: gets the function and its arguments, and again when a loss has
-        cut the function short.
+        cut the function short. If it has a `note`, that is called before.
       fn: a `tf.function`.
       args: what it works on.
 
@@ -157,8 +156,9 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: as `schedule`.
     """
     with self._about_to_schedule(fn), self.strategy.scope():
-      if isinstance(attempt, meetings_lib.Attempt):
-        attempt.note()
+      note = getattr(attempt, 'note', None)
+      if note is not None:  # others may wait for who executes it
+        note()
       compat.being_scheduled(self.strategy, value=True)
       return compat.schedule_through(self._cluster, attempt, fn, args)
 

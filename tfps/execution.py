@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
+from typing import ClassVar
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +29,14 @@ Course = marks_lib.Marking | marks_lib.Unmarked | courses.Meeting | courses.Walk
 
 
 class Source(Protocol):
-  """Where the steps of an execution have their batches from."""
+  """Where the steps of an execution have their batches from.
+
+  Attributes:
+    may_be_empty: whether there may be none for a worker, while others have
+      some.
+  """
+
+  may_be_empty: ClassVar[bool]
 
   @property
   def spec(self) -> Any:
@@ -43,8 +51,8 @@ class Source(Protocol):
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     """What to return, too; the last is a vector that goes to the others."""
 
-  def end(self, given: Any) -> Sequence[tf.Operation]:
-    """What to do once all steps are applied, and before they are counted."""
+  def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
+    """What to do once steps are applied, and so many count."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +62,8 @@ class Iterated:
   Attributes:
     spec: its type, or theirs.
   """
+
+  may_be_empty: ClassVar[bool] = False
 
   spec: Any
 
@@ -68,8 +78,8 @@ class Iterated:
     del given
     return ()
 
-  def end(self, given: Any) -> Sequence[tf.Operation]:
-    del given
+  def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
+    del given, counted
     return ()
 
 
@@ -128,10 +138,14 @@ def trace(
   def course_of(*told: tf.Tensor) -> Course:
     if meetings is None:
       return marks_lib.marking(strategy, *told)
-    return meetings.meeting(*told, count=lambda: global_step.assign_add(1))
+    return meetings.meeting(
+      *told,
+      count=lambda: global_step.assign_add(1),
+      comes_and_goes=source.may_be_empty,
+    )
 
   @tf.function
-  def steps(batches: Any, *told: tf.Tensor) -> tf.Tensor:
+  def steps(batches: Any, *told: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     workspace = own.workspace()
     course = course_of(*told)
     unrolled = own.unrolled(max_unroll) if meetings is None else num_steps
@@ -141,34 +155,50 @@ def trace(
     if isinstance(course, courses.Walk):
       with tf.control_dependencies(course.written):
         global_step.assign_add(num_steps)
-    counted = tf.reshape(workspace.counted(), [-1])
-    return tf.concat([total / num_steps, tf.cast(counted, total.dtype)], axis=0)
+    num_bytes = tf.reshape(workspace.counted(), [-1])
+    vector = [total / num_steps, tf.cast(num_bytes, total.dtype)]
+    return tf.concat(vector, axis=0), courses.num_counted(course, num_steps)
 
-  def count_all(given: Any, *id: tf.Tensor) -> Any:
-    ahead = source.read_ahead(given)
-    vector = steps(source.batches(given), *id)
+  def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
     counting = marks_lib.marking(strategy, *id).step(num_steps + 1)
     # A function's result waits for all its updates.
     with (
-      tf.control_dependencies([vector]),
+      tf.control_dependencies([counted]),
       counting,
-      tf.control_dependencies(source.end(given)),
+      tf.control_dependencies(source.end(given, counted)),
     ):
       global_step.assign_add(num_steps)
-    if not ahead:
-      return vector
-    *others, last = ahead
-    return *others, tf.concat([vector, tf.cast(last, vector.dtype)], axis=0)
+
+  def execution(given: Any, *told: tf.Tensor) -> Any:
+    ahead = source.read_ahead(given)
+    if meetings is None:
+      vector, counted = steps(source.batches(given), *told)
+      count_all(given, counted, *told)
+    else:  # whose updates count the steps
+      vector, counted = meetings.around(steps)(source.batches(given), *told)
+      source.end(given, counted)
+    return _with_ahead(ahead, vector, counted)
 
   if meetings is not None:
-    spec, execution = (meetings_lib.WORKER,), meetings.around(steps)
+    spec: Any = (meetings_lib.WORKER,)
   else:
-    spec, execution = marks_lib.id_spec(strategy, num_steps), count_all
+    spec = marks_lib.id_spec(strategy, num_steps)
   function = transfers.traced(
     lambda: tf.function(execution).get_concrete_function(source.spec, *spec)
   )
   names = step.names or ()
   return Execution(function, names, num_steps, frozenset(marked))
+
+
+def _with_ahead(
+  ahead: tuple[tf.Tensor, ...], vector: tf.Tensor, counted: tf.Tensor
+) -> Any:
+  """What a function returns, as `Source.read_ahead` has it."""
+  if not ahead:
+    return vector
+  *others, last = ahead
+  tail = [tf.cast(last, vector.dtype), [tf.cast(counted, vector.dtype)]]
+  return *others, tf.concat([vector, *tail], axis=0)
 
 
 class _Step:

@@ -155,7 +155,9 @@ class ReplicaLoop:
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
-    return supply_lib.Supply(feeds, trace, num_steps, self._counts)
+    return supply_lib.Supply(
+      feeds, trace, num_steps, self._counts, self._meetings
+    )
 
   def _execute_of_queue(self, step: int) -> int:
     assert self._supply is not None

@@ -134,7 +134,8 @@ class TrainingLoop:
         value, scheduled = self._schedule(plan.steps - self._scheduled)
         self._pending[value] = scheduled
       self._scheduled += scheduled.num_steps
-    if self._scheduled >= plan.steps and not self._meetings:
+    is_all = self._scheduled >= plan.steps or not self._goes_on()
+    if is_all and (self._supply is not None or not self._meetings):
       self._coordinator.rest()  # unless some steps turn out to be missing
 
   def _schedule(self, missing: int) -> tuple[Any, '_Scheduled']:
@@ -163,6 +164,8 @@ class TrainingLoop:
       num_steps = scheduled.done.num_steps
       if self._meetings:
         self._step = self._coordinator.surviving(self._read_global_step)
+        # Workers of which others have no batches go ahead.
+        self._scheduled = max(self._scheduled, self._step)
       else:
         self._step += num_steps
         self._scheduled -= scheduled.num_steps - num_steps
@@ -221,7 +224,10 @@ class TrainingLoop:
       trace = functools.partial(self._trace, step_fn)
       if feeds is not None:
         num_steps = self._plan.steps_per_execution
-        self._supply = supply_lib.Supply(feeds, trace, num_steps, self._counts)
+        meetings = meetings_lib.of(strategy)
+        self._supply = supply_lib.Supply(
+          feeds, trace, num_steps, self._counts, meetings
+        )
         return
       self._iterators, spec = given
       for size in self._plan.sizes(self._step, may_be_cut=marks is not None):

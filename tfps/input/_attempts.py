@@ -1,6 +1,7 @@
 """Executions of steps for which there are batches, be they fewer than asked."""
 
 from collections.abc import Callable
+import contextlib
 import time
 from typing import Any
 from typing import Protocol
@@ -9,9 +10,14 @@ from tfps import attempts as attempts_lib
 from tfps import marks as marks_lib
 from tfps.input import _feed
 from tfps.input import _feeds
+from tfps.updates import meetings as meetings_lib
+from tfps.updates import shifts
 
 _PAUSE_SECS = 0.05
 _AGAIN = object()
+
+# What functions get besides batches, of who waits for each other, or of marks.
+_Told = tuple[Any, ...]
 
 
 class Steps(Protocol):
@@ -20,25 +26,34 @@ class Steps(Protocol):
   Attributes:
     num_steps: how many are done at once, where there are as many batches.
     marks: of executions; None if nothing is known of those that are cut short.
+    meetings: where workers wait for each other; None if they do not.
   """
 
   num_steps: int
   marks: marks_lib.Marks | None
+  meetings: meetings_lib.Meetings | None
 
   def attempt(self) -> attempts_lib.Attempt | None:
     """Says what is to be repeated of an execution that is cut short."""
 
   def do_all(
-    self, function: Callable[..., Any], given: Any, *id: Any
-  ) -> tuple[Any, int, bool, Any]:
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> tuple[Any, int, bool, int, Any]:
     """Does them at once, and reads batches ahead meanwhile.
 
     Returns:
-      These, how many they are, whether the split has ended, and the result.
+      These, how many they are, whether the split has ended, how many steps
+      count, and the result.
     """
 
-  def do_one(self, given: Any, before: list[Any]) -> Any:
-    """The result of one step, after those that have been done singly."""
+  def do_one(
+    self, given: Any, before: list[Any], *told: Any
+  ) -> tuple[int, Any]:
+    """Does one step, after those that have been done singly.
+
+    Returns:
+      Whether it counts, as 1 or 0, and its result.
+    """
 
   def join(self, results: list[Any]) -> Any:
     """What single steps amount to."""
@@ -65,6 +80,14 @@ class Attempt:
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
     self._task = ''  # where a single step was begun
+    self._shift: shifts.Shift | None = None
+    if steps.meetings is not None:
+      self._shift = shifts.Shift(steps.meetings)
+
+  def note(self) -> None:
+    """To be called once it is scheduled."""
+    if self._shift is not None:
+      self._shift.note()
 
   def __call__(self, function: Callable[..., Any]) -> Any:
     """What the execution returns; None if that is not known.
@@ -77,45 +100,77 @@ class Attempt:
       tf.errors.OpError: a task is lost; to be called again.
       ValueError: the dataset of a split does not end.
     """
-    if self._feed is not None and self._is_settled(self._feed):
-      return self._steps.join(self._singles)
-    feed = self._feed = self._feeds.here()
-    with feed.in_use():
-      ready = feed.gather(self._wanted, self._feeds.taking, self._feeds.until)
-      if ready == self._steps.num_steps:
-        return self._do_all(feed, function)
-      for _ in range(ready):
-        self._do_one(feed)
-    self._end(feed)
+    with self._at_work() as told:
+      if self._feed is not None and self._is_settled(self._feed):
+        return self._steps.join(self._singles)
+      feed = self._feed = self._feeds.here()
+      with feed.in_use():
+        ready = feed.gather(self._wanted, self._feeds.taking, self._feeds.until)
+        if ready == self._steps.num_steps:
+          return self._do_all(feed, function, told)
+        self._do_singly(feed, ready, told)
+      self._end(feed)
     if not ready and not feed.finished:
       self._feeds.look_for_lost()
       time.sleep(_PAUSE_SECS)
     return self._steps.join(self._singles)
 
-  def _do_all(self, feed: _feed.Feed, function: Callable[..., Any]) -> Any:
+  def _at_work(self) -> contextlib.AbstractContextManager[_Told]:
+    if self._shift is None:
+      return contextlib.nullcontext(())
+    return self._shift.begun()
+
+  def _do_all(
+    self, feed: _feed.Feed, function: Callable[..., Any], told: _Told
+  ) -> Any:
     given = feed.given(self._wanted)
     self._execution = self._steps.attempt()
     if self._execution is None:
-      outcome = self._steps.do_all(function, given)
+      self._about_to_do(self._wanted)
+      outcome = self._steps.do_all(function, given, *told)
     else:
       outcome = self._execution(
         lambda *id: self._steps.do_all(function, given, *id),
         *self._execution.args,
       )
-    batches, number, ended, result = outcome
-    feed.use(self._wanted)
-    feed.take_in(batches, number, ended=ended)
+    batches, number, ended, counted, result = outcome
+    if counted < self._wanted:
+      self._give_back(feed)
+    else:
+      feed.use(self._wanted)
+      feed.take_in(batches, number, ended=ended)
     self._end(feed)
-    self.num_steps = self._wanted
+    self.num_steps = counted
     return result
 
-  def _do_one(self, feed: _feed.Feed) -> None:
+  def _do_singly(self, feed: _feed.Feed, ready: int, told: _Told) -> None:
+    """Does so many steps; others wait no longer if there were no more."""
+    for _ in range(ready):
+      if not self._do_one(feed, told):
+        self._give_back(feed)
+        break
+    if self._shift is not None and ready < self._wanted:
+      self._shift.step_out()
+
+  def _do_one(self, feed: _feed.Feed, told: _Told) -> int:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
-    result = self._steps.do_one(feed.given(1), self._singles)
+    self._about_to_do(1)
+    counted, result = self._steps.do_one(feed.given(1), self._singles, *told)
     self._task = ''
-    feed.use(1)
-    self._singles.append(result)
+    if counted:
+      feed.use(1)
+      self._singles.append(result)
+    return counted
+
+  def _about_to_do(self, num_steps: int) -> None:
+    if self._shift is not None:
+      self._shift.num_steps = num_steps
+
+  def _give_back(self, feed: _feed.Feed) -> None:
+    """Has done again what came too late, from where the ledger is."""
+    feed.is_broken = True
+    self._feeds.release(feed)
 
   def _end(self, feed: _feed.Feed) -> None:
     self._feed = None

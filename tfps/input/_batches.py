@@ -8,12 +8,14 @@ no execution is begun for which there are not enough.
 from collections.abc import Callable
 import dataclasses
 from typing import Any
+from typing import ClassVar
 
 import tensorflow as tf
 
 _LIST = tf.TensorSpec([], tf.variant)
 _NUMBER = tf.TensorSpec([], tf.int64)
 _NUMBERS = tf.TensorSpec([None], tf.int64)
+_TABLE = tf.TensorSpec([None, None], tf.int64)
 _SCALAR = tf.TensorShape([])
 
 Given = tuple[Any, Any, Any, Any, Any]
@@ -29,6 +31,8 @@ class Source:
     ahead: how many batches to read for the next execution, meanwhile.
   """
 
+  may_be_empty: ClassVar[bool] = True
+
   element_spec: Any
   add: Callable[[tf.Tensor, tf.Tensor], tf.Operation]
   ahead: int
@@ -38,11 +42,11 @@ class Source:
     """Of what an execution is given.
 
     That is an iterator over the rest of a split, the list of batches at hand,
-    the place of the first in it that is new, and how far splits have come once
-    the execution is done.
+    the place of the first in it that is new, and splits, with how far they have
+    come after each number of steps.
     """
     iterator = tf.data.IteratorSpec(self.element_spec)
-    return iterator, _LIST, _NUMBER, _NUMBERS, _NUMBERS
+    return iterator, _LIST, _NUMBER, _NUMBERS, _TABLE
 
   def batches(self, given: Given) -> Any:
     """What the steps need of it: nothing that is read from meanwhile."""
@@ -55,13 +59,13 @@ class Source:
 
   def read_ahead(self, given: Given) -> tuple[tf.Tensor, ...]:
     if not self.ahead:
-      return ()
+      return (tf.zeros([0], tf.int64),)
     iterator = given[0]
     return read(iterator, empty(), tf.constant(self.ahead, tf.int64))
 
-  def end(self, given: Given) -> list[tf.Operation]:
+  def end(self, given: Given, counted: tf.Tensor) -> list[tf.Operation]:
     *_, splits, values = given
-    return [self.add(splits, values)]
+    return [self.add(splits, tf.gather(values, counted))]
 
 
 class _Rest:

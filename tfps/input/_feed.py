@@ -146,8 +146,7 @@ class Feed:
   def given(self, number: int) -> _batches.Given:
     """What an execution of so many steps gets."""
     first = _number(self._first)
-    splits, values = self.marks(number).tensors()
-    return self._iterator, self._batches, first, splits, values
+    return self._iterator, self._batches, first, *self._table(number)
 
   def marks(self, number: int) -> ledger_lib.Marks:
     """How far splits are once so many batches have been trained on."""
@@ -156,6 +155,16 @@ class Feed:
       if used or run.is_empty:
         found[run.split] = run.value(used)
     return ledger_lib.Marks(tuple(found), tuple(found.values()))
+
+  def _table(self, number: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits, and how far they are after no batch, after one, and so on."""
+    splits = [run.split for run in self._runs]
+    values = [
+      [run.value(used) for run, used in self._used(after)]
+      for after in range(number + 1)
+    ]
+    with tf.device(None):  # see `_number`
+      return tf.constant(splits, tf.int64), tf.constant(values, tf.int64)
 
   def use(self, number: int) -> None:
     """To be told once an execution of so many steps is done."""

@@ -11,14 +11,14 @@ from tfps import execution as execution_lib
 from tfps.input import _attempts
 from tfps.input import _batches
 from tfps.input import _feeds
-from tfps.updates import meetings
+from tfps.updates import meetings as meetings_lib
 
 
 def check(strategy: tf.distribute.Strategy) -> None:
   """Makes sure that workers may do nothing while others do the last splits.
 
   Raises:
-    ValueError: they have to make all updates together, or each of a worker's
+    ValueError: they have to do equally many steps, or each of a worker's
       replicas has to have a batch.
   """
   number = strategy.num_replicas_in_sync
@@ -28,10 +28,10 @@ def check(strategy: tf.distribute.Strategy) -> None:
       'and a SplitQueue hands out batches one by one. Give each worker one '
       'device, or a share without end: tfps.input.shard, and repeat().'
     )
-  if meetings.of(strategy) is not None:
+  if hasattr(strategy, 'hybrid_report'):  # without importing it
     raise ValueError(
-      'updates.Sync and BoundedStaleness have workers wait for others, and a '
-      'SplitQueue has nothing for some while others are at its end. Give '
+      'HybridStrategy has all workers add up dense gradients in each step, and '
+      'a SplitQueue has nothing for some while others are at its end. Give '
       'each worker a share without end: tfps.input.shard, and repeat().'
     )
 
@@ -46,6 +46,7 @@ class Supply:
     trace: traces an execution of a source for a number of steps.
     num_steps: how many steps to do at a time.
     counts: counts what was cut short; None if nothing is known about that.
+    meetings: where workers wait for each other; None if they do not.
 
   Attributes:
     full: does as many.
@@ -57,12 +58,13 @@ class Supply:
     trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,
+    meetings: meetings_lib.Meetings | None,
   ) -> None:
     self._feeds = feeds
     feeds.ledger.trace()
     full, single = sources(feeds, num_steps)
     self.full = trace(full, num_steps)
-    self._steps = _Steps(self.full, trace(single, 1), counts)
+    self._steps = _Steps(self.full, trace(single, 1), counts, meetings)
 
   @property
   def finished(self) -> bool:
@@ -101,6 +103,7 @@ class _Steps:
     full: does many.
     single: does one.
     counts: counts what was cut short; None if nothing is known about that.
+    meetings: where workers wait for each other; None if they do not.
   """
 
   def __init__(
@@ -108,9 +111,11 @@ class _Steps:
     full: execution_lib.Execution,
     single: execution_lib.Execution,
     counts: attempts_lib.Counts | None,
+    meetings: meetings_lib.Meetings | None,
   ) -> None:
     self.num_steps = full.num_steps
     self.marks = None if counts is None else counts.marks
+    self.meetings = meetings
     self._full = full
     self._single = single
     self._counts = counts
@@ -121,15 +126,19 @@ class _Steps:
     return attempts_lib.Countable(self._counts, self._full)
 
   def do_all(
-    self, function: Callable[..., Any], given: Any, *id: Any
-  ) -> tuple[Any, int, bool, Any]:
-    batches, vector = function(given, *id)
-    *vector, number, ended = vector.numpy()
-    return batches, int(number), bool(ended), np.array(vector)
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> tuple[Any, int, bool, int, Any]:
+    batches, vector = function(given, *told)
+    *vector, number, ended, counted = vector.numpy()
+    return batches, int(number), bool(ended), int(counted), np.array(vector)
 
-  def do_one(self, given: Any, before: list[Any]) -> Any:
+  def do_one(
+    self, given: Any, before: list[Any], *told: Any
+  ) -> tuple[int, Any]:
     del before
-    return self._single.function(given).numpy()
+    (vector,) = self._single.function(given, *told)
+    *vector, counted = vector.numpy()
+    return int(counted), np.array(vector)
 
   def join(self, results: list[Any]) -> Any:
     """The means of the metrics, and the sums of the bytes; None of none."""

@@ -19,6 +19,7 @@ from tfps._compat import writes
 from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.updates import courses
 from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
@@ -117,7 +118,7 @@ class Executions:
         batches = inputs.unstack(batches, num_steps)
       left = iter(batches)
       draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
-      return self._execute(draw, num_steps, handed_on, *told)
+      return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('batches', num_steps), execute)
 
@@ -126,7 +127,7 @@ class Executions:
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       draw = functools.partial(_replicas.draw, self._strategy, batches)
-      return self._execute(draw, num_steps, handed_on, *told)
+      return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('iterator', num_steps), execute)
 
@@ -134,30 +135,35 @@ class Executions:
     """A function of what a source is given, and of what is handed on.
 
     It returns what `source.read_ahead` does before all else, with its last
-    value at the end of the vector.
+    value at the end of the vector, and then the number of steps that count.
     """
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       left = source.after(batches, 0)
       draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
-      return self._execute(draw, num_steps, handed_on, *told)
+      course = self._course(*told, comes_and_goes=source.may_be_empty)
+      vector, others = self._execute(draw, num_steps, handed_on, course)
+      return vector, others, courses.num_counted(course, num_steps)
 
-    function = _function(execute)
+    function = self._met(_function(execute))
 
     def around(given: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       ahead = source.read_ahead(given)
-      vector, others = function(source.batches(given), handed_on, *told)
+      batches = source.batches(given)
+      vector, others, counted = function(batches, handed_on, *told)
       # A function's result waits for all its updates.
-      with tf.control_dependencies([vector]):
-        ended = source.end(given)
+      with tf.control_dependencies([counted]):
+        ended = source.end(given, counted)
       with tf.control_dependencies(ended):
         tail = [tf.cast(last, vector.dtype) for last in ahead[-1:]]
+        tail.append([tf.cast(counted, vector.dtype)])
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
+    told = marks_lib.id_spec(self._strategy, num_steps)
+    if self._meetings is not None:
+      told = (meetings_lib.WORKER,)
     return _function(around).get_concrete_function(
-      source.spec,
-      self._state.handed_on_spec,
-      *marks_lib.id_spec(self._strategy, num_steps),
+      source.spec, self._state.handed_on_spec, *told
     )
 
   def forget(self) -> None:
@@ -198,20 +204,30 @@ class Executions:
     if key not in self._functions:
       function = _function(execute)
       if self._meetings is not None:
-        function = _function(self._meetings.around(function))
+        function = _function(self._met(function))
       self._functions[key] = function
     return self._functions[key]
+
+  def _met(self, function: Any) -> Any:
+    """What begins and ends a worker's part in meetings, if there are any."""
+    meetings = self._meetings
+    return function if meetings is None else meetings.around(function)
+
+  def _course(self, *told: tf.Tensor, comes_and_goes: bool = False) -> Any:
+    """What steps do besides computing, in the function that is traced."""
+    if self._meetings is None:
+      return marks_lib.marking(self._strategy, *told)
+    return self._meetings.meeting(*told, comes_and_goes=comes_and_goes)
 
   def _execute(
     self,
     draw: Callable[[], Any],
     num_steps: int,
     handed_on: Any,
-    *told: tf.Tensor,
+    course: Any,
   ) -> Any:
     added = []
-    meeting = self._meetings and self._meetings.meeting(*told)
-    course = meeting or marks_lib.marking(self._strategy, *told)
+    meeting = None if self._meetings is None else course
     workspace = self._transfers.workspace()
     steps = self._transfers.steps(workspace, num_steps, meeting)
     with execution_variables.copies(self._state.variables) as handles:

@@ -22,6 +22,7 @@ from tfps.input import _pipelines
 from tfps.input import _supply
 from tfps.input import ledger as ledger_lib
 from tfps.keras import execution
+from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
 MakeFeeds = Callable[[Any, worker_input.DatasetFn], _feeds.Feeds]
@@ -154,6 +155,7 @@ class Attempts:
     executions: traces functions that do them.
     executor: executes them.
     marks: theirs; None if nothing is known of those that are cut short.
+    meetings: where workers wait for each other; None if they do not.
   """
 
   def __init__(
@@ -161,10 +163,12 @@ class Attempts:
     executions: execution.Executions,
     executor: Any,
     marks: marks_lib.Marks | None,
+    meetings: meetings_lib.Meetings | None,
   ) -> None:
     self._executions = executions
     self._executor = executor
     self._marks = marks
+    self._meetings = meetings
     self._kind: Any = None
     self._functions: dict[int, tuple[Any, Any]] = {}
 
@@ -190,7 +194,8 @@ class Attempts:
         self._traced(single, 1),
       )
     function, one = self._functions[num_steps]
-    steps = _Steps(num_steps, one, self._executions, handed_on, self._marks)
+    steps = _Steps(num_steps, one, self._executions, handed_on)
+    steps.marks, steps.meetings = self._marks, self._meetings
     return function, _attempts.Attempt(feeds, num_steps, steps)
 
   def forget(self) -> None:
@@ -212,8 +217,10 @@ class _Steps:
     single: a function that does one.
     executions: makes sense of its results.
     handed_on: to the first step.
-    marks: of executions.
   """
+
+  marks: marks_lib.Marks | None = None
+  meetings: meetings_lib.Meetings | None = None
 
   def __init__(
     self,
@@ -221,10 +228,8 @@ class _Steps:
     single: Any,
     executions: execution.Executions,
     handed_on: list[np.ndarray],
-    marks: marks_lib.Marks | None,
   ) -> None:
     self.num_steps = num_steps
-    self.marks = marks
     self._single = single
     self._executions = executions
     self._handed_on = handed_on
@@ -235,20 +240,25 @@ class _Steps:
     return attempts_lib.Attempt(self.marks, self.num_steps)
 
   def do_all(
-    self, function: Callable[..., Any], given: Any, *id: Any
-  ) -> tuple[Any, int, bool, Any]:
-    batches, *fetched = function(given, _constants(self._handed_on), *id)
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> tuple[Any, int, bool, int, Any]:
+    batches, *fetched = function(given, _constants(self._handed_on), *told)
     vector, others = _arrays(fetched)
-    *vector, number, ended = vector
+    *vector, number, ended, counted = vector
     result = [(self.num_steps, np.array(vector), others)]
-    return batches, int(number), bool(ended), result
+    return batches, int(number), bool(ended), int(counted), result
 
-  def do_one(self, given: Any, before: list[Any]) -> Any:
+  def do_one(
+    self, given: Any, before: list[Any], *told: Any
+  ) -> tuple[int, Any]:
     handed_on = self._handed_on
     if before:
       number, *last = before[-1]
       handed_on = self._executions.handed_on(last, number)
-    return (1, *_arrays(self._single(given, _constants(handed_on))))
+    fetched = self._single(given, _constants(handed_on), *told)
+    vector, others = _arrays(fetched)
+    *vector, counted = vector
+    return int(counted), (1, np.array(vector), others)
 
   def join(self, results: list[Any]) -> Any:
     return list(results)

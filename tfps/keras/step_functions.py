@@ -108,7 +108,9 @@ class StepFunction:
     self._executions = execution.Executions(
       strategy, step_fn, self._state, self._meetings
     )
-    self._attempts = queues.Attempts(self._executions, executor, self._marks)
+    self._attempts = queues.Attempts(
+      self._executions, executor, self._marks, self._meetings
+    )
     self._under_way: deque[_Scheduled] = deque()
     self._num_done = 0
     # Keras keeps what it is given and looks at it at the end of an epoch.

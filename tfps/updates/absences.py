@@ -91,6 +91,7 @@ class Absences:
     if not set(before) & set(self._versions):
       self._silent.clear()
       return
+    self._meetings.dismiss_idle()
     found = probe.incarnations(self._workers())
     for worker, incarnation in found.items():
       if incarnation is None:

@@ -13,9 +13,9 @@ from tfps.updates import locks
 MAX_POINTS = 4
 MAX_WORKERS = 1024
 
-# Of a worker: it has said that it is done, it is not waited for, it is, and it
-# executes something, too.
-DONE, ABSENT, PRESENT, RUNNING = range(-1, 3)
+# Of a worker: it has nothing to do now, it has said that it is done, it is not
+# waited for, it is, and it executes something, too.
+AWAY, DONE, ABSENT, PRESENT, RUNNING = range(-2, 3)
 
 NO_STEP = -1  # of a worker that is between two executions
 
@@ -63,7 +63,7 @@ class Board:
 
   Attributes:
     points: a `Point` in each row, int64.
-    members: DONE, ABSENT, PRESENT or RUNNING, of each worker; int64.
+    members: AWAY, DONE, ABSENT, PRESENT or RUNNING, of each worker; int64.
     steps: the version at which each worker came to the first point of the step
       that it is in, or NO_STEP; int64.
     clocks: how many steps each worker has done, and a number that is common to
@@ -139,7 +139,7 @@ class Board:
     ]
 
   def note(self, worker: tf.Tensor, member: Any) -> list[tf.Operation]:
-    """Says whether a worker is DONE, ABSENT, PRESENT or RUNNING."""
+    """Says whether a worker is AWAY, DONE, ABSENT, PRESENT or RUNNING."""
     return [
       tf.raw_ops.ResourceScatterUpdate(
         resource=self.members.handle,
@@ -172,20 +172,33 @@ class Board:
     self, worker: tf.Tensor, member: Any
   ) -> list[tf.Operation]:
     """Says that of a worker, if it has not said that it is done."""
-    now = tf.raw_ops.ResourceGather(
-      resource=self.members.handle, indices=worker, dtype=tf.int64
-    )
+    now = self.member(worker)
     is_done = tf.equal(now, DONE)
     return self.note(worker, tf.where(is_done, now, tf.cast(member, tf.int64)))
 
+  def member(self, worker: tf.Tensor) -> tf.Tensor:
+    """What a worker is: AWAY, DONE, ABSENT, PRESENT or RUNNING."""
+    return tf.raw_ops.ResourceGather(
+      resource=self.members.handle, indices=worker, dtype=tf.int64
+    )
+
+  def send_away(self, are_busy: tf.Tensor) -> list[tf.Operation]:
+    """Says that those who are waited for and not busy are AWAY."""
+    members = applying.read(self.members)
+    are_idle = (members > ABSENT) & tf.equal(are_busy, 0)
+    away = tf.constant(AWAY, tf.int64)
+    return [applying.write(self.members, tf.where(are_idle, away, members))]
+
   def expect_all_if_done(self) -> list[tf.Operation]:
-    """Once all are done, has who comes next wait for all again.
+    """Once all are done, or away, has who comes next wait for all again.
 
     Not if one was left out: it may be back and go on alone, and would wait for
     those that are done.
     """
     members = applying.read(self.members)
-    are_done = tf.reduce_all(tf.equal(members[: self.num_workers], DONE))
+    own = members[: self.num_workers]
+    are_done = tf.reduce_all(tf.equal(own, DONE))
+    are_done |= tf.reduce_all(tf.equal(own, AWAY))
     are_done &= tf.reduce_all(members <= ABSENT)
     return [
       applying.write(self.members, tf.where(are_done, self._all(), members))

@@ -28,6 +28,8 @@ class Meeting:
     worker: who executes the function.
     points: each point's turn at the beginning.
     count: called where the first point of a step makes its update.
+    comes_and_goes: whether workers do, within the others' steps. A step then
+      has one point.
   """
 
   marked: frozenset[int] = frozenset()
@@ -40,6 +42,8 @@ class Meeting:
     worker: tf.Tensor,
     points: list[turns_lib.Turn],
     count: Callable[[], object],
+    *,
+    comes_and_goes: bool = False,
   ) -> None:
     self._turns = turns
     self._board = board
@@ -47,8 +51,10 @@ class Meeting:
     self._worker = worker
     self._points = points
     self._count = count
+    self._comes_and_goes = comes_and_goes
     self._sums: dict[int, sums_lib.Sums] = {}
     self._num_met = 0
+    self._counted: list[Any] = []  # whether each step is
     # The version of the first point at which a step began, and whether the
     # others are in the same.
     self._step = points[0].version
@@ -62,7 +68,13 @@ class Meeting:
     """A step to be traced within."""
     del number
     self._num_met = 0
+    self._counted.append(tf.constant(value=True))
     yield
+
+  def num_counted(self) -> tf.Tensor:
+    """How many steps were applied, up to the first that was not."""
+    counted = tf.cast(tf.stack(self._counted), tf.int64)
+    return tf.reduce_sum(tf.math.cumprod(counted))
 
   def meet(
     self,
@@ -85,15 +97,20 @@ class Meeting:
         'Sync: a step has gradients applied more than '
         f'{board_lib.MAX_POINTS} times. Let fewer optimizers do it.'
       )
+    if number and self._comes_and_goes:
+      raise ValueError(
+        'Sync: a step on batches of a SplitQueue has gradients applied more '
+        'than once. A worker that gets a split while others are between the '
+        'two could not go along with them. Let one optimizer do it, or give '
+        'each worker a share without end: tfps.input.shard, and repeat().'
+      )
     if number not in self._sums:
       self._sums[number] = sums_lib.Sums(
         self._board, self._name, number, pieces
       )
     sums, turn = self._sums[number], self._turn(number)
-    with tf.control_dependencies(sums.add(pieces, turn)):
-      leads, after, enough = self._turns.arrive(
-        number, self._worker, turn, self._step
-      )
+    with tf.control_dependencies(sums.add(pieces, self._turns.for_sums(turn))):
+      arrival = self._turns.arrive(number, self._worker, turn, self._step)
 
     def lead() -> tuple[tf.Tensor, tf.Tensor]:
       first = writes.num_operations()
@@ -102,11 +119,12 @@ class Meeting:
         self._count()
       done = _after_writes(first, turn.version)
       with tf.control_dependencies([done]):
-        following = self._turns.release(number, done, enough)
+        following = self._turns.release(number, done, arrival.enough)
       return tf.identity(following.version), tf.identity(following.quorum)
 
-    version, quorum = tf.cond(leads, lead, lambda: tuple(after))
+    version, quorum = tf.cond(arrival.leads, lead, lambda: tuple(arrival.after))
     self._points[number] = turns_lib.Turn(version, quorum)
+    self._counted[-1] &= self._turns.counts(arrival, turn, version)
     if number == 0:
       self._is_along = tf.equal(version, self._step + 1)
 
@@ -153,6 +171,13 @@ class Walk:
     done = _after_writes(first, self._worker)
     self.written = [done]
     self.gate = [self._pace.advance(done)]
+
+
+def num_counted(course: Any, num_steps: int) -> tf.Tensor:
+  """How many steps of a function were applied; all where none can be late."""
+  if isinstance(course, Meeting):
+    return course.num_counted()
+  return tf.constant(num_steps, tf.int64)
 
 
 def _after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:

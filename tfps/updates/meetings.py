@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from typing import Any
+from typing import Protocol
 
 from absl import logging
 import tensorflow as tf
@@ -21,10 +22,17 @@ from tfps.updates import turns as turns_lib
 
 _LOOK_SECS = 0.002
 
-# What this process itself has done on the ps, and with how many numbers.
-_CALLS = {'start': 2, 'rest': 1, 'pause': 1, 'leave_out': 2, 'leave_step': 1}
-
 WORKER = tf.TensorSpec([], tf.int64)
+
+# What this process itself has done on the ps, and with which numbers.
+_CALLS = {
+  'start': [WORKER] * 2,
+  'rest': [WORKER],
+  'pause': [WORKER],
+  'leave_out': [WORKER] * 2,
+  'leave_step': [WORKER],
+  'dismiss': [tf.TensorSpec([board_lib.MAX_WORKERS], tf.int64)],
+}
 
 
 class Meetings:
@@ -63,14 +71,15 @@ class Meetings:
       self.pace = pace_lib.Pace(board, max_lead=policy.max_lead, name=name)
     # Traced now: a worker that is frozen would hold that up.
     self._functions = {
-      name: _function(getattr(self.turns, name), number)
-      for name, number in _CALLS.items()
+      name: _function(getattr(self.turns, name), spec)
+      for name, spec in _CALLS.items()
     }
     self._updates_left: Callable[[], int] = _no_end
     self._lock = threading.Lock()
-    # What is to be executed; whether it has been begun.
-    self._attempts: dict[Attempt, bool] = {}
+    # What is to be executed, and the worker that has begun it.
+    self._attempts: dict[Presence, int | None] = {}
     self._num_ended = 0
+    self._come_and_go = False  # instead of having their executions counted
     self._rests = False
     self._at_work: Callable[[], object] = lambda: None
 
@@ -82,7 +91,8 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    updates = self._updates_left()  # may wait for who needs the lock
+    # Which may wait for who needs the lock.
+    updates = min(self._updates_left(), _no_end())
     with self._lock:
       self._num_ended = 0
       self._rests = False
@@ -112,7 +122,11 @@ class Meetings:
       tf.errors.OpError: a ps is lost.
     """
     with self._lock:
-      self._call('rest', self._num_ended + len(self._attempts))
+      if self._come_and_go:
+        self._rests = True
+        self._call('dismiss', self._are_busy())
+      else:
+        self._call('rest', self._num_ended + len(self._attempts))
 
   def try_to_rest(self, rest: bool) -> None:
     """Has nobody wait for more than what is being executed; or does so again.
@@ -148,43 +162,60 @@ class Meetings:
     """Calls a function each time that something is about to be executed."""
     self._at_work = function
 
-  def enter(self, attempt: 'Attempt') -> None:
-    """Takes note of what is about to be executed."""
+  def enter(self, attempt: 'Presence', worker: int) -> None:
+    """Takes note of what a worker is about to execute."""
     with self._lock:
-      is_new = not self._attempts.get(attempt)
-      self._attempts[attempt] = True
+      is_new = self._attempts.get(attempt) is None
+      self._attempts[attempt] = worker
       if is_new and self._rests:
         self._tell_last()
     self._at_work()
 
-  def fail(self, attempt: 'Attempt', worker: int) -> None:
+  def fail(self, attempt: 'Presence', worker: int) -> None:
     """Takes note of what has been cut short, and may be begun again."""
     if self._tell is not None and not self.makes_one_update:
       self._tell(f'worker:{worker}', attempt.num_steps)
     with self._lock:
-      self._attempts[attempt] = False
+      self._attempts[attempt] = None
       self._try('leave_step', worker)
       if self._rests:
         self._tell_last()
 
-  def leave(self, attempt: 'Attempt') -> None:
+  def leave(self, attempt: 'Presence') -> None:
     """Takes note of what has been executed, to its end."""
     with self._lock:
-      if self._attempts.pop(attempt, None) is not None:
+      worker = self._attempts.pop(attempt, None)
+      if worker is None:
+        return
+      if not attempt.comes_and_goes:
         self._num_ended += 1
+      elif self._rests:
+        self._try('leave_out', worker, board_lib.AWAY)
 
   def attempt(self, num_steps: int) -> 'Attempt':
     """For an execution of so many steps."""
     return Attempt(self, num_steps)
 
-  def expect(self, attempt: 'Attempt') -> None:
+  def expect(self, attempt: 'Presence') -> None:
     """Takes note of what is scheduled."""
     with self._lock:
-      self._attempts[attempt] = False
+      self._attempts[attempt] = None
+      self._come_and_go = attempt.comes_and_goes
 
   def _tell_last(self) -> None:
-    last = self._num_ended + sum(self._attempts.values()) if self._rests else -1
-    self._try('rest', last)
+    if not self._come_and_go:
+      last = self._num_ended + len(self._busy()) if self._rests else -1
+      self._try('rest', last)
+    elif self._rests:
+      self._try('dismiss', self._are_busy())
+
+  def _busy(self) -> list[int]:
+    """The workers that execute something."""
+    return [w for w in self._attempts.values() if w is not None]
+
+  def _are_busy(self) -> list[int]:
+    busy = set(self._busy())
+    return [int(worker in busy) for worker in range(board_lib.MAX_WORKERS)]
 
   def total(self) -> board_lib.Point:
     """What all points have counted.
@@ -201,6 +232,26 @@ class Meetings:
       tf.errors.OpError: a ps is lost.
     """
     self._call('leave_out', worker, board_lib.ABSENT)
+
+  def step_out(self, worker: int) -> None:
+    """Has nobody wait for a worker until it executes something again.
+
+    Once all have stepped out, who begins next waits for all.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self._call('leave_out', worker, board_lib.AWAY)
+
+  def dismiss_idle(self) -> None:
+    """Likewise of the workers for which this process has nothing to do.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    with self._lock:
+      if self._come_and_go and None not in self._attempts.values():
+        self._call('dismiss', self._are_busy())
 
   def end(self, worker: int) -> None:
     """Has nobody wait for a worker, which is done, until it begins again.
@@ -224,7 +275,7 @@ class Meetings:
   def are_executing(self) -> bool:
     """Whether anything is being executed that this process has begun."""
     with self._lock:
-      return any(self._attempts.values())
+      return bool(self._busy())
 
   def versions_awaited(self) -> list[int]:
     """Of the points at which somebody waits.
@@ -235,13 +286,13 @@ class Meetings:
     rows = [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
     return [row.version for row in rows if row.even or row.odd]
 
-  def _try(self, name: str, *args: int) -> None:
+  def _try(self, name: str, *args: int | list[int]) -> None:
     try:
       self._call(name, *args)
     except tf.errors.OpError as error:
       logging.warning('The workers do not know what becomes: %s', error)
 
-  def _call(self, name: str, *args: int) -> Any:
+  def _call(self, name: str, *args: int | list[int]) -> Any:
     with tf.device(None):  # not on the worker for which this thread calls
       given = [tf.constant(arg, tf.int64) for arg in args]
       return self._functions[name](*given)
@@ -279,6 +330,7 @@ class Meetings:
     quorum: tf.Tensor,
     *,
     count: Callable[[], object] = lambda: None,
+    comes_and_goes: bool = False,
   ) -> courses.Meeting | courses.Walk:
     """For the function that is being traced.
 
@@ -287,13 +339,32 @@ class Meetings:
       versions: of all points.
       quorum: of all points.
       count: called where the first point of a step makes its update.
+      comes_and_goes: whether workers do, as they have batches or not.
     """
     if self.pace is not None:
       return courses.Walk(self.pace, worker)
     turns = [turns_lib.Turn(v, quorum) for v in tf.unstack(versions)]
     return courses.Meeting(
-      self.turns, self.board, self.name, worker, turns, count
+      self.turns,
+      self.board,
+      self.name,
+      worker,
+      turns,
+      count,
+      comes_and_goes=comes_and_goes,
     )
+
+
+class Presence(Protocol):
+  """That of a worker, for as long as it is at what it was given.
+
+  Attributes:
+    num_steps: how many it does now.
+    comes_and_goes: whether it may execute nothing, or several things.
+  """
+
+  num_steps: int
+  comes_and_goes: bool
 
 
 class Attempt:
@@ -303,6 +374,8 @@ class Attempt:
     meetings: that it takes part in.
     num_steps: of the function.
   """
+
+  comes_and_goes = False
 
   def __init__(self, meetings: Meetings, num_steps: int) -> None:
     self._meetings = meetings
@@ -320,7 +393,7 @@ class Attempt:
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
     """The function's result."""
     number = self._meetings.worker()
-    self._meetings.enter(self)
+    self._meetings.enter(self, number)
     with tf.device(None):  # on a frozen worker it would hold up this process
       worker = tf.constant(number, tf.int64)
     try:
@@ -332,14 +405,13 @@ class Attempt:
     return result
 
 
-def _function(call: Callable[..., Any], number: int) -> Any:
+def _function(call: Callable[..., Any], spec: list[tf.TensorSpec]) -> Any:
   def function(*args: tf.Tensor) -> tf.Tensor | None:
     returned = call(*args)
     return returned if tf.is_tensor(returned) else None
 
-  scalar = tf.TensorSpec([], tf.int64)
   made = tf.function(function, autograph=False)
-  return made.get_concrete_function(*[scalar] * number)
+  return made.get_concrete_function(*spec)
 
 
 def _no_end() -> int:

@@ -28,7 +28,7 @@ from tfps.wire import chunking
 from tfps.wire import sending
 
 # More than any quorum: no more gradients are taken.
-_CLOSED = np.int64(1 << 40)
+_CLOSED = np.int64(turns_lib.ALL)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,9 @@ All of it is operations on the board's ps, for functions that are being traced.
 A worker whose gradients have come to all ps says so. The one that completes the
 quorum leads: it makes the update and lets the others go, who wait meanwhile.
 
+A worker that has nothing to do goes away, and is not waited for. It comes back
+between two updates, so that what it computes is part of the next.
+
 A step may have several points. At the first, all workers are waited for; at
 those after it, only those that have come to the first in the same step and are
 not late since. One that begins in the midst of the others' step waits at the
@@ -21,6 +24,7 @@ from tfps.updates import gates
 from tfps.updates.board import Point
 
 NEVER = -1  # the version of gradients that are late whenever they come
+ALL = 1 << 40  # more gradients than ever come
 
 
 class Turn(NamedTuple):
@@ -33,6 +37,23 @@ class Turn(NamedTuple):
 
   version: tf.Tensor
   quorum: tf.Tensor
+
+
+class Arrival(NamedTuple):
+  """What becomes of a worker whose gradients have come.
+
+  Attributes:
+    leads: whether this worker is to make the next version.
+    after: the turn after that otherwise.
+    enough: of how many gradients it is to be made.
+    counts: whether the gradients came in time. With spare workers those that
+      are late count, too.
+  """
+
+  leads: tf.Tensor
+  after: Turn
+  enough: tf.Tensor
+  counts: tf.Tensor
 
 
 class Turns:
@@ -53,9 +74,35 @@ class Turns:
     ]
 
   def begin(self, worker: tf.Tensor) -> list[Turn]:
-    """Takes a worker in that is to execute something; each point's turn."""
-    versions, quorum = map(tf.identity, self._board.locked(self._begin, worker))
-    return [Turn(v, quorum) for v in tf.unstack(versions)]
+    """Takes a worker in that is to execute something; each point's turn.
+
+    While others make an update of the first point, it waits: what it computes
+    now would be too late.
+    """
+
+    def look() -> Any:
+      return tuple(map(tf.identity, self._board.locked(self._begin, worker)))
+
+    def again(waits: tf.Tensor, versions: tf.Tensor, quorum: tf.Tensor) -> Any:
+      del waits, quorum
+      with tf.control_dependencies([self._gates[0].wait(versions[0])]):
+        return look()
+
+    with tf.device(self._board.device):
+      _, versions, quorum = tf.while_loop(
+        lambda waits, *rest: waits, again, look(), parallel_iterations=1
+      )
+    quorum = tf.identity(quorum)
+    return [Turn(v, quorum) for v in tf.unstack(tf.identity(versions))]
+
+  def for_sums(self, turn: Turn) -> Turn:
+    """The turn; without spare workers, of as many gradients as come.
+
+    Their number may have changed since it began.
+    """
+    if self._spare:
+      return turn
+    return turn._replace(quorum=tf.constant(ALL, tf.int64))
 
   def end(self, worker: tf.Tensor) -> tf.Operation:
     """Counts an execution. If no others begin, it is waited for no longer."""
@@ -63,7 +110,7 @@ class Turns:
 
   def arrive(
     self, point: int, worker: tf.Tensor, turn: Turn, step: tf.Tensor
-  ) -> tuple[tf.Tensor, Turn, tf.Tensor]:
+  ) -> Arrival:
     """Says that a worker's gradients have come, and waits for the next version.
 
     Args:
@@ -71,10 +118,6 @@ class Turns:
       worker: whose they are.
       turn: in which they were computed.
       step: the version of the first point at which the step began.
-
-    Returns:
-      Whether this worker is to make it, the turn after that otherwise, and of
-      how many gradients it is to be made.
     """
 
     def look(version: tf.Tensor, arrives: int) -> Any:
@@ -83,20 +126,37 @@ class Turns:
       )
 
     def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
-      del leads, waits, rest
+      del leads, waits
       with tf.control_dependencies([self._gates[point].wait(version)]):
-        return look(version, 0)
+        *found, _ = look(version, 0)
+      return *found, rest[-1]
 
     before = [self._give_way(point, worker, turn.version)] if point else []
     with tf.device(self._board.device), tf.control_dependencies(before):
-      leads, _, version, quorum, enough = tf.while_loop(
+      leads, _, version, quorum, enough, counts = tf.while_loop(
         lambda leads, waits, *rest: waits,
         again,
         look(turn.version, 1),
         parallel_iterations=1,
       )
     after = Turn(tf.identity(version), tf.identity(quorum))
-    return tf.identity(leads), after, tf.identity(enough)
+    leads, enough, counts = map(tf.identity, (leads, enough, counts))
+    return Arrival(leads, after, enough, counts)
+
+  def counts(
+    self, arrival: Arrival, turn: Turn, version: tf.Tensor
+  ) -> tf.Tensor:
+    """Whether gradients are part of an update, or late as they may be.
+
+    Args:
+      arrival: of these.
+      turn: in which they were computed.
+      version: that has come of it.
+    """
+    if self._spare:
+      return arrival.counts
+    # Else all has begun anew meanwhile.
+    return arrival.counts & tf.equal(version, turn.version + 1)
 
   def _give_way(
     self, point: int, worker: tf.Tensor, version: tf.Tensor
@@ -120,9 +180,17 @@ class Turns:
 
     Args:
       worker: its number.
-      member: DONE, ABSENT, or PRESENT if the worker itself is waited for.
+      member: AWAY, DONE, ABSENT, or PRESENT if the worker itself is waited for.
     """
     return self._board.locked(self._leave_out, worker, member).op
+
+  def dismiss(self, are_busy: tf.Tensor) -> tf.Operation:
+    """Has nobody wait for workers that have nothing to do.
+
+    Args:
+      are_busy: by worker, 0 for those.
+    """
+    return self._board.locked(self._dismiss, are_busy).op
 
   def rest(self, last: tf.Tensor) -> tf.Operation:
     """Says how many executions will have ended before others begin."""
@@ -159,10 +227,23 @@ class Turns:
     with tf.control_dependencies([was_within]):
       noted = self._board.note(worker, board_lib.RUNNING)
       noted += self._board.note_step(worker, board_lib.NO_STEP)
-    taken = self._let_go(was_within)
+    points = self._points()
+    waits = self._is_led_by_others(points, worker)
+    mine = tf.one_hot(0, board_lib.MAX_POINTS, dtype=tf.int64) * _count(waits)
+    is_even = _count(tf.equal(points.version[0] % 2, 0))
+    points = points._replace(
+      even=points.even + mine * is_even, odd=points.odd + mine * (1 - is_even)
+    )
+    taken = self._let_go(was_within, points)
     with tf.control_dependencies(noted):
-      versions = applying.read(self._board.points)[:, 0]
-      return (versions, self._quorum()), noted + taken
+      return (waits, points.version, self._quorum()), noted + taken
+
+  def _is_led_by_others(self, points: Point, worker: tf.Tensor) -> tf.Tensor:
+    """Whether they make an update that no gradient may be late for."""
+    if self._spare:
+      return tf.constant(value=False)
+    leader = points.leader[0]
+    return (leader > 0) & tf.not_equal(leader, worker + 1)
 
   def _end(self, worker: tf.Tensor) -> Any:
     noted = self._board.note(worker, board_lib.PRESENT)
@@ -221,7 +302,12 @@ class Turns:
     )
     written = self._board.set_point(number, new)
     next_version = tf.where(waits, version, point.version)
-    return (leads, waits, next_version, quorum, enough), noted + written
+    if self._spare:  # late by design, unless there are no more updates
+      counts = is_current | ~is_next
+    else:
+      counts = is_current & tf.equal(point.leader, 0)
+    found = (leads, waits, next_version, quorum, enough, counts)
+    return found, noted + written
 
   def _release(self, number: int, version: tf.Tensor, enough: tf.Tensor) -> Any:
     wanted = self._wanted(self._board.num_members())
@@ -248,7 +334,11 @@ class Turns:
     return (new.version, self._quorum()), written
 
   def _leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> Any:
-    written = self._board.note_unless_done(worker, member)
+    away = tf.constant(board_lib.AWAY, tf.int64)
+    was_away = tf.equal(self._board.member(worker), away)
+    is_news = ~was_away | tf.not_equal(member, away)
+    with tf.control_dependencies([was_away]):
+      written = self._board.note_unless_done(worker, member)
     with tf.control_dependencies(written):
       written += self._board.expect_all_if_done()
     written += self._board.note_step(worker, board_lib.NO_STEP)
@@ -258,7 +348,13 @@ class Turns:
       leader=tf.where(led, tf.zeros_like(points.leader), points.leader),
       repeated=points.repeated + _count(led),
     )
-    return (points.version,), written + self._let_go(True, points)
+    return (points.version,), written + self._let_go(is_news, points)
+
+  def _dismiss(self, are_busy: tf.Tensor) -> Any:
+    written = self._board.send_away(are_busy)
+    with tf.control_dependencies(written):
+      written += self._board.expect_all_if_done()
+    return (are_busy[0],), written + self._let_go(True)
 
   def _rest(self, last: tf.Tensor) -> Any:
     ended, _, paused = self._board.read_executions()

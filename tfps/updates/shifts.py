@@ -1,0 +1,57 @@
+"""What a worker is at that takes batches for as long as there are any.
+
+How many executions that makes is not known before. Others wait for the worker
+as long as it has batches; where it finds none, it steps out, and it is back in
+with its next execution.
+"""
+
+from collections.abc import Iterator
+import contextlib
+
+import tensorflow as tf
+
+from tfps.updates import meetings as meetings_lib
+
+
+class Shift:
+  """Takes part in meetings while a worker is at it.
+
+  Args:
+    meetings: where workers wait for each other.
+
+  Attributes:
+    num_steps: of the execution that is about to be begun.
+  """
+
+  comes_and_goes = True
+
+  def __init__(self, meetings: meetings_lib.Meetings) -> None:
+    self.num_steps = 0
+    self._meetings = meetings
+
+  def note(self) -> None:
+    """To be called once it is scheduled."""
+    self._meetings.expect(self)
+
+  @contextlib.contextmanager
+  def begun(self) -> Iterator[tuple[tf.Tensor, ...]]:
+    """In which a worker is at it; what executions get besides batches."""
+    self.num_steps = 0
+    number = self._meetings.worker()
+    self._meetings.enter(self, number)
+    with tf.device(None):  # on a frozen worker it would hold up this process
+      worker = tf.constant(number, tf.int64)
+    try:
+      yield (worker,)
+    except BaseException:
+      self._meetings.fail(self, number)
+      raise
+    self._meetings.leave(self)
+
+  def step_out(self) -> None:
+    """Has nobody wait for the worker that is at it, which has no batches.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self._meetings.step_out(self._meetings.worker())
