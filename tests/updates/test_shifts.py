@@ -1,0 +1,132 @@
+"""Workers that are waited for only as long as they have something to do."""
+
+import concurrent.futures
+import contextlib
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tests import waiting
+import tfps
+from tfps.updates import board
+from tfps.updates import shifts
+from tfps.updates import sums
+
+pytestmark = pytest.mark.tfps_cluster(workers=3, ps=1)
+
+
+class _Meeting:
+  """Executions of one step each, which workers do when they are told to."""
+
+  def __init__(self, cluster):
+    self.strategy = tfps.ParameterServerStrategy(
+      cluster, updates=tfps.updates.Sync()
+    )
+    self.meetings = self.strategy.meetings
+    self.is_updating = threading.Event()
+    self.may_update = threading.Event()
+    self.may_update.set()
+    with self.strategy.scope():
+      self.number = tf.Variable(0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+    def execution(worker):
+      return self.meetings.around(self._step)(worker)
+
+    self._execution = execution.get_concrete_function()
+
+  def execute(self, worker):
+    """How many steps count."""
+    with tf.device(f'/job:worker/task:{worker}'):
+      return int(self._execution(tf.constant(worker, tf.int64)))
+
+  def _step(self, *told):
+    meeting = self.meetings.meeting(*told)
+    with meeting.step(0):
+      meeting.meet([sums.Piece(self.number, tf.constant(1.0))], self._update)
+    return meeting.num_counted()
+
+  def _update(self, means):
+    mean = tf.numpy_function(self._hold_up, [means[0]], tf.float32)
+    self.number.assign_add(tf.ensure_shape(mean, []))
+
+  def _hold_up(self, mean):
+    self.is_updating.set()
+    assert self.may_update.wait(60)
+    return mean
+
+  def point(self):
+    return board.Point(*self.meetings.board.points.numpy()[0].tolist())
+
+  def wait_for_waiting(self, number):
+    waiting.until(lambda: self.point().even + self.point().odd == number)
+
+
+@pytest.fixture
+def meeting(tfps_cluster):
+  return _Meeting(tfps_cluster.cluster)
+
+
+@pytest.fixture
+def pool():
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    yield pool
+
+
+def test_who_has_stepped_out_is_not_waited_for_until_all_have(meeting, pool):
+  for worker in (1, 2):
+    meeting.meetings.step_out(worker)
+  assert meeting.execute(0) == 1
+  assert meeting.point().short == 1
+  meeting.meetings.step_out(0)
+  first = [pool.submit(meeting.execute, worker) for worker in (0, 1)]
+  meeting.wait_for_waiting(2)
+  meeting.meetings.step_out(2)
+  assert [each.result(60) for each in first] == [1, 1]
+  point = meeting.point()
+  assert (point.updates, point.short, point.late) == (2, 2, 0)
+
+
+def test_who_comes_back_is_part_of_the_next_update(meeting, pool):
+  for worker in (1, 2):
+    meeting.meetings.step_out(worker)
+  meeting.may_update.clear()
+  first = pool.submit(meeting.execute, 0)
+  assert meeting.is_updating.wait(60)
+  second = pool.submit(meeting.execute, 1)
+  meeting.wait_for_waiting(1)
+  meeting.may_update.set()
+  assert first.result(60) == 1
+  assert meeting.execute(0) == second.result(60) == 1
+  point = meeting.point()
+  assert (point.updates, point.late) == (2, 0)
+  assert meeting.number.numpy() == 2
+
+
+def test_gradients_for_which_there_is_no_update_do_not_count(meeting):
+  for worker in (1, 2):
+    meeting.meetings.step_out(worker)
+  meeting.meetings.start_for(lambda: 1)
+  assert [meeting.execute(0) for _ in range(2)] == [1, 0]
+  assert meeting.number.numpy() == 1
+
+
+@pytest.mark.parametrize('how', ['rest', 'dismiss_idle'])
+def test_workers_with_nothing_to_do_are_dismissed(meeting, pool, how):
+  shift = shifts.Shift(meeting.meetings)
+  shift.note()
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(tf.device('/job:worker/task:0'))
+    stack.enter_context(shift.begun())
+    execution = pool.submit(meeting.execute, 0)
+    meeting.wait_for_waiting(1)
+    getattr(meeting.meetings, how)()
+    assert execution.result(60) == 1
+  members = meeting.meetings.board.members.numpy()[:3].tolist()
+  # Who rests steps out, too, and all have.
+  wanted = {
+    'rest': [board.PRESENT] * 3,
+    'dismiss_idle': [board.PRESENT, board.AWAY, board.AWAY],
+  }
+  assert members == wanted[how]
