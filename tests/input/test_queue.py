@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -257,11 +258,109 @@ def test_a_file_that_cannot_be_read_is_named(strategy, tmp_path, damage):
     train(strategy, lambda batch: None, queue.dataset, steps_per_execution=4)
 
 
-@pytest.mark.parametrize('mode', ['coordinator', 'between graphs'])
-def test_steps_that_all_workers_make_do_not_take_a_queue(tfps_cluster, mode):
+class Shares:
+  """What each batch, by its first number, has of the updates."""
+
+  def __init__(self, strategy, total=_TOTAL):
+    with strategy.scope():
+      self.visits = visits_of(strategy, total)
+      self._number = tf.Variable(tf.zeros([total], tf.float64))
+      self.optimizer = keras.optimizers.SGD(1.0)
+    self._total = total
+
+  def step(self, numbers):
+    ones = tf.ones_like(numbers)
+    self.visits.scatter_add(tf.IndexedSlices(ones, numbers))
+    with tf.GradientTape() as tape:
+      loss = tf.gather(self._number, numbers[0])
+    gradient = tf.convert_to_tensor(tape.gradient(loss, self._number))
+    self.optimizer.apply([gradient], [self._number])
+
+  def numpy(self):
+    return -self._number.numpy()
+
+
+_WAITING = {
+  'Sync': tfps.updates.Sync(),
+  'Sync with a backup': tfps.updates.Sync(backup_workers=1),
+  'BoundedStaleness': tfps.updates.BoundedStaleness(1),
+}
+
+
+@pytest.mark.parametrize(
+  ('policy', 'visitation'),
+  [
+    ('Sync', 'exactly_once'),
+    ('Sync with a backup', 'at_least_once'),
+    ('BoundedStaleness', 'exactly_once'),
+  ],
+)
+@pytest.mark.tfps_cluster(workers=3, ps=2)
+def test_workers_that_wait_for_each_other_visit_all(
+  tfps_cluster, policy, visitation
+):
   strategy = strategy_of(
-    mode, tfps_cluster.cluster, updates=tfps.updates.Sync()
+    'coordinator', tfps_cluster.cluster, updates=_WAITING[policy]
   )
+  shares = Shares(strategy)
+  queue = queue_of(
+    strategy, input_lib.Ranges(_TOTAL, 41), visitation=visitation
+  )
+  # Of eight splits, with six batches but for the last, each of three workers
+  # has two, and then two of them have one.
+  result = train(
+    strategy,
+    shares.step,
+    lambda context: queue.dataset(context).batch(8),
+    steps_per_execution=4,
+  )
+  np.testing.assert_array_equal(shares.visits.numpy(), 1)
+  updates = strategy.updates_report().updates
+  assert result.step == updates == int(shares.optimizer.iterations)
+  assert shares.numpy().sum() == pytest.approx(updates)
+  if policy != 'Sync with a backup':  # with which some are late
+    assert np.count_nonzero(shares.numpy()) == 7 * 6 + 2
+    assert strategy.updates_report().late == 0
+  if policy == 'Sync':
+    assert updates < (7 * 6 + 2) / 2
+
+
+@pytest.mark.tfps_cluster(workers=2, ps=2)
+def test_what_is_beyond_the_last_update_is_not_visited(tfps_cluster):
+  strategy = strategy_of(
+    'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']
+  )
+  shares = Shares(strategy, 200)
+  queue = queue_of(
+    strategy, input_lib.Ranges(200, 25), visitation='exactly_once'
+  )
+  num_steps = 0
+  for steps in (7, None):
+    result = train(
+      strategy,
+      shares.step,
+      lambda context: queue.dataset(context).batch(5),
+      steps=steps,
+      steps_per_execution=3,
+    )
+    num_steps += result.step
+    assert num_steps == strategy.updates_report().updates
+    assert steps in (None, num_steps)
+  assert np.count_nonzero(shares.numpy()) == 40
+  assert shares.visits.numpy().min() == 1
+  assert str(queue.report()) == 'epoch 0: 0 to do, 0 doing, 8 done'
+
+
+def test_a_step_with_two_updates_of_all_workers_is_refused(tfps_cluster):
+  strategy = strategy_of(
+    'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']
+  )
+  first, second = Shares(strategy), Shares(strategy)
   queue = queue_of(strategy, input_lib.Ranges(10, 5))
-  with pytest.raises(ValueError, match=r'updates.Sync and BoundedStaleness'):
-    train(strategy, lambda batch: None, queue.dataset, steps=5)
+
+  def step(numbers):
+    first.step(numbers)
+    second.step(numbers)
+
+  with pytest.raises(ValueError, match='more than once'):
+    train(strategy, step, lambda context: queue.dataset(context).batch(5))

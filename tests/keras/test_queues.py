@@ -182,14 +182,51 @@ def test_a_queue_is_for_fit_alone(strategy):
     model.predict(dataset, verbose=0)
 
 
+class Learning(Visiting):
+  """Does so by steps of which workers may make updates together."""
+
+  def __init__(self, *more_metrics):
+    super().__init__(*more_metrics)
+    self.number = self.add_weight(name='number', initializer='zeros')
+
+  def train_step(self, numbers):
+    with tf.GradientTape() as tape:
+      loss = self.number * 1.0
+    gradient = tape.gradient(loss, self.number.value)
+    self.optimizer.apply([gradient], [self.number])
+    return super().train_step(numbers)
+
+
+@pytest.mark.parametrize(
+  'updates',
+  [tfps.updates.Sync(), tfps.updates.BoundedStaleness(1)],
+  ids=['Sync', 'BoundedStaleness'],
+)
 @pytest.mark.parametrize('mode', _MODES)
-def test_workers_that_wait_for_each_other_do_not_take_a_queue(
-  tfps_cluster, mode
+def test_workers_that_wait_for_each_other_take_a_queue(
+  tfps_cluster, mode, updates
 ):
-  strategy = _MODES[mode](tfps_cluster.cluster, updates=tfps.updates.Sync())
-  model, dataset = visiting(strategy)
-  with pytest.raises(ValueError, match=r'updates\.Sync and BoundedStaleness'):
-    model.fit(dataset, verbose=0)
+  strategy = _MODES[mode](tfps_cluster.cluster, updates=updates)
+  with strategy.scope():
+    queue = input_lib.SplitQueue(input_lib.Ranges(_TOTAL, _SPLIT), epochs=None)
+    model = Learning()
+    model.compile('sgd', steps_per_execution=3)
+  at_ends = _AtEnds()
+  history = model.fit(
+    lambda context: queue.dataset(context).batch(_BATCH),
+    epochs=2,
+    callbacks=[at_ends],
+    verbose=0,
+  )
+  assert at_ends.visits == [{1}, {2}]
+  assert history.history['seen'] == [_TOTAL] * 2
+  report = strategy.updates_report()
+  assert report.updates == int(model.optimizer.iterations)
+  assert report.late == 0
+  is_one_for_all = mode == 'coordinator' and updates == tfps.updates.Sync()
+  # Each worker has half of the splits, of which the last has five batches.
+  least = _BATCHES if is_one_for_all else 2 * _BATCHES
+  assert least <= report.updates <= 2 * _BATCHES
 
 
 def test_splits_without_batches_are_told(strategy):
