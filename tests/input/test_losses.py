@@ -45,10 +45,18 @@ class Visits:
       self.queue = tfps.input.SplitQueue(
         tfps.input.Ranges(_TOTAL, _SPLIT), visitation=visitation
       )
+      self._number = tf.Variable(0.0)
+      self._optimizer = keras.optimizers.SGD(1.0)
+      self._optimizer.build([self._number])
 
   def step(self, numbers):
     ones = losses.slow(_STEP_SECS) * tf.ones_like(numbers)
     self._counts.scatter_add(tf.IndexedSlices(ones, numbers))
+    self._optimizer.apply([tf.constant(1.0)], [self._number])
+
+  @property
+  def num_updates(self):
+    return -int(self._number.numpy())
 
   def dataset(self, context):
     return self.queue.dataset(context).batch(_BATCH)
@@ -101,11 +109,13 @@ class _Hooked(keras.callbacks.Callback):
     self._hook(types.SimpleNamespace(step=0, moment='end'))
 
 
-def _strategy(processes, directory=None, **kwargs):
+def _strategy(processes, directory=None, *, updates=None, **kwargs):
   recovery = None
   if directory is not None:
     recovery = tfps.Recovery(directory, **kwargs)
-  return tfps.ParameterServerStrategy(processes.cluster, recovery=recovery)
+  return tfps.ParameterServerStrategy(
+    processes.cluster, updates=updates, recovery=recovery
+  )
 
 
 def _kill_worker(processes):
@@ -135,6 +145,48 @@ def test_fit_goes_on_with_what_a_killed_worker_was_at(processes):
   counts = visits.train(_kill_worker(processes))
   assert counts.min() == 1
   assert counts.sum() - _TOTAL <= _PER_EXECUTION * _BATCH
+
+
+@pytest.mark.parametrize(
+  ('updates', 'make'),
+  [
+    (tfps.updates.Sync(timeout_secs=2), Visits),
+    (tfps.updates.BoundedStaleness(1, timeout_secs=2), Fitted),
+    pytest.param(
+      tfps.updates.Sync(timeout_secs=2), Fitted, marks=pytest.mark.exhaustive
+    ),
+    pytest.param(
+      tfps.updates.BoundedStaleness(1, timeout_secs=2),
+      Visits,
+      marks=pytest.mark.exhaustive,
+    ),
+  ],
+)
+def test_others_wait_no_longer_and_take_what_a_killed_worker_was_at(
+  processes, updates, make
+):
+  strategy = _strategy(processes, updates=updates)
+  visits = make(strategy, 'exactly_once')
+  found = visits.train(losses.At(30, lambda: processes.kill('worker', 1)))
+  counts = found[0] if make is Visits else found
+  assert counts.min() == 1
+  assert counts.sum() - _TOTAL <= _PER_EXECUTION * _BATCH
+  report = strategy.updates_report()
+  assert report.updates == visits.num_updates
+  assert report.late == 0
+
+
+def test_progress_goes_back_with_a_model_of_whole_updates(processes, tmp_path):
+  strategy = _strategy(
+    processes, tmp_path, updates=tfps.updates.Sync(), every_secs=0.5
+  )
+  visits = Visits(strategy, 'exactly_once')
+  lose = losses.At(50, losses.lose(processes, ('ps', 0)))
+  counts, step = visits.train(lose)
+  assert counts.min() == 1
+  # Cuts are made between steps, and the ledger goes by executions.
+  assert counts.sum() - _TOTAL <= 2 * _PER_EXECUTION * _BATCH
+  assert step == visits.num_updates
 
 
 def test_with_marks_one_batch_at_most_is_visited_again(processes, tmp_path):
@@ -208,10 +260,10 @@ def test_a_chief_that_is_started_again_goes_on_in_the_epoch(
 def start(tmp_path):
   clusters = []
 
-  def start(visitation, directory, how):
+  def start(visitation, directory, how, updates='Async'):
     command = [
       *(sys.executable, _PROGRAM, str(_TOTAL)),
-      *(visitation, str(_STEP_SECS), directory, how),
+      *(visitation, str(_STEP_SECS), directory, how, updates),
     ]
     cluster = testing.ProcessCluster(
       2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
@@ -235,16 +287,20 @@ LOSSES = {
 }
 
 
+def _wait_until_all_train(cluster):
+  for worker in range(2):
+    waiting.until(
+      lambda worker=worker: cluster.log('worker', worker).count('\nat ') > 4
+    )
+
+
 @pytest.mark.parametrize('how', ['train', 'fit'])
 @pytest.mark.parametrize('loss', LOSSES)
 def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
   directory, lost = LOSSES[loss]
   directory = '-' if directory == '-' else str(tmp_path / directory)
   cluster = start('exactly_once', directory, how)
-  for worker in range(2):
-    waiting.until(
-      lambda worker=worker: cluster.log('worker', worker).count('\nat ') > 4
-    )
+  _wait_until_all_train(cluster)
   for job, index in lost:
     cluster.kill(job, index)
     if job == 'ps':
@@ -256,4 +312,31 @@ def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
   assert total - _TOTAL <= 2 * _PER_EXECUTION * _BATCH
   if how == 'train':
     assert _numbers(cluster, 'batches')[0] >= _TOTAL // _BATCH
+  assert '0 to do, 0 doing' in cluster.log('worker', 0)
+
+
+@pytest.mark.parametrize(
+  ('updates', 'how'),
+  [
+    ('Sync', 'train'),
+    ('BoundedStaleness', 'fit'),
+    pytest.param('Sync', 'fit', marks=pytest.mark.exhaustive),
+    pytest.param('BoundedStaleness', 'train', marks=pytest.mark.exhaustive),
+  ],
+)
+def test_between_graphs_others_wait_no_longer_for_who_is_lost(
+  start, updates, how
+):
+  cluster = start('exactly_once', '-', how, updates)
+  _wait_until_all_train(cluster)
+  cluster.kill('worker', 1)
+  assert cluster.wait('worker', 0, timeout_secs=120) == 0
+  least, _, total = _numbers(cluster, 'visits')
+  assert least == 1
+  assert total - _TOTAL <= _PER_EXECUTION * _BATCH
+  (num_updates,) = _numbers(cluster, 'updates')
+  if updates == 'Sync':
+    assert num_updates < _TOTAL // _BATCH
+  else:
+    assert num_updates >= _TOTAL // _BATCH
   assert '0 to do, 0 doing' in cluster.log('worker', 0)
