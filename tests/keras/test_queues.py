@@ -198,15 +198,18 @@ class Learning(Visiting):
 
 
 @pytest.mark.parametrize(
-  'updates',
-  [tfps.updates.Sync(), tfps.updates.BoundedStaleness(1)],
+  ('updates', 'least', 'most'),
+  [
+    (tfps.updates.Sync(), _BATCHES, 2 * _BATCHES - 1),
+    (tfps.updates.BoundedStaleness(1), 2 * _BATCHES, 2 * _BATCHES),
+  ],
   ids=['Sync', 'BoundedStaleness'],
 )
-@pytest.mark.parametrize('mode', _MODES)
+@pytest.mark.tfps_cluster(workers=2, ps=1)
 def test_workers_that_wait_for_each_other_take_a_queue(
-  tfps_cluster, mode, updates
+  tfps_cluster, updates, least, most
 ):
-  strategy = _MODES[mode](tfps_cluster.cluster, updates=updates)
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, updates=updates)
   with strategy.scope():
     queue = input_lib.SplitQueue(input_lib.Ranges(_TOTAL, _SPLIT), epochs=None)
     model = Learning()
@@ -223,10 +226,17 @@ def test_workers_that_wait_for_each_other_take_a_queue(
   report = strategy.updates_report()
   assert report.updates == int(model.optimizer.iterations)
   assert report.late == 0
-  is_one_for_all = mode == 'coordinator' and updates == tfps.updates.Sync()
-  # Each worker has half of the splits, of which the last has five batches.
-  least = _BATCHES if is_one_for_all else 2 * _BATCHES
-  assert least <= report.updates <= 2 * _BATCHES
+  assert least <= report.updates <= most
+
+
+@pytest.mark.parametrize('steps_per_epoch', [None, 2])
+def test_one_graph_over_all_workers_does_not_take_a_queue(
+  tfps_cluster, steps_per_epoch
+):
+  strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
+  model, dataset = visiting(strategy)
+  with pytest.raises(ValueError, match='a batch for every worker'):
+    model.fit(dataset, steps_per_epoch=steps_per_epoch, verbose=0)
 
 
 def test_splits_without_batches_are_told(strategy):

@@ -41,6 +41,13 @@ _Result = TypeVar('_Result')
 
 _LOOK_SECS = 1.0
 
+NO_QUEUE = (
+  'dataset_fn: a SplitQueue has nothing for some workers while others are at '
+  'its end, and each step of InGraphStrategy needs a batch for every worker. '
+  'Give each a share without end: tfps.input.shard, and repeat(). Or take '
+  'updates.Sync(), with which updates go on without who has no batch.'
+)
+
 
 class _Extended(_placing.Extended):
   """Traces steps into functions that this process calls."""
@@ -242,11 +249,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     try:
       return self.surviving(lambda: Iterators(self, dataset_fn))
     except input_orders.NeedsOrderError as error:
-      raise ValueError(
-        'dataset_fn: a SplitQueue has nothing for some workers while others '
-        'are at its end, and in-graph replication needs a batch for each. Give '
-        'each worker a share without end: tfps.input.shard, and repeat().'
-      ) from error
+      raise ValueError(NO_QUEUE) from error
 
   def addresses(self) -> dict[cluster_lib.Task, str]:
     """Where ps and workers answer."""
