@@ -164,8 +164,8 @@ class TrainingLoop:
       num_steps = scheduled.done.num_steps
       if self._meetings:
         self._step = self._coordinator.surviving(self._read_global_step)
-        # Workers of which others have no batches go ahead.
-        self._scheduled = max(self._scheduled, self._step)
+        if self._supply:  # who has batches goes ahead of who has none
+          self._scheduled = max(self._scheduled, self._step)
       else:
         self._step += num_steps
         self._scheduled -= scheduled.num_steps - num_steps

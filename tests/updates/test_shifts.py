@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -25,8 +26,10 @@ class _Meeting:
     )
     self.meetings = self.strategy.meetings
     self.is_updating = threading.Event()
+    self.is_computing = threading.Event()
     self.may_update = threading.Event()
     self.may_update.set()
+    self.may_compute = threading.Event()
     with self.strategy.scope():
       self.number = tf.Variable(0.0)
 
@@ -41,11 +44,19 @@ class _Meeting:
     with tf.device(f'/job:worker/task:{worker}'):
       return int(self._execution(tf.constant(worker, tf.int64)))
 
-  def _step(self, *told):
-    meeting = self.meetings.meeting(*told)
+  def _step(self, worker, *told):
+    meeting = self.meetings.meeting(worker, *told)
     with meeting.step(0):
-      meeting.meet([sums.Piece(self.number, tf.constant(1.0))], self._update)
+      gradient = tf.numpy_function(self._compute, [worker], tf.float32)
+      gradient = tf.ensure_shape(gradient, [])
+      meeting.meet([sums.Piece(self.number, gradient)], self._update)
     return meeting.num_counted()
+
+  def _compute(self, worker):
+    if worker == 2:
+      self.is_computing.set()
+      assert self.may_compute.wait(60)
+    return np.float32(1)
 
   def _update(self, means):
     mean = tf.numpy_function(self._hold_up, [means[0]], tf.float32)
@@ -102,6 +113,18 @@ def test_who_comes_back_is_part_of_the_next_update(meeting, pool):
   point = meeting.point()
   assert (point.updates, point.late) == (2, 0)
   assert meeting.number.numpy() == 2
+
+
+def test_what_comes_of_a_worker_that_was_left_out_does_not_count(meeting, pool):
+  meeting.meetings.step_out(1)
+  late = pool.submit(meeting.execute, 2)
+  assert meeting.is_computing.wait(60)
+  meeting.meetings.leave_out(2)
+  assert meeting.execute(0) == 1
+  meeting.may_compute.set()
+  assert late.result(60) == 0
+  assert meeting.point().late == 1
+  assert meeting.number.numpy() == 1
 
 
 def test_gradients_for_which_there_is_no_update_do_not_count(meeting):
