@@ -105,6 +105,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   _extended_class = _sharing.Extended
 
+  _meetings_class: type[meetings_lib.Meetings] = meetings_lib.Meetings
+
   def __init__(
     self,
     cluster: cluster_lib.Cluster,
@@ -416,7 +418,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
     trainers = self._trainers()
     own = trainers.index(self.task)
-    meetings = meetings_lib.Meetings(
+    meetings = self._meetings_class(
       policy,
       board.Board(
         self.extended.make_own,
@@ -436,11 +438,14 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       meetings, lambda: others, trainers.index, timeout_secs=policy.timeout_secs
     )
     if self.is_chief:
-      meetings.start()
-      if self.guard is not None:
-        quiet = meetings.paused if meetings.makes_one_update else None
-        self.guard.meet_by(meetings.start, quiet)
+      self._start_meetings(meetings)
     return meetings
+
+  def _start_meetings(self, meetings: meetings_lib.Meetings) -> None:
+    meetings.start()
+    if self.guard is not None:
+      quiet = meetings.paused if meetings.makes_one_update else None
+      self.guard.meet_by(meetings.start, quiet)
 
   def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
     if cluster.jobs:

@@ -28,11 +28,14 @@ class Meeting:
     worker: who executes the function.
     points: each point's turn at the beginning.
     count: called where the first point of a step makes its update.
+
+  Attributes:
     comes_and_goes: whether workers do, within the others' steps. A step then
       has one point.
   """
 
   marked: frozenset[int] = frozenset()
+  comes_and_goes = False
 
   def __init__(
     self,
@@ -42,8 +45,6 @@ class Meeting:
     worker: tf.Tensor,
     points: list[turns_lib.Turn],
     count: Callable[[], object],
-    *,
-    comes_and_goes: bool = False,
   ) -> None:
     self._turns = turns
     self._board = board
@@ -51,7 +52,6 @@ class Meeting:
     self._worker = worker
     self._points = points
     self._count = count
-    self._comes_and_goes = comes_and_goes
     self._sums: dict[int, sums_lib.Sums] = {}
     self._num_met = 0
     self._counted: list[Any] = []  # whether each step is
@@ -97,7 +97,7 @@ class Meeting:
         'Sync: a step has gradients applied more than '
         f'{board_lib.MAX_POINTS} times. Let fewer optimizers do it.'
       )
-    if number and self._comes_and_goes:
+    if number and self.comes_and_goes:
       raise ValueError(
         'Sync: a step on batches of a SplitQueue has gradients applied more '
         'than once. A worker that gets a split while others are between the '
@@ -117,7 +117,7 @@ class Meeting:
       update(sums.take_means(turn.version))
       if number == 0:
         self._count()
-      done = _after_writes(first, turn.version)
+      done = after_writes(first, turn.version)
       with tf.control_dependencies([done]):
         following = self._turns.release(number, done, arrival.enough)
       return tf.identity(following.version), tf.identity(following.quorum)
@@ -168,7 +168,7 @@ class Walk:
     del number
     first = writes.num_operations()
     yield
-    done = _after_writes(first, self._worker)
+    done = after_writes(first, self._worker)
     self.written = [done]
     self.gate = [self._pace.advance(done)]
 
@@ -180,8 +180,8 @@ def num_counted(course: Any, num_steps: int) -> tf.Tensor:
   return tf.constant(num_steps, tf.int64)
 
 
-def _after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
-  """A tensor, here, once all is written.
+def after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
+  """A tensor, here, once all is written that a function writes.
 
   It comes here because ps do not see each other.
 

@@ -30,6 +30,7 @@ _CALLS = {
   'rest': [WORKER],
   'pause': [WORKER],
   'leave_out': [WORKER] * 2,
+  'take_in': [WORKER],
   'leave_step': [WORKER],
   'dismiss': [tf.TensorSpec([board_lib.MAX_WORKERS], tf.int64)],
 }
@@ -48,6 +49,8 @@ class Meetings:
   Attributes:
     makes_one_update: whether a step of all workers makes one update.
   """
+
+  _meeting_class: type[courses.Meeting] = courses.Meeting
 
   def __init__(
     self,
@@ -162,6 +165,11 @@ class Meetings:
     """Calls a function each time that something is about to be executed."""
     self._at_work = function
 
+  def take_up(self, attempt: 'Attempt') -> bool:
+    """Whether anything is left to do of an attempt, before it is called."""
+    del attempt
+    return True
+
   def enter(self, attempt: 'Presence', worker: int) -> None:
     """Takes note of what a worker is about to execute."""
     with self._lock:
@@ -181,7 +189,7 @@ class Meetings:
       if self._rests:
         self._tell_last()
 
-  def leave(self, attempt: 'Presence') -> None:
+  def leave(self, attempt: Any) -> None:
     """Takes note of what has been executed, to its end."""
     with self._lock:
       worker = self._attempts.pop(attempt, None)
@@ -252,6 +260,14 @@ class Meetings:
     with self._lock:
       if self._come_and_go and None not in self._attempts.values():
         self._call('dismiss', self._are_busy())
+
+  def take_in(self, worker: int) -> None:
+    """Has all wait for a worker that is about to begin, though it was done.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self._call('take_in', worker)
 
   def end(self, worker: int) -> None:
     """Has nobody wait for a worker, which is done, until it begins again.
@@ -344,15 +360,11 @@ class Meetings:
     if self.pace is not None:
       return courses.Walk(self.pace, worker)
     turns = [turns_lib.Turn(v, quorum) for v in tf.unstack(versions)]
-    return courses.Meeting(
-      self.turns,
-      self.board,
-      self.name,
-      worker,
-      turns,
-      count,
-      comes_and_goes=comes_and_goes,
+    made = self._meeting_class(
+      self.turns, self.board, self.name, worker, turns, count
     )
+    made.comes_and_goes = comes_and_goes
+    return made
 
 
 class Presence(Protocol):
@@ -391,7 +403,9 @@ class Attempt:
     self._meetings.expect(self)
 
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result."""
+    """The function's result; None if nothing is left to do."""
+    if not self._meetings.take_up(self):
+      return None
     number = self._meetings.worker()
     self._meetings.enter(self, number)
     with tf.device(None):  # on a frozen worker it would hold up this process

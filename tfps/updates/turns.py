@@ -192,6 +192,10 @@ class Turns:
     """
     return self._board.locked(self._dismiss, are_busy).op
 
+  def take_in(self, worker: tf.Tensor) -> tf.Operation:
+    """Has updates wait for a worker, whatever it has said before."""
+    return self._board.locked(self._take_in, worker).op
+
   def rest(self, last: tf.Tensor) -> tf.Operation:
     """Says how many executions will have ended before others begin."""
     return self._board.locked(self._rest, last).op
@@ -355,6 +359,9 @@ class Turns:
     with tf.control_dependencies(written):
       written += self._board.expect_all_if_done()
     return (are_busy[0],), written + self._let_go(True)
+
+  def _take_in(self, worker: tf.Tensor) -> Any:
+    return (worker,), self._board.note(worker, board_lib.PRESENT)
 
   def _rest(self, last: tf.Tensor) -> Any:
     ended, _, paused = self._board.read_executions()
