@@ -1,0 +1,281 @@
+"""What workers change on the board as they take their turns.
+
+All of it is done by who has the board's lock, for functions that are being
+traced.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.updates import applying
+from tfps.updates import board as board_lib
+from tfps.updates import gates as gates_lib
+from tfps.updates.board import Point
+
+
+class Rules:
+  """Those of all points.
+
+  Each method returns what it read and what it wrote, the latter as operations.
+
+  Args:
+    board: has the state.
+    gates: of each point.
+    spare: of how many workers an update need not wait for.
+  """
+
+  def __init__(
+    self,
+    board: board_lib.Board,
+    gates: Sequence[gates_lib.Gate],
+    *,
+    spare: int,
+  ) -> None:
+    self._board = board
+    self._gates = gates
+    self._spare = spare
+
+  def begin(self, worker: tf.Tensor) -> Any:
+    """Takes a worker in; whether it waits, the versions and the quorum."""
+    # Where it was cut short, others may be waiting for it within a step.
+    was_within = self._board.step_of(worker) > board_lib.NO_STEP
+    with tf.control_dependencies([was_within]):
+      noted = self._board.note(worker, board_lib.RUNNING)
+      noted += self._board.note_step(worker, board_lib.NO_STEP)
+    points = self._points()
+    waits = self._is_led_by_others(points, worker)
+    mine = tf.one_hot(0, board_lib.MAX_POINTS, dtype=tf.int64) * _count(waits)
+    is_even = _count(tf.equal(points.version[0] % 2, 0))
+    points = points._replace(
+      even=points.even + mine * is_even, odd=points.odd + mine * (1 - is_even)
+    )
+    taken = self._let_go(was_within, points)
+    with tf.control_dependencies(noted):
+      return (waits, points.version, self._quorum()), noted + taken
+
+  def _is_led_by_others(self, points: Point, worker: tf.Tensor) -> tf.Tensor:
+    """Whether they make an update that no gradient may be late for."""
+    if self._spare:
+      return tf.constant(value=False)
+    leader = points.leader[0]
+    return (leader > 0) & tf.not_equal(leader, worker + 1)
+
+  def end(self, worker: tf.Tensor) -> Any:
+    """Counts an execution of a worker."""
+    noted = self._board.note(worker, board_lib.PRESENT)
+    noted += self._board.note_step(worker, board_lib.NO_STEP)
+    ended, last, paused = self._board.read_executions()
+    written = self._board.set_executions(ended + 1, last, paused)
+    points = self._points()
+    # They may be waiting for what it has not done.
+    are_within = tf.reduce_any(points.even[1:] + points.odd[1:] > 0)
+    are_to_look = (last >= 0) | are_within
+    taken = self._let_go(are_to_look, points)
+    return (are_to_look,), noted + written + taken
+
+  def leave_step(
+    self, number: int, worker: tf.Tensor, version: tf.Tensor
+  ) -> Any:
+    """Has a worker that is late leave its step."""
+    is_late = tf.not_equal(self._board.point(number).version, version)
+    none = tf.constant(board_lib.NO_STEP, tf.int64)
+    step = tf.where(is_late, none, self._board.step_of(worker))
+    taken = self._let_go(is_late)
+    return (is_late,), self._board.note_step(worker, step) + taken
+
+  def look(
+    self,
+    number: int,
+    worker: tf.Tensor,
+    version: tf.Tensor,
+    step: tf.Tensor,
+    arrives: int,
+  ) -> Any:
+    """Whether a worker leads, or waits, and what it is to know besides."""
+    noted = self._board.note(worker, board_lib.RUNNING)
+    if number == 0 and arrives:
+      noted += self._board.note_step(worker, step)
+    with tf.control_dependencies(noted):
+      quorum = enough = self._quorum()
+      if number:
+        within = self._board.num_members_in(step)
+        enough = tf.maximum(tf.minimum(quorum, within), 1)
+    is_paused = tf.not_equal(self._board.read_executions()[board_lib.PAUSED], 0)
+    if number:
+      is_paused &= ~self._has_more_points(self._points())
+    point = self._board.point(number)
+    is_next = tf.equal(point.version, version)
+    is_current = is_next & (point.version < point.goal)
+    arrived = point.arrived + _count(is_current) * arrives
+    leads = is_current & (arrived >= enough) & tf.equal(point.leader, 0)
+    leads &= ~is_paused
+    waits = is_current & ~leads
+    is_even = tf.equal(version % 2, 0)
+    new = point._replace(
+      arrived=arrived,
+      leader=tf.where(leads, worker + 1, point.leader),
+      even=point.even + _count(waits & is_even),
+      odd=point.odd + _count(waits & ~is_even),
+      late=point.late + _count(~is_next) * arrives,
+    )
+    written = self._board.set_point(number, new)
+    next_version = tf.where(waits, version, point.version)
+    if self._spare:  # late by design, unless there are no more updates
+      counts = is_current | ~is_next
+    else:
+      counts = is_current & tf.equal(point.leader, 0)
+    found = (leads, waits, next_version, quorum, enough, counts)
+    return found, noted + written
+
+  def release(self, number: int, version: tf.Tensor, enough: tf.Tensor) -> Any:
+    """Has a version be made, and lets those go that wait for it."""
+    wanted = self._wanted(self._board.num_members())
+    point = self._board.point(number)
+    is_next = tf.equal(point.version, version)  # unless all has begun anew
+    is_even = tf.equal(version % 2, 0)
+    zero = tf.zeros([], tf.int64)
+    new = point._replace(
+      version=point.version + _count(is_next),
+      arrived=tf.where(is_next, zero, point.arrived),
+      leader=tf.where(is_next, zero, point.leader),
+      even=tf.where(is_even, zero, point.even),
+      odd=tf.where(is_even, point.odd, zero),
+      updates=point.updates + _count(is_next),
+      short=point.short + _count(is_next & (enough < wanted)),
+    )
+    gate = self._gates[number]
+    opened = [
+      gate.open(0, point.even - new.even),
+      gate.open(1, point.odd - new.odd),
+    ]
+    with tf.control_dependencies(opened):
+      written = self._board.set_point(number, new)
+    return (new.version, self._quorum()), written
+
+  def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> Any:
+    """Says what a worker is that is not to be waited for."""
+    away = tf.constant(board_lib.AWAY, tf.int64)
+    was_away = tf.equal(self._board.member(worker), away)
+    is_news = ~was_away | tf.not_equal(member, away)
+    with tf.control_dependencies([was_away]):
+      written = self._board.note_unless_done(worker, member)
+    with tf.control_dependencies(written):
+      written += self._board.expect_all_if_done()
+    written += self._board.note_step(worker, board_lib.NO_STEP)
+    points = self._points()
+    led = tf.equal(points.leader, worker + 1)
+    points = points._replace(
+      leader=tf.where(led, tf.zeros_like(points.leader), points.leader),
+      repeated=points.repeated + _count(led),
+    )
+    return (points.version,), written + self._let_go(is_news, points)
+
+  def dismiss(self, are_busy: tf.Tensor) -> Any:
+    """Says that who is not busy is away."""
+    written = self._board.send_away(are_busy)
+    with tf.control_dependencies(written):
+      written += self._board.expect_all_if_done()
+    return (are_busy[0],), written + self._let_go(True)
+
+  def take_in(self, worker: tf.Tensor) -> Any:
+    """Has a worker be waited for."""
+    return (worker,), self._board.note(worker, board_lib.PRESENT)
+
+  def rest(self, last: tf.Tensor) -> Any:
+    """Says how many executions will have ended before others begin."""
+    ended, _, paused = self._board.read_executions()
+    written = self._board.set_executions(ended, last, paused)
+    return (ended,), written + self._let_go(True)
+
+  def pause(self, value: tf.Tensor) -> Any:
+    """Says whether no updates are to be made; how many are."""
+    ended, last, _ = self._board.read_executions()
+    written = self._board.set_executions(ended, last, value)
+    points = self._points()
+    number = tf.math.count_nonzero(points.leader)
+    # Those that are past their step's first point, and maybe past all.
+    within = self._board.num_members_in(points.version[0] - 1)
+    number += within * _count(self._has_more_points(points))
+    return (number,), written + self._let_go(tf.equal(value, 0), points)
+
+  def cut_short(self, worker: tf.Tensor) -> Any:
+    """Has a worker leave its step."""
+    written = self._board.note_step(worker, board_lib.NO_STEP)
+    return (worker,), written + self._let_go(True)
+
+  def _has_more_points(self, points: Point) -> tf.Tensor:
+    """Whether steps have more points than one, as far as is known."""
+    return tf.reduce_any(points.updates[1:] > 0)
+
+  def start(self, version: tf.Tensor, updates: tf.Tensor) -> Any:
+    """Begins anew."""
+    points = self._points()
+    zeros = tf.zeros_like(points.version)
+    versions = tf.maximum(points.version + 1, version)
+    points = points._replace(
+      version=versions, goal=versions + updates, arrived=zeros, leader=zeros
+    )
+    zero = tf.zeros([], tf.int64)
+    written = self._board.set_executions(zero, zero - 1, zero)
+    clocks = tf.fill([board_lib.MAX_WORKERS], versions[0])
+    written.append(applying.write(self._board.clocks, clocks))
+    written.append(applying.write(self._board.steps, self._board.no_steps()))
+    return (versions,), written + self._let_go(True, points)
+
+  def _let_go(self, if_any: Any, points: Point | None = None) -> list[Any]:
+    """Has those look again that wait at any point.
+
+    Args:
+      if_any: whether they are to; else they go on waiting.
+      points: new ones to write.
+    """
+    points = points or self._points()
+    counts = tf.stack([points.even, points.odd], axis=1)
+    if if_any is True:
+      opened = self._open_all(counts)
+    else:
+      opened = tf.cond(if_any, lambda: self._opened(counts), _nothing).op
+    kept = _count(tf.logical_not(if_any))
+    left = points._replace(even=points.even * kept, odd=points.odd * kept)
+    with tf.control_dependencies([opened]):
+      return [applying.write(self._board.points, tf.stack(left, axis=1))]
+
+  def _opened(self, counts: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([self._open_all(counts)]):
+      return _nothing()
+
+  def _open_all(self, counts: tf.Tensor) -> tf.Operation:
+    opened = [
+      gate.open(parity, counts[point, parity])
+      for point, gate in enumerate(self._gates)
+      for parity in range(2)
+    ]
+    with tf.control_dependencies(opened):
+      return tf.no_op()
+
+  def _points(self) -> Point:
+    """What there is of all points, in columns."""
+    return Point(*tf.unstack(applying.read(self._board.points), axis=1))
+
+  def _wanted(self, members: tf.Tensor) -> tf.Tensor:
+    """Of how many gradients an update is to be made."""
+    expected = tf.maximum(members, self._board.num_workers)
+    return tf.maximum(expected - self._spare, 1)
+
+  def _quorum(self) -> tf.Tensor:
+    """Of how many it can be made now."""
+    members = self._board.num_members()
+    ended, last, _ = self._board.read_executions()
+    left = tf.where(last >= 0, last - ended, members)
+    there = tf.minimum(members, left)
+    return tf.maximum(tf.minimum(self._wanted(members), there), 1)
+
+
+def _count(condition: tf.Tensor) -> tf.Tensor:
+  return tf.cast(condition, tf.int64)
+
+
+def _nothing() -> tf.Tensor:
+  return tf.constant(0)
