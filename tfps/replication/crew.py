@@ -28,6 +28,13 @@ from tfps.replication import roster as roster_lib
 
 _POLL_SECS = 0.05
 
+# With what executions end whose connection was broken.
+_CUT_OFF = (
+  tf.errors.AbortedError,
+  tf.errors.CancelledError,
+  tf.errors.UnavailableError,
+)
+
 _START = 'Start all tasks again; training goes on from its checkpoint.'
 
 
@@ -163,14 +170,17 @@ class Crew:
     """To be called after steps that all of the crew have done."""
     self._is_to_meet |= self._is_asked_for
 
-  def is_to_go_on(self) -> bool:
+  def is_to_go_on(self, error: tf.errors.OpError) -> bool:
     """Whether what has failed is to be tried again, with another crew.
+
+    Args:
+      error: with which it has failed, while all ps are alive.
 
     Raises:
       errors.DeadlineError: names who lives, and has not come to the same step.
     """
     if not self._is_broken:
-      return False
+      return self._is_cut_off(error)
     self._is_broken = False
     if self._watch.has_waited_too_long:
       others = set(range(len(self._peers))) - {self._own}
@@ -179,6 +189,18 @@ class Crew:
         f'within {self._waits.step_secs:g} seconds of each other. They are '
         f'alive: do they do something else that takes longer? {_START}'
       )
+    return True
+
+  def _is_cut_off(self, error: tf.errors.OpError) -> bool:
+    """Whether this worker has failed for itself, as once it was frozen.
+
+    It may have made one update by half, and others may lack the one before: it
+    says of itself that it has less than any of them.
+    """
+    if self._round is None or not isinstance(error, _CUT_OFF):
+      return False
+    self._is_to_meet = True
+    self._place = max(self._place - 2, 0)
     return True
 
   def leave(self) -> None:
@@ -382,7 +404,7 @@ class Crew:
     votes = np.zeros([len(self._peers)], np.int32)
     votes[source] = 1
     made.place = crew_watch.NOWHERE
-    with self._watch.during(made):
+    with self._watch.during(made, self._waits.step_secs):
       if made.ring.sum_of(votes)[source] != len(made.crew):
         return False
       self._check(state, source)
@@ -398,6 +420,7 @@ class Crew:
   def _check(self, state: roster_lib.State, source: int) -> None:
     own, other = state.entries[self._own], state.entries[source]
     if own.digest != other.digest:
+      self._enter(roster_lib.LEFT)
       raise ValueError(
         f'HybridStrategy: {self.task} has other variables than '
         f'{self._peers[source].task}, which has trained already. Do both run '
