@@ -42,12 +42,14 @@ from tfps import replica_loop
 from tfps import shared_variables
 from tfps import training_plan
 from tfps import worker_input
+from tfps.hosts import groups
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.recovery import shared_guard
 from tfps.updates import absences
 from tfps.updates import board
+from tfps.updates import host_sums
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
@@ -416,16 +418,25 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
     trainers = self._trainers()
     own = trainers.index(self.task)
+    host: host_sums.HostSums | None = None
+    if isinstance(policy, policies.Sync) and policy.by_host:
+      group = groups.of(
+        self._cluster, self.task, trainers, timeout_secs=policy.timeout_secs
+      )
+      host = host_sums.HostSums(group, self.task)
+      _connection.until_the_next(host.leave)
     meetings = meetings_lib.Meetings(
       policy,
       board.Board(
         self.extended.make_own,
         num_ps=self._cluster.num_ps,
         num_workers=len(trainers),
+        by_host=host is not None,
       ),
       name='',
       worker=lambda: own,
       tell=self.guard.events.tell_repeated if self.guard else None,
+      host=host,
     )
     others = {
       task: self._cluster.address(task)
