@@ -49,9 +49,12 @@ class Group:
       for other in self.members
       if other < worker
     }
+    self.begin()
+
+  def begin(self) -> None:
+    """Looks for the others, and waits for nobody."""
     self._post.open()
-    for link in self._links.values():
-      link.is_ready()
+    self._pusher()
 
   def share(
     self,

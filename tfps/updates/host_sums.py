@@ -47,6 +47,10 @@ class HostSums:
     self._group = group
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
 
+  def begin(self) -> None:
+    """Looks for the others of this host, before the first step."""
+    self._group.begin()
+
   def leave(self) -> None:
     """Has nobody of this host wait for this worker until its next step."""
     self._group.leave()

@@ -159,6 +159,8 @@ class Meetings:
       self._attempts[attempt] = True
       if is_new and self._rests:
         self._tell_last()
+    if self._host is not None:
+      self._host.begin()
     self._at_work()
 
   def fail(self, attempt: 'Attempt', worker: int) -> None:
