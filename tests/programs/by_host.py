@@ -1,14 +1,14 @@
 """Workers of two hosts, which are one, that push by host.
 
-Usage: by_host.py learn FOLDER, or by_host.py train STEPS
+Usage: by_host.py learn FOLDER, or by_host.py train
 
 HOSTS in the environment has a digit for each worker: the name by which it is
-known, of two names of this machine. With PLAIN each worker pushes for itself.
+known, of two names of this machine.
 
 `learn` trains `small.model`, by each of `OPTIMIZERS`; worker 0 writes the
-weights to FOLDER. `train` has gradients of 4 to the power of the worker's
-index, and says after each step what they have made; and with CODEC a vector
-whose gradients a codec sends one value at a time, keeping the rest.
+weights to FOLDER. `train` has a gradient of 4 to the power of the worker's
+index, and one that is `_VECTOR`, of which a codec sends one value at a time and
+keeps the rest. It goes on until it is killed, and says what all have made.
 """
 
 import json
@@ -40,10 +40,9 @@ def _cluster():
 
 
 def _strategy(timeout_secs, **more):
-  by_host = 'PLAIN' not in os.environ
   return tfps.BetweenGraphStrategy(
     _cluster(),
-    updates=tfps.updates.Sync(timeout_secs=timeout_secs, by_host=by_host),
+    updates=tfps.updates.Sync(timeout_secs=timeout_secs, by_host=True),
     **more,
   )
 
@@ -73,38 +72,36 @@ def _learn(folder):
   print('updates', report.updates, report.late, report.short, flush=True)
 
 
-def _train(steps):
-  strategy = _strategy(2)
+def _train():
+  codec = tfps.codecs.ErrorFeedback(tfps.codecs.TopK(0.25))
+  strategy = _strategy(2, wire=tfps.Wire(push=codec))
   with strategy.scope():
     number = tf.Variable(0.0, dtype=tf.float64, name='number')
+    vector = tf.Variable(tf.zeros([4]), name='vector')
     optimizer = keras.optimizers.SGD(1.0)
-    optimizer.build([number])
+    optimizer.build([number, vector])
 
   def step(batch):
-    optimizer.apply([batch], [number])
+    optimizer.apply([batch, tf.constant(_VECTOR)], [number, vector])
 
   def say(progress):
-    print('at', progress.step, float(number.numpy()), flush=True)
+    print('at', float(number.numpy()), *vector.numpy(), flush=True)
     time.sleep(0.02)
 
   own = tf.constant(4.0**strategy.task.index, tf.float64)
   strategy.train(
     step,
     lambda context: tf.data.Dataset.from_tensors(own).repeat(),
-    steps=steps,
+    steps=1_000_000,
     hooks=[say],
   )
-  strategy.barrier('trained', 120)
-  report = strategy.updates_report()
-  print('updates', report.updates, report.late, report.short, flush=True)
-  print('pushed', sum(strategy.wire_report().pushed), flush=True)
 
 
-def main(what, argument):
+def main(what, *folder):
   if what == 'train':
-    _train(int(argument))
+    _train()
   else:
-    _learn(pathlib.Path(argument))
+    _learn(pathlib.Path(*folder))
 
 
 main(*sys.argv[1:])

@@ -11,6 +11,7 @@ import pytest
 from tests import waiting
 from tests.replication import small
 from tfps import testing
+from tfps.hosts import groups
 
 pytestmark = pytest.mark.slow
 
@@ -23,12 +24,12 @@ _STEPS = 6
 def start():
   clusters = []
 
-  def start(hosts, what, argument, **env):
+  def start(hosts, *args):
     cluster = testing.ProcessCluster(
       len(hosts),
       2,
-      commands={'worker': [sys.executable, _PROGRAM, what, str(argument)]},
-      env={'PYTHONPATH': str(_ROOT), 'HOSTS': hosts, **env},
+      commands={'worker': [sys.executable, _PROGRAM, *args]},
+      env={'PYTHONPATH': str(_ROOT), 'HOSTS': hosts},
       preload=['tensorflow', 'keras'],
     )
     clusters.append(cluster)
@@ -50,7 +51,7 @@ def _found(cluster, index, name):
 
 
 def test_fit_is_like_one_process_and_each_host_pushes_once(start, tmp_path):
-  cluster = start('001', 'learn', tmp_path)
+  cluster = start('001', 'learn', str(tmp_path))
   _finish(cluster)
   assert _found(cluster, 0, 'updates') == [f'{2 * _STEPS} 0 0']
   for name in ('sgd', 'adam'):
@@ -62,4 +63,70 @@ def test_fit_is_like_one_process_and_each_host_pushes_once(start, tmp_path):
     [int(line.split()[1]) for line in _found(cluster, index, 'pushed')]
     for index in range(3)
   ]
-  print(pushed)
+  # Worker 1 has nothing to push but the numbers of the rows that it reads; the
+  # rows of both are more than those of one.
+  for together, none, alone in zip(*pushed, strict=True):
+    assert none < 0.3 * alone < 0.3 * together
+
+
+# Of the means of some workers' gradients, each of which is in it once.
+_MEANS = {
+  np.mean(some)
+  for number in range(1, 4)
+  for some in itertools.combinations([1.0, 4.0, 16.0], number)
+}
+_VECTOR = np.array([4.0, 3.0, 2.0, 1.0])
+
+
+def _values(cluster, index):
+  """What a worker has seen after each of its steps."""
+  lines = _found(cluster, index, 'at')
+  return np.array([list(map(float, line.split())) for line in lines])
+
+
+def _goes_on(cluster, index):
+  """Waits for some steps of a worker."""
+  begun = len(_values(cluster, index))
+  waiting.until(
+    lambda: len(_values(cluster, index)) > begun + 5, timeout_secs=120
+  )
+
+
+def _goes_on_with_all(cluster):
+  """Waits until an update is made of the gradients of all."""
+  begun = len(_values(cluster, 0))
+
+  def is_made():
+    made = -np.diff(_values(cluster, 0)[begun:, 0])
+    return np.any(np.isclose(made, 7.0))
+
+  waiting.until(is_made, timeout_secs=120)
+
+
+def test_workers_of_a_host_are_lost_and_come_back(start):
+  cluster = start('011', 'train')
+  waiting.until(lambda: len(_values(cluster, 2)) > 5, timeout_secs=150)
+  for lost, other in ((1, 2), (2, 1)):  # 1 pushes what both have
+    cluster.kill('worker', lost)
+    _goes_on(cluster, other)
+    cluster.start('worker', lost)
+    _goes_on_with_all(cluster)
+    cluster.freeze('worker', lost)
+    _goes_on(cluster, other)
+    cluster.thaw('worker', lost)
+    _goes_on_with_all(cluster)
+  values = _values(cluster, 0)
+  made = [round(step, 6) for step in -np.diff(values[:, 0])]
+  assert {round(mean, 6) for mean in _MEANS} >= set(made)
+  # What a codec has kept was sent later, but for what died with two workers.
+  left = np.abs(values[-1, 1:] + len(values) * _VECTOR)
+  assert left.max() < 60 < len(values) / 2
+  job = f'@tfps/{groups.job_of(cluster.cluster)}/'
+  assert job in _sockets()
+  cluster.stop()  # which kills all
+  waiting.until(lambda: job not in _sockets())
+  assert not list(pathlib.Path('/dev/shm').glob('*tfps*'))
+
+
+def _sockets():
+  return pathlib.Path('/proc/net/unix').read_text()

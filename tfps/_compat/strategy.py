@@ -79,29 +79,17 @@ def num_server_threads() -> int | None:
   )
 
 
-def letting_ps_see_each_other() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def letting_ps_see_each_other() -> Iterator[None]:
   """Has a strategy that connects meanwhile not hide ps from each other.
 
   One that sends to a hidden one is not told when that has moved.
   """
-  return _letting_see_each_other('ps')
-
-
-def letting_workers_see_each_other() -> contextlib.AbstractContextManager[None]:
-  """Has a strategy that connects meanwhile not hide workers from each other.
-
-  What one sends to a hidden one does not arrive.
-  """
-  return _letting_see_each_other('worker')
-
-
-@contextlib.contextmanager
-def _letting_see_each_other(of_job: str) -> Iterator[None]:
   filters = server_lib.ClusterDeviceFilters
   set_filters = filters.set_device_filters
 
   def set_more(self: Any, job: str, index: int, visible: list[str]) -> None:
-    also = [f'/job:{of_job}'] if job == of_job else []
+    also = ['/job:ps'] if job == 'ps' else []
     set_filters(self, job, index, [*visible, *also])
 
   filters.set_device_filters = set_more

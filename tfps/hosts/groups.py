@@ -155,13 +155,18 @@ def of(
   """
   hosts = [topology.host_of_address(cluster.address(each)) for each in tasks]
   own = tasks.index(task)
-  ps = [cluster.address(each) for each in cluster.tasks('ps')]
   return Group(
-    hashlib.sha256(repr(ps).encode()).hexdigest()[:16],
+    job_of(cluster),
     own,
     {i: str(tasks[i]) for i, host in enumerate(hosts) if host == hosts[own]},
     timeout_secs=timeout_secs,
   )
+
+
+def job_of(cluster: cluster_lib.Cluster) -> str:
+  """What tells a job from all others of a host: where its ps are."""
+  ps = [cluster.address(task) for task in cluster.tasks('ps')]
+  return hashlib.sha256(repr(ps).encode()).hexdigest()[:16]
 
 
 def _joined(arrays: Sequence[np.ndarray], is_row: bool) -> np.ndarray:

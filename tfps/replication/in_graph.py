@@ -36,7 +36,6 @@ from tfps import topology
 from tfps import training_plan
 from tfps import watch
 from tfps import worker_input
-from tfps._compat import strategy as compat
 from tfps.input import _orders as input_orders
 from tfps.updates import policies
 
@@ -280,8 +279,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     )
     if self._is_by_host:
       self.hosts = topology.Topology.of(cluster, self._host_of).hosts
-    with compat.letting_workers_see_each_other():
-      super()._connect_to_cluster(coordinator_name)
+    super()._connect_to_cluster(coordinator_name)
 
   def _gradients_age(self, updates: policies.Policy | None) -> bool:
     return False
