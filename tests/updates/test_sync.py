@@ -18,6 +18,7 @@ from tfps import _connection
 from tfps import partitioners
 from tfps.updates import board
 from tfps.updates import sums
+from tfps.updates import turns
 
 _WORKERS = 3
 _SIZE = 4
@@ -252,6 +253,51 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   mean = 10 * np.arange(100) + np.mean(range(_WORKERS))
   assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
   assert strategy.updates_report().updates == 100
+
+
+def test_a_ps_takes_no_gradient_twice(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    whole, table = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([4, 1]))
+  own = board.Board(
+    strategy.extended.make_own, num_ps=2, num_workers=4, by_host=True
+  )
+
+  def pieces(value):
+    rows = tf.IndexedSlices(tf.fill([2, 1], value), tf.constant([3, 1]))
+    return [
+      sums.Piece(whole, tf.fill([2], value)),
+      sums.Piece(table, rows),
+    ]
+
+  @tf.function(reduce_retracing=True)
+  def add(value, version, workers):
+    made = sums.Sums(own, 'twice', 1, pieces(value))
+    turn = turns.Turn(version, tf.constant(4, tf.int64))
+    return made.add(pieces(value), turn, workers)
+
+  @tf.function
+  def means(version):
+    found = sums.Sums(own, 'twice', 1, pieces(0.0)).take_means(version)
+    return found[0], tf.convert_to_tensor(found[1])
+
+  def counts(value, version, workers):
+    found = add(
+      tf.constant(value),
+      tf.constant(version, tf.int64),
+      tf.constant(workers, tf.int64),
+    )
+    return [int(count) for count in found]
+
+  assert counts(1.0, 7, [0]) == [1, 1]
+  assert counts(5.0, 7, [1, 2]) == [3, 3]
+  # Once alone, and once in a sum.
+  assert counts(90.0, 7, [2]) == counts(90.0, 7, [0, 3]) == [sums.REFUSED] * 2
+  assert counts(90.0, 6, [3]) == [3, 3]  # too late
+  first, second = means(tf.constant(7, tf.int64))
+  np.testing.assert_array_equal(first, [2, 2])
+  np.testing.assert_array_equal(second[:, 0], [0, 2, 0, 2])
+  assert counts(3.0, 8, [0, 1]) == [2, 2]
 
 
 def test_what_cannot_meet_is_refused(tfps_cluster):
