@@ -1,6 +1,6 @@
 """Workers of two hosts, which are one, that push by host.
 
-Usage: by_host.py learn FOLDER, or by_host.py train
+Usage: by_host.py learn FOLDER, by_host.py train, or by_host.py count
 
 HOSTS in the environment has a digit for each worker: the name by which it is
 known, of two names of this machine.
@@ -9,6 +9,7 @@ known, of two names of this machine.
 weights to FOLDER. `train` has a gradient of 4 to the power of the worker's
 index, and one that is `_VECTOR`, of which a codec sends one value at a time and
 keeps the rest. It goes on until it is killed, and says what all have made.
+`count` says how many bytes of a step the host's interface sends and receives.
 """
 
 import json
@@ -27,13 +28,14 @@ import tfps
 OPTIMIZERS = ('sgd', 'adam')
 _NAMES = ('localhost', '127.0.0.1')
 _STEPS = 6
+COUNTED = 100_000
 _VECTOR = [4.0, 3.0, 2.0, 1.0]
 
 
 def _cluster():
   config = json.loads(os.environ['TF_CONFIG'])
   workers = config['cluster']['worker']
-  for i, name in enumerate(os.environ['HOSTS']):
+  for i, name in enumerate(os.environ.get('HOSTS', '')):
     port = workers[i].rpartition(':')[2]
     workers[i] = f'{_NAMES[int(name)]}:{port}'
   return tfps.resolve_cluster({'TF_CONFIG': json.dumps(config)})
@@ -97,11 +99,46 @@ def _train():
   )
 
 
+def _count():
+  strategy = _strategy(60)
+  with strategy.scope():
+    variable = tf.Variable(tf.zeros([COUNTED]), name='variable')
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+
+  def step(batch):
+    optimizer.apply([variable * batch], [variable])
+
+  def train(steps):
+    strategy.train(
+      step,
+      lambda context: tf.data.Dataset.from_tensors(1.0).repeat(),
+      steps=steps,
+      steps_per_execution=5,
+    )
+    strategy.barrier('trained', 60)
+    return _interface()
+
+  before = train(10)
+  found = train(60) - before
+  if strategy.is_chief:
+    print('sent and received', *(found // 50), flush=True)
+
+
+def _interface():
+  """The bytes that the host's interface has sent, and received."""
+  table = pathlib.Path('/proc/net/dev').read_text()
+  (line,) = (line for line in table.splitlines() if 'eth0:' in line)
+  counters = line.partition(':')[2].split()
+  return np.array([int(counters[8]), int(counters[0])])
+
+
 def main(what, *folder):
-  if what == 'train':
-    _train()
-  else:
+  if what == 'learn':
     _learn(pathlib.Path(*folder))
+  else:
+    {'train': _train, 'count': _count}[what]()
 
 
-main(*sys.argv[1:])
+if __name__ == '__main__':
+  main(*sys.argv[1:])

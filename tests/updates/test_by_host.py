@@ -1,6 +1,8 @@
 """Workers of a host that push one gradient for all of them, as processes."""
 
 import itertools
+import json
+import os
 import pathlib
 import re
 import sys
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests import waiting
+from tests.programs import by_host
 from tests.replication import small
 from tfps import testing
 from tfps.hosts import groups
+from tfps.testing import network
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +51,7 @@ def _finish(cluster):
 
 
 def _found(cluster, index, name):
-  return re.findall(rf'^{name} (.+)', cluster.log('worker', index), re.M)
+  return re.findall(rf'^{name} (.+)\n', cluster.log('worker', index), re.M)
 
 
 def test_fit_is_like_one_process_and_each_host_pushes_once(start, tmp_path):
@@ -69,6 +73,47 @@ def test_fit_is_like_one_process_and_each_host_pushes_once(start, tmp_path):
     assert none < 0.3 * alone < 0.3 * together
 
 
+_PROBLEM = network.problem()
+
+
+@pytest.mark.skipif(bool(_PROBLEM), reason=_PROBLEM)
+def test_the_link_of_a_host_carries_one_gradient(tmp_path):
+  num_workers = 3
+  with testing.Network(2) as hosts:
+    ps, workers = hosts.address(0), hosts.address(1)
+    jobs = {
+      'ps': [f'{ps}:2222'],
+      'worker': [f'{workers}:{2222 + i}' for i in range(num_workers)],
+    }
+    processes = []
+    for host, job, index, command in (
+      (0, 'ps', 0, ['-m', 'tfps.server']),
+      *((1, 'worker', i, [_PROGRAM, 'count']) for i in range(num_workers)),
+    ):
+      config = {'cluster': jobs, 'task': {'type': job, 'index': index}}
+      env = {
+        **os.environ,
+        'PYTHONPATH': str(_ROOT),
+        'TF_CONFIG': json.dumps(config),
+      }
+      log = (tmp_path / f'{job}-{index}.log').open('wb')
+      processes.append(
+        hosts.popen(host, [sys.executable, *command], env, stdout=log)
+      )
+      log.close()
+    for process in processes:
+      assert process.wait(250) == 0
+  found = re.findall(
+    r'^sent and received (\d+) (\d+)',
+    (tmp_path / 'worker-0.log').read_text(),
+    re.M,
+  )
+  sent, received = map(int, found[0])
+  num_bytes = 4 * by_host.COUNTED
+  assert sent == pytest.approx(num_bytes, rel=0.2)
+  assert received == pytest.approx(num_workers * num_bytes, rel=0.2)
+
+
 # Of the means of some workers' gradients, each of which is in it once.
 _MEANS = {
   np.mean(some)
@@ -78,26 +123,26 @@ _MEANS = {
 _VECTOR = np.array([4.0, 3.0, 2.0, 1.0])
 
 
-def _values(cluster, index):
-  """What a worker has seen after each of its steps."""
-  lines = _found(cluster, index, 'at')
+def _values(cluster):
+  """What worker 0 has seen after each of its steps."""
+  lines = _found(cluster, 0, 'at')
   return np.array([list(map(float, line.split())) for line in lines])
 
 
 def _goes_on(cluster, index):
   """Waits for some steps of a worker."""
-  begun = len(_values(cluster, index))
+  begun = len(_found(cluster, index, 'at'))
   waiting.until(
-    lambda: len(_values(cluster, index)) > begun + 5, timeout_secs=120
+    lambda: len(_found(cluster, index, 'at')) > begun + 5, timeout_secs=120
   )
 
 
 def _goes_on_with_all(cluster):
   """Waits until an update is made of the gradients of all."""
-  begun = len(_values(cluster, 0))
+  begun = len(_values(cluster))
 
   def is_made():
-    made = -np.diff(_values(cluster, 0)[begun:, 0])
+    made = -np.diff(_values(cluster)[begun:, 0])
     return np.any(np.isclose(made, 7.0))
 
   waiting.until(is_made, timeout_secs=120)
@@ -105,7 +150,7 @@ def _goes_on_with_all(cluster):
 
 def test_workers_of_a_host_are_lost_and_come_back(start):
   cluster = start('011', 'train')
-  waiting.until(lambda: len(_values(cluster, 2)) > 5, timeout_secs=150)
+  _goes_on(cluster, 2)
   for lost, other in ((1, 2), (2, 1)):  # 1 pushes what both have
     cluster.kill('worker', lost)
     _goes_on(cluster, other)
@@ -115,7 +160,7 @@ def test_workers_of_a_host_are_lost_and_come_back(start):
     _goes_on(cluster, other)
     cluster.thaw('worker', lost)
     _goes_on_with_all(cluster)
-  values = _values(cluster, 0)
+  values = _values(cluster)
   made = [round(step, 6) for step in -np.diff(values[:, 0])]
   assert {round(mean, 6) for mean in _MEANS} >= set(made)
   # What a codec has kept was sent later, but for what died with two workers.
