@@ -255,6 +255,22 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   assert strategy.updates_report().updates == 100
 
 
+def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    large = tf.Variable(tf.zeros([1 << 17]))
+    optimizer = keras.optimizers.SGD(1.0)
+
+  def step(batch):
+    optimizer.apply([large + tf.cast(batch, tf.float32)], [large])
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(step, _dataset_fn, steps=1)
+  np.testing.assert_array_equal(large.numpy(), np.full([1 << 17], -1.0))
+
+
 def test_a_ps_takes_no_gradient_twice(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
