@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import pathlib
 import re
 import sys
@@ -80,38 +79,29 @@ _PROBLEM = network.problem()
 def test_the_link_of_a_host_carries_one_gradient(tmp_path):
   num_workers = 3
   with testing.Network(2) as hosts:
-    ps, workers = hosts.address(0), hosts.address(1)
-    jobs = {
-      'ps': [f'{ps}:2222'],
-      'worker': [f'{workers}:{2222 + i}' for i in range(num_workers)],
+    tasks = {
+      'ps': [f'{hosts.address(0)}:2222'],
+      'worker': [f'{hosts.address(1)}:{2222 + i}' for i in range(num_workers)],
     }
-    processes = []
-    for host, job, index, command in (
-      (0, 'ps', 0, ['-m', 'tfps.server']),
-      *((1, 'worker', i, [_PROGRAM, 'count']) for i in range(num_workers)),
-    ):
-      config = {'cluster': jobs, 'task': {'type': job, 'index': index}}
-      env = {
-        **os.environ,
-        'PYTHONPATH': str(_ROOT),
-        'TF_CONFIG': json.dumps(config),
-      }
-      log = (tmp_path / f'{job}-{index}.log').open('wb')
-      processes.append(
-        hosts.popen(host, [sys.executable, *command], env, stdout=log)
-      )
-      log.close()
-    for process in processes:
-      assert process.wait(250) == 0
-  found = re.findall(
-    r'^sent and received (\d+) (\d+)',
-    (tmp_path / 'worker-0.log').read_text(),
-    re.M,
-  )
-  sent, received = map(int, found[0])
+
+    def start(host, job, index, *command):
+      config = {'cluster': tasks, 'task': {'type': job, 'index': index}}
+      env = {'PYTHONPATH': str(_ROOT), 'TF_CONFIG': json.dumps(config)}
+      with (tmp_path / f'{job}-{index}').open('wb') as log:
+        command = [sys.executable, *command]
+        return hosts.popen(host, command, env, stdout=log)
+
+    start(0, 'ps', 0, '-m', 'tfps.server')
+    for process in [
+      start(1, 'worker', i, _PROGRAM, 'count') for i in range(num_workers)
+    ]:
+      assert process.wait(200) == 0
+  log = (tmp_path / 'worker-0').read_text()
+  ((sent, received),) = re.findall(r'^sent and received (\d+) (\d+)', log, re.M)
   num_bytes = 4 * by_host.COUNTED
-  assert sent == pytest.approx(num_bytes, rel=0.2)
-  assert received == pytest.approx(num_workers * num_bytes, rel=0.2)
+  # With what else they tell the ps, and what they acknowledge.
+  assert num_bytes < int(sent) < 1.6 * num_bytes
+  assert num_workers * num_bytes < int(received)
 
 
 # Of the means of some workers' gradients, each of which is in it once.
