@@ -34,11 +34,11 @@ class _Workers:
       self.job, i, _NAMES, timeout_secs=self._timeout_secs
     )
 
-  def begin(self, i, step):
+  def begin(self, i, step, num_rows=1):
     turn = messages.Turn(step, 0, step)
     arrays = [
       np.full([2, 3], 10.0**i, 'f'),
-      np.arange(i + 1),
+      np.full([num_rows], i),
       np.array(i, np.int64),
     ]
     return self._pool.submit(
@@ -101,8 +101,20 @@ def test_the_first_pushes_what_all_have(workers):
   assert [by for _, by in found.values()] == [[0, 1, 2], [], []]
   sums, rows, scalar = found[0][0]
   np.testing.assert_array_equal(sums, np.full([2, 3], 111, 'f'))
-  np.testing.assert_array_equal(rows, [0, 0, 1, 0, 1, 2])
+  np.testing.assert_array_equal(rows, [0, 1, 2])
   assert scalar == 3
+
+
+def test_there_may_be_more_rows_than_before(workers):
+  step = workers.meet(1)
+  for number in (1, 5_000, 10, 200_000):
+    begun = [workers.begin(i, step, number) for i in range(3)]
+    (_, rows, _), by = begun[0].result(15)
+    assert by == [0, 1, 2]
+    np.testing.assert_array_equal(rows, np.repeat(range(3), number))
+    workers.groups[0].tell(is_pushed=True)
+    assert [each.result(15)[1] for each in begun[1:]] == [[], []]
+    step += 1
 
 
 def test_another_one_pushes_once_the_first_is_gone(workers):

@@ -26,7 +26,7 @@ class Link:
     self._memory = memory_lib.Memory()
     self._socket: socket.socket | None = None
     self._is_welcome = False
-    self._sent = -1  # the descriptor that the other end has got
+    self._sent = 0  # the number of the memory that the other end has got
 
   def is_ready(self) -> bool:
     """Whether the other worker takes what is offered, as far as is known."""
@@ -51,14 +51,14 @@ class Link:
     """
     assert self._socket is not None
     described = tuple(self._memory.write(arrays))
-    descriptor = self._memory.descriptor
+    number, descriptor = self._memory.number, self._memory.descriptor
     offer = messages.Offer(self._worker, turn, described)
     try:
       self._socket.settimeout(timeout_secs)
       messages.send_offer(
-        self._socket, offer, None if descriptor == self._sent else descriptor
+        self._socket, offer, None if number == self._sent else descriptor
       )
-      self._sent = descriptor
+      self._sent = number
       answer = self._socket.recv(1)
     except TimeoutError:
       self.close()  # which takes the offer back
@@ -73,7 +73,7 @@ class Link:
     """Says that nothing more is offered; twice is harmless."""
     if self._socket is not None:
       self._socket.close()
-    self._socket, self._is_welcome, self._sent = None, False, -1
+    self._socket, self._is_welcome, self._sent = None, False, 0
     # Somebody who is frozen may yet come to read what was there.
     self._memory.close()
 

@@ -22,12 +22,14 @@ class Memory:
   """What a process writes for another one to read.
 
   Attributes:
-    descriptor: by which another process gets it; a new one where the arrays
-      have outgrown it. -1 before anything is written.
+    descriptor: by which another process gets it; -1 before anything is written.
+    number: of the memory, which changes where arrays have outgrown one. A
+      descriptor may be that of the one before.
   """
 
   def __init__(self) -> None:
     self.descriptor = -1
+    self.number = 0
     self._size = 0
     self._mapped: mmap.mmap | None = None
 
@@ -50,6 +52,7 @@ class Memory:
       return
     self.close()
     self._size = max(int(size * _ROOM), mmap.PAGESIZE)
+    self.number += 1
     self.descriptor = os.memfd_create('tfps')
     os.truncate(self.descriptor, self._size)
     self._mapped = mmap.mmap(self.descriptor, self._size)
