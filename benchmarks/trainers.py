@@ -5,6 +5,7 @@ there is a coordinator, all executions of a call are scheduled at once.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ from tfps import marks as marks_lib
 from tfps import worker_input
 
 STEPS_PER_EXECUTION = 20
+HYBRID_STEPS_PER_EXECUTION = 8
 
 Model = perceptron.Perceptron | lookup.Lookup | learned.Learned
 Run = Callable[[int], None]
@@ -134,6 +136,44 @@ def between_graphs(
     strategy, step, spec, strategy.global_step, STEPS_PER_EXECUTION
   )
   return _calling(execute.function, iter(dataset))
+
+
+def hybrid(
+  cluster: tfps.Cluster, model: Model, place: str | None
+) -> tuple[Run, tfps.replication.HybridStrategy]:
+  """Variables on the ps or with the workers, of which each does the steps.
+
+  Args:
+    cluster: with this process' task, a worker.
+    model: what to train.
+    place: where all variables that learn are to be; None for the rule's choice.
+
+  Returns:
+    What trains, and the strategy.
+  """
+  choose = None if place is None else lambda description: place
+  strategy = tfps.replication.HybridStrategy(
+    cluster, choose=choose, timeout_secs=_TIMEOUT_SECS
+  )
+  with strategy.scope():
+    step = _with_optimizer(model, model.variables())
+  dataset = model.dataset(strategy.input_context())
+  iterator = iter(dataset)
+  spec = tf.data.IteratorSpec(dataset.element_spec)
+  number = HYBRID_STEPS_PER_EXECUTION
+  to_do = _traced(strategy, step, spec, strategy.global_step, number)
+  meetings: Any = strategy.meetings
+
+  def execute(*id: tf.Tensor) -> Any:
+    return to_do.function(iterator, *id).numpy()
+
+  def run(num_steps: int) -> None:
+    for _ in range(num_steps // number):
+      attempt = meetings.attempt(number)
+      call = functools.partial(attempt, execute, *attempt.args)
+      strategy.surviving(call)
+
+  return run, strategy
 
 
 def alone(model: perceptron.Perceptron) -> Run:

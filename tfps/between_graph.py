@@ -42,7 +42,6 @@ from tfps import replica_loop
 from tfps import shared_variables
 from tfps import training_plan
 from tfps import worker_input
-from tfps.hosts import groups
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
@@ -106,6 +105,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   keras_optimizers = 'tfps.keras.optimizers'
 
   _extended_class = _sharing.Extended
+
+  _meetings_class: type[meetings_lib.Meetings] = meetings_lib.Meetings
 
   def __init__(
     self,
@@ -418,14 +419,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
     trainers = self._trainers()
     own = trainers.index(self.task)
-    host: host_sums.HostSums | None = None
-    if isinstance(policy, policies.Sync) and policy.by_host:
-      group = groups.of(
-        self._cluster, self.task, trainers, timeout_secs=policy.timeout_secs
-      )
-      host = host_sums.HostSums(group, self.task)
+    host = host_sums.of(policy, self._cluster, self.task, trainers)
+    if host is not None:
       _connection.until_the_next(host.leave)
-    meetings = meetings_lib.Meetings(
+    meetings = self._meetings_class(
       policy,
       board.Board(
         self.extended.make_own,
@@ -447,11 +444,14 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       meetings, lambda: others, trainers.index, timeout_secs=policy.timeout_secs
     )
     if self.is_chief:
-      meetings.start()
-      if self.guard is not None:
-        quiet = meetings.paused if meetings.makes_one_update else None
-        self.guard.meet_by(meetings.start, quiet)
+      self._start_meetings(meetings)
     return meetings
+
+  def _start_meetings(self, meetings: meetings_lib.Meetings) -> None:
+    meetings.start()
+    if self.guard is not None:
+      quiet = meetings.paused if meetings.makes_one_update else None
+      self.guard.meet_by(meetings.start, quiet)
 
   def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
     if cluster.jobs:

@@ -7,6 +7,7 @@ It takes root.
 import sys
 
 from benchmarks import command
+from benchmarks.network import hybrid
 from benchmarks.network import links
 from benchmarks.network import plan
 from benchmarks.network import throughput
@@ -17,6 +18,7 @@ BENCHMARKS = {
   'links': links.compare,
   'plan': plan.compare,
   'throughput': throughput.compare,
+  'hybrid': hybrid.compare,
   'flights': time_to_loss.compare_flights,
   'images': time_to_loss.compare_images,
 }

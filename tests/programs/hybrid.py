@@ -8,19 +8,25 @@ FOLDER/checkpoints.
 
 From the environment: CHOICE is one of `small.CHOICES`, TIMEOUT_SECS the
 strategy's, FEWER how many steps less the last worker does, and with UNBUILT the
-optimizer has no slots before the first step.
+optimizer has no slots before the first step. With SLOW, worker:1 takes its time
+for each execution until there is a file FOLDER/go.
 """
 
 import os
 import pathlib
 import sys
+import time
 
+from absl import logging
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tests.replication import small
 import tfps
+
+
+_SLOW_SECS = 0.5
 
 
 def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
@@ -41,8 +47,16 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
     steps -= int(os.environ.get('FEWER', 0))
   if strategy.is_chief and not int(strategy.global_step):
     small.initialize(model)
-  # All have what the chief has, in `train` of itself.
   strategy.wait_for_chief('weights', 60)
+
+  def tell(step: int) -> None:
+    print('at', step, flush=True)
+    deadline = time.monotonic() + _SLOW_SECS
+    if 'SLOW' in os.environ and strategy.task.index == 1:
+      while time.monotonic() < deadline and not (folder / 'go').exists():
+        time.sleep(0.02)
+
+  print('begins', flush=True)
   if how == 'fit':
     model.fit(
       small.dataset(context).repeat(),
@@ -50,7 +64,7 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
       verbose=0,
       callbacks=[
         keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda batch, logs: print('at', batch, flush=True)
+          on_train_batch_end=lambda batch, logs: tell(batch)
         )
       ],
     )
@@ -62,11 +76,13 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
       steps_per_execution=3,
       checkpoint=tf.train.Checkpoint(model=model),
       checkpoint_dir=str(folder / 'checkpoints'),
-      hooks=[lambda progress: print('at', progress.step, flush=True)],
+      hooks=[lambda progress: tell(progress.step)],
     )
   print('iterations', int(model.optimizer.iterations), flush=True)
+  print(strategy.recovery_report(), flush=True)
   np.savez(folder / f'{strategy.task.index}.npz', *model.get_weights())
   strategy.barrier('end', 60)
 
 
+logging.set_verbosity(logging.INFO)
 main(sys.argv[1], sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4]))

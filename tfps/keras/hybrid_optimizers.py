@@ -13,9 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps._compat import writes
 from tfps.keras import optimizers
 from tfps.keras import shards
 from tfps.keras import synchronous
+from tfps.updates import courses
 
 Own = Callable[..., Any]  # Keras' own method
 
@@ -47,18 +49,24 @@ def apply(
     _check_is_fresh(optimizer, strategy)
   variables = shards.variables_of(optimizer, trainable_variables)
   here, there = _divide(strategy, zip(grads, variables, strict=True))
-  if here:
-    means = strategy.means([tf.convert_to_tensor(each) for each, _ in here])
+  course: Any = synchronous.steps_of(optimizer).meeting
+  first = writes.num_operations()
+  with tf.control_dependencies(course.written):
+    means = strategy.begin_means([tf.convert_to_tensor(g) for g, _ in here])
   count = optimizer.iterations.value
   before = tf.identity(count)
   synchronous.apply(
     own, optimizer, [g for g, _ in there], [v for _, v in there]
   )
   count.assign(before)  # who makes the update on the ps has counted it
-  if here:
-    own(means, [variable for _, variable in here])
-  else:
-    count.assign_add(tf.ones_like(before))
+  with tf.control_dependencies([courses.after_writes(first, before)]):
+    found = means.result()
+  with tf.control_dependencies(found):  # else it would count at once
+    if here:
+      own(found, [variable for _, variable in here])
+    else:
+      count.assign_add(tf.ones_like(before))
+  course.note_written(first, before)
 
 
 def check(optimizer: Any) -> None:

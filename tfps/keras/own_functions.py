@@ -86,6 +86,8 @@ class Here:
     return self.surviving(lambda: attempt(fn, *args))
 
   def fetch(self, val: Any) -> Any:
+    if val is None:  # others have done it
+      return None
     return tf.nest.map_structure(np.asarray, val)
 
   def surviving(self, function: Callable[[], Any]) -> Any:

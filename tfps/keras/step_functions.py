@@ -250,7 +250,9 @@ class StepFunction:
     oldest = self._under_way.popleft()
     with self._forgetting():
       fetched = self._executor.fetch(oldest.value)
-    parts = fetched if oldest.on_splits else [(oldest.num_steps, *fetched)]
+    parts = fetched or []
+    if fetched and not oldest.on_splits:
+      parts = [(oldest.num_steps, *fetched)]
     done = 0
     for num_steps, *part in parts:
       done += int(num_steps)

@@ -40,6 +40,26 @@ def apply(
   Raises:
     ValueError: nobody knows with whose gradients they are to meet.
   """
+  steps = steps_of(optimizer)
+  variables = shards.variables_of(optimizer, trainable_variables)
+  pieces = shards.pieces(variables, grads)
+
+  def update(means: list[Any]) -> None:
+    steps.round.is_applying = True
+    try:
+      own(shards.whole(variables, grads, means), variables)
+    finally:
+      steps.round.is_applying = False
+
+  steps.meeting.meet(pieces, update)
+
+
+def steps_of(optimizer: Any) -> steps_lib.Steps:
+  """The steps being traced, in which gradients meet.
+
+  Raises:
+    ValueError: there are none.
+  """
   steps = reads.reader()
   if not isinstance(steps, steps_lib.Steps) or steps.meeting is None:
     raise ValueError(
@@ -53,14 +73,4 @@ def apply(
       f'{steps.policy}: {optimizer.name} applies gradients within a tf.cond or '
       'a loop, which other workers may not come to. Apply them outside of it.'
     )
-  variables = shards.variables_of(optimizer, trainable_variables)
-  pieces = shards.pieces(variables, grads)
-
-  def update(means: list[Any]) -> None:
-    steps.round.is_applying = True
-    try:
-      own(shards.whole(variables, grads, means), variables)
-    finally:
-      steps.round.is_applying = False
-
-  steps.meeting.meet(pieces, update)
+  return steps

@@ -11,16 +11,14 @@ print(strategy.hybrid_report())
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
-import numpy as np
+from absl import logging
 import tensorflow as tf
 
-from tfps import _ports
 from tfps import _sharing
 from tfps import between_graph
 from tfps import cluster as cluster_lib
@@ -29,15 +27,22 @@ from tfps import placement as placement_lib
 from tfps import probe
 from tfps import variable_types
 from tfps._compat import keras_variables
+from tfps.recovery import events as events_lib
 from tfps.replication import choices
-from tfps.replication import rings
+from tfps.replication import crew as crew_lib
+from tfps.replication import crew_watch
+from tfps.replication import holdings as holdings_lib
+from tfps.replication import lockstep
+from tfps.replication import means as means_lib
+from tfps.replication import roster as roster_lib
+from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.wire import config
 
 _Result = TypeVar('_Result')
 
-_PS = 0
 _ROWS_PER_STEP = 4096
+_SILENCE_SECS = 15.0
 
 # What Keras names the variable of an `Embedding`, and the counter of an
 # optimizer.
@@ -50,36 +55,32 @@ class Extended(_sharing.Extended):
 
   Attributes:
     choose: chooses which; to be set before the first.
-    of_first: what the chief gives, of arrays that all workers give.
-    held: those that are kept here, in the order in which they were made.
+    holdings: those that are kept here.
   """
 
   choose: Callable[[choices.Description], str]
-  of_first: Callable[[np.ndarray], np.ndarray]
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self.held: list[tf.Variable] = []
-
-  def is_held(self, variable: Any) -> bool:
-    """Whether it is one of those."""
-    return any(variable is each for each in self.held)
-
-  def share(self) -> None:
-    """Gives those that are kept here the values that they have in the chief."""
-    for variable in self.held:
-      variable.assign(self.of_first(variable.numpy()))
+    self.holdings = holdings_lib.Holdings()
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    owner = kwargs.get('colocate_with')
-    if not (self.is_held(owner) or self._is_to_be_held(kwargs)):
+    is_beside = self.holdings.has(kwargs.get('colocate_with'))
+    if not (is_beside or self._is_to_be_held(kwargs)):
       return super()._create_variable(next_creator, **kwargs)
     kwargs['per_worker_variable'] = True
     variable = super()._create_variable(next_creator, **kwargs)
-    if owner is None:  # else it begins with a constant
-      variable.assign(self.of_first(variable.numpy()))
-    self.held.append(variable)
+    self.holdings.variables.append(variable)
     return variable
+
+  def make_count(self) -> tf.Variable:
+    """A counter that is kept here."""
+    with tf.init_scope(), tf.device(None):
+      count = tf.Variable(
+        0, dtype=tf.int64, trainable=False, name='tfps/hybrid/steps'
+      )
+    self.holdings.variables.append(count)
+    return count
 
   def _is_to_be_held(self, kwargs: Mapping[str, Any]) -> bool:
     if kwargs.get('colocate_with') is not None or self._is_local(kwargs):
@@ -129,6 +130,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   _extended_class = Extended
 
+  _meetings_class = lockstep.Meetings
+
   def __init__(
     self,
     cluster: cluster_lib.Cluster,
@@ -141,25 +144,26 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     timeout_secs: float = 120.0,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    self._timeout_secs = timeout_secs
-    self._ring: rings.Ring | None = None
+    silence_secs = min(_SILENCE_SECS, timeout_secs)
     super().__init__(
       cluster,
       variable_partitioner,
       placement=placement,
       wire=wire,
-      updates=policies.Sync(timeout_secs=timeout_secs),
+      updates=policies.Sync(timeout_secs=silence_secs),
       connect_timeout_secs=connect_timeout_secs,
     )
-    self._check_fresh()
+    self._events = events_lib.Events(None)
     rule = choices.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
     )
     self._chooser = choices.Chooser(rule, choose)
     self.extended.choose = self._chooser
-    self.extended.of_first = self._of_first
+    assert isinstance(self.meetings, lockstep.Meetings)
+    self.meetings.num_steps = self.extended.make_count()
     if self.num_workers > 1:
-      self._ring = self._join(connect_timeout_secs)
+      waits = crew_lib.Waits(connect_timeout_secs, timeout_secs, silence_secs)
+      self.meetings.crew = self._join(waits, self.meetings)
 
   @property
   def num_workers(self) -> int:
@@ -168,109 +172,77 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   def is_held(self, variable: Any) -> bool:
     """Whether each worker has a TensorFlow variable for itself."""
-    held: bool = self.extended.is_held(variable)
+    held: bool = self.extended.holdings.has(variable)
     return held
 
-  def means(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Of the gradients of all workers, each its mean over them."""
-    if self._ring is None:
-      return list(gradients)
-    found: list[Any] = [None] * len(gradients)
-    by_type: dict[tf.DType, list[int]] = {}
-    for i, gradient in enumerate(gradients):
-      by_type.setdefault(gradient.dtype, []).append(i)
-    for indices in by_type.values():
-      flat = [tf.reshape(gradients[i], [-1]) for i in indices]
-      mean = self._ring.sum(tf.concat(flat, axis=0)) / self.num_workers
-      sizes = [tf.size(each) for each in flat]
-      for i, part in zip(indices, tf.split(mean, sizes), strict=True):
-        found[i] = tf.reshape(part, tf.shape(gradients[i]))
-        found[i].set_shape(gradients[i].shape)
-    return found
+  def begin_means(self, gradients: Sequence[tf.Tensor]) -> means_lib.Means:
+    """Begins to add up gradients with those of the other workers."""
+    return means_lib.Means(self._crew, gradients)
 
   def hybrid_report(self) -> choices.HybridReport:
     """Where each variable that learns is, and what both places cost."""
     return choices.HybridReport(tuple(self._chooser.made))
 
-  def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """As with `BetweenGraphStrategy`; then all have what the chief has."""
-    super().wait_for_chief(name, timeout_secs)
-    if self._ring is not None:
-      self.extended.share()
+  def recovery_report(self) -> events_lib.RecoveryReport:
+    """What this worker knows of lost workers, and what was done twice."""
+    return self._events.report
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result.
+    """The function's result, whatever workers are lost meanwhile.
 
     Raises:
       errors.DeadlineError: names the workers that have not come in time.
-      errors.UnreachableError: names those that are lost.
+      errors.UnreachableError: names ps that are lost.
     """
-    try:
-      return super().surviving(function)
-    except tf.errors.OpError as error:
-      if isinstance(error, tf.errors.OutOfRangeError):
+    while True:
+      try:
+        return super().surviving(function)
+      except tf.errors.OutOfRangeError:
         raise
-      self._name_the_lost(error)
-      raise
+      except tf.errors.OpError as error:
+        self._name_lost_ps(error)
+        if self._crew is None or not self._crew.is_to_go_on():
+          raise
+        logging.warning('%s goes on with others.', self.task)
 
-  def _of_first(self, array: np.ndarray) -> np.ndarray:
-    ring = self._ring
-    if ring is None:
-      return array
-    return self.surviving(lambda: ring.of_first(array))
+  @property
+  def _crew(self) -> crew_lib.Crew | None:
+    assert isinstance(self.meetings, lockstep.Meetings)
+    return self.meetings.crew
 
-  def _join(self, timeout_secs: float) -> rings.Ring:
-    """Tells the others where this process is to be found, and finds them."""
+  def _join(
+    self, waits: crew_lib.Waits, meetings: meetings_lib.Meetings
+  ) -> crew_lib.Crew:
+    """Readies this process for a crew, of those that train."""
     trainers = self._trainers()
-    own = trainers.index(self.task)
-    ports = self.extended.make_own(
-      _PS, 'tfps/hybrid/ports', tf.zeros([len(trainers)], tf.int64)
+    return crew_lib.Crew(
+      [crew_watch.Peer(t, self._cluster.address(t)) for t in trainers],
+      trainers.index(self.task),
+      roster_lib.Roster(self.extended.make_own, len(trainers)),
+      self.extended.holdings,
+      crew_lib.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
+      waits=waits,
+      tell=self._events.tell,
     )
-    ports.scatter_update(
-      tf.IndexedSlices(tf.constant([_ports.pick()], tf.int64), [own])
-    )
-    self.barrier('tfps/hybrid/ports', timeout_secs)
-    hosts = [
-      self._cluster.address(task).rpartition(':')[0] for task in trainers
+
+  def _start_meetings(self, meetings: meetings_lib.Meetings) -> None:
+    if self.num_workers == 1:  # else each crew does
+      super()._start_meetings(meetings)
+
+  def _name_lost_ps(self, error: tf.errors.OpError) -> None:
+    """Raises an error that names ps, if they are to blame."""
+    addresses = {
+      task: self._cluster.address(task) for task in self._cluster.tasks('ps')
+    }
+    lost = [
+      status
+      for status in probe.probe_all(addresses)
+      if status.state is not probe.State.ALIVE
     ]
-    return rings.Ring(
-      [
-        f'{host}:{port}'
-        for host, port in zip(hosts, ports.numpy().tolist(), strict=True)
-      ],
-      own,
-      timeout_secs=self._timeout_secs,
-    )
-
-  def _check_fresh(self) -> None:
-    if self.is_chief and getattr(self._global_step, 'attached', False):
-      raise ValueError(
-        'HybridStrategy: the ps have variables of workers that are gone, and '
-        'with these went what each worker had of its own. Start the ps anew, '
-        'too; training goes on from its checkpoint.'
-      )
-
-  def _name_the_lost(self, error: tf.errors.OpError) -> None:
-    """Raises an error that names other workers, if they are to blame."""
-    others = {
-      task: address
-      for task, address in self.addresses().items()
-      if task != self.task
-    }
-    states = {
-      task: probe.probe(task, address).state for task, address in others.items()
-    }
-    lost = [t for t, s in states.items() if s is not probe.State.ALIVE]
-    start = 'Start all tasks again; training goes on from its checkpoint.'
     if lost:
       raise errors.UnreachableError(
-        f'{self.task} cannot go on without {_names(lost)}. {start}'
-      ) from error
-    if rings.is_cause(error):
-      raise errors.DeadlineError(
-        f'{self.task} and {_names(others)} have not come to the same step '
-        f'within {self._timeout_secs:g} seconds of each other. They are alive: '
-        f'do all workers have equally many batches? {start}'
+        f'{self.task} cannot go on: {"; ".join(map(str, lost))}. Start all '
+        'tasks again; training goes on from its checkpoint.'
       ) from error
 
 
@@ -289,7 +261,3 @@ def _description(kwargs: Mapping[str, Any]) -> choices.Description:
 def _is_floating(kwargs: Mapping[str, Any]) -> bool:
   dtype = variable_types.with_type(kwargs).get('dtype')
   return dtype is not None and bool(tf.as_dtype(dtype).is_floating)
-
-
-def _names(tasks: Iterable[cluster_lib.Task]) -> str:
-  return ', '.join(map(str, tasks))

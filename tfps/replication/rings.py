@@ -3,10 +3,15 @@
 The eager context of a worker knows the ps and itself alone, and cannot take
 part in collectives with others: told of them later, it loses sight of the ps.
 So each process has one more server, which knows those of all others, and a
-session on it.
+session on it. A server meets no others than it was started with, and cannot be
+stopped: other processes make another ring, for which each starts another one,
+and what the one before takes, some 40 MB, is not given back.
 """
 
 from collections.abc import Sequence
+import concurrent.futures
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -17,22 +22,25 @@ from tfps import server as server_lib
 _JOB = 'ring'
 _GROUP = 1
 
+Sum = concurrent.futures.Future[np.ndarray]
+
 
 class Ring:
-  """Processes that add up arrays, all in the same order.
+  """Processes that add up arrays, all in the same order for each type.
 
   Args:
     addresses: of all, each with a port for itself.
     index: of this process.
-    timeout_secs: how long to wait for the others.
+
+  Attributes:
+    index: the same.
+    has_failed: whether anything has.
   """
 
-  def __init__(
-    self, addresses: Sequence[str], index: int, *, timeout_secs: float
-  ) -> None:
+  def __init__(self, addresses: Sequence[str], index: int) -> None:
+    self.index = index
+    self.has_failed = False
     self._number = len(addresses)
-    self._index = index
-    self._timeout_secs = timeout_secs
     config = server_lib.default_config(self._number)
     config.experimental.collective_group_leader = _device(0)
     config.device_filters.append(_device(index))
@@ -40,55 +48,90 @@ class Ring:
     self._server = tf.distribute.Server(
       {_JOB: list(addresses)}, job_name=_JOB, task_index=index, config=config
     )
-    self._sums: dict[tf.DType, Any] = {}
+    self._sessions: list[Any] = []
+    self._calls: dict[tuple[tf.DType, str], Any] = {}
+    self._lock = threading.Lock()
+    self._is_broken = False
+    self._began: list[float] = []
 
-  def sum(self, value: tf.Tensor) -> tf.Tensor:
-    """The sum of what all processes give, in a function or outside of one.
+  @property
+  def waiting_secs(self) -> float | None:
+    """For how long this process has been at an array; None if it is at none."""
+    began = self._began[:1]
+    return time.monotonic() - began[0] if began else None
+
+  def begin_mean(self, vector: np.ndarray) -> Sum:
+    """Begins to add up vectors of floats, and to divide by their number."""
+    return self._begin(vector, 'Div')
+
+  def sum_of(self, vector: np.ndarray) -> np.ndarray:
+    """The sum of the vectors that all processes give.
 
     Raises:
-      tf.errors.OpError: somebody has not come, or is lost.
+      tf.errors.OpError: somebody is lost, or the ring is broken off.
     """
-    total = tf.numpy_function(
-      lambda array: self.sum_of(array), [value], value.dtype, stateful=True
-    )
-    return tf.ensure_shape(total, value.shape)
+    return self._begin(vector, 'Id').result()
 
-  def sum_of(self, array: np.ndarray) -> np.ndarray:
-    """Likewise, of arrays."""
-    dtype = tf.as_dtype(array.dtype)
-    if dtype not in self._sums:
-      self._sums[dtype] = self._make(dtype)
-    total: np.ndarray = self._sums[dtype](np.reshape(array, [-1]))
-    return np.reshape(total, array.shape)
+  def break_off(self) -> None:
+    """Has whatever waits here, or comes later, fail; twice is harmless."""
+    with self._lock:
+      self._is_broken = True
+      sessions, self._sessions = self._sessions, []
+    for session in sessions:
+      session.close()
 
-  def of_first(self, array: np.ndarray) -> np.ndarray:
-    """What the first process gives, of arrays of the same shape and type."""
-    return self.sum_of(array if self._index == 0 else np.zeros_like(array))
+  def _begin(self, vector: np.ndarray, final: str) -> Sum:
+    found: Sum = concurrent.futures.Future()
+    # Not a pool's, which Python would wait for at its end.
+    threading.Thread(
+      target=self._run,
+      args=(vector, final, found),
+      name='tfps-ring',
+      daemon=True,
+    ).start()
+    return found
 
-  def _make(self, dtype: tf.DType) -> Any:
+  def _run(self, vector: np.ndarray, final: str, found: Sum) -> None:
+    now = time.monotonic()
+    self._began.append(now)
+    try:
+      total = self._callable(vector.dtype, final)(vector)
+    except BaseException as error:
+      self.has_failed = True
+      found.set_exception(error)
+    else:
+      found.set_result(total)
+    finally:
+      self._began.remove(now)
+
+  def _callable(self, dtype: np.dtype, final: str) -> Any:
+    key = (tf.as_dtype(dtype), final)
+    with self._lock:
+      if self._is_broken:
+        raise tf.errors.CancelledError(None, None, 'The ring is broken off.')
+      if key not in self._calls:
+        self._calls[key] = self._make(*key)
+      return self._calls[key]
+
+  def _make(self, dtype: tf.DType, final: str) -> Any:
     graph = tf.Graph()
-    with graph.as_default(), tf.device(f'{_device(self._index)}/device:CPU:0'):
+    with graph.as_default(), tf.device(f'{_device(self.index)}/device:CPU:0'):
       given = tf.compat.v1.placeholder(dtype, [None])
       total = tf.raw_ops.CollectiveReduce(
         input=given,
         group_size=self._number,
         group_key=_GROUP,
-        instance_key=dtype.as_datatype_enum,
+        instance_key=2 * dtype.as_datatype_enum + (final == 'Div'),
         merge_op='Add',
-        final_op='Id',
+        final_op=final,
         subdiv_offsets=[0],
         communication_hint='ring',
-        timeout_seconds=self._timeout_secs,
       )
     session = tf.compat.v1.Session(
       self._server.target, graph=graph, config=self._config
     )
+    self._sessions.append(session)
     return session.make_callable(total, [given])
-
-
-def is_cause(error: tf.errors.OpError) -> bool:
-  """Whether an error comes of processes that have not met in a ring."""
-  return 'Collective' in str(error)
 
 
 def _device(index: int) -> str:

@@ -109,7 +109,7 @@ class Meeting:
       update(sums.take_means(turn.version))
       if number == 0:
         self._count()
-      done = _after_writes(first, turn.version)
+      done = after_writes(first, turn.version)
       with tf.control_dependencies([done]):
         following = self._turns.release(number, done, enough)
       return tf.identity(following.version), tf.identity(following.quorum)
@@ -159,13 +159,13 @@ class Walk:
     del number
     first = writes.num_operations()
     yield
-    done = _after_writes(first, self._worker)
+    done = after_writes(first, self._worker)
     self.written = [done]
     self.gate = [self._pace.advance(done)]
 
 
-def _after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
-  """A tensor, here, once all is written.
+def after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
+  """A tensor, here, once all is written that a function writes.
 
   It comes here because ps do not see each other.
 

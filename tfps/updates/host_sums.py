@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps import cluster as cluster_lib
 from tfps.hosts import groups
 from tfps.hosts import messages
+from tfps.updates import policies
 from tfps.updates import sums as sums_lib
 from tfps.updates import turns as turns_lib
 
@@ -122,6 +123,19 @@ class HostSums:
   def _tell(self, is_refused: np.bool_) -> np.int64:
     self._group.tell(is_pushed=not is_refused)
     return np.int64(0)
+
+
+def of(
+  policy: policies.Waiting,
+  cluster: cluster_lib.Cluster,
+  task: cluster_lib.Task,
+  tasks: Sequence[cluster_lib.Task],
+) -> HostSums | None:
+  """For a task, among all that train; None if each pushes for itself."""
+  if not isinstance(policy, policies.Sync) or not policy.by_host:
+    return None
+  group = groups.of(cluster, task, tasks, timeout_secs=policy.timeout_secs)
+  return HostSums(group, task)
 
 
 def _are_rows(gradients: Sequence[Any]) -> list[bool]:

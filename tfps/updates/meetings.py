@@ -23,7 +23,14 @@ from tfps.updates import turns as turns_lib
 _LOOK_SECS = 0.002
 
 # What this process itself has done on the ps, and with how many numbers.
-_CALLS = {'start': 2, 'rest': 1, 'pause': 1, 'leave_out': 2, 'leave_step': 1}
+_CALLS = {
+  'start': 2,
+  'rest': 1,
+  'pause': 1,
+  'leave_out': 2,
+  'take_in': 1,
+  'leave_step': 1,
+}
 
 WORKER = tf.TensorSpec([], tf.int64)
 
@@ -42,6 +49,8 @@ class Meetings:
   Attributes:
     makes_one_update: whether a step of all workers makes one update.
   """
+
+  _meeting_class: type[courses.Meeting] = courses.Meeting
 
   def __init__(
     self,
@@ -152,6 +161,11 @@ class Meetings:
     """Calls a function each time that something is about to be executed."""
     self._at_work = function
 
+  def take_up(self, attempt: 'Attempt') -> bool:
+    """Whether anything is left to do of an attempt, before it is called."""
+    del attempt
+    return True
+
   def enter(self, attempt: 'Attempt') -> None:
     """Takes note of what is about to be executed."""
     with self._lock:
@@ -207,6 +221,14 @@ class Meetings:
       tf.errors.OpError: a ps is lost.
     """
     self._call('leave_out', worker, board_lib.ABSENT)
+
+  def take_in(self, worker: int) -> None:
+    """Has all wait for a worker that is about to begin, though it was done.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self._call('take_in', worker)
 
   def end(self, worker: int) -> None:
     """Has nobody wait for a worker, which is done, until it begins again.
@@ -299,7 +321,7 @@ class Meetings:
     if self.pace is not None:
       return courses.Walk(self.pace, worker)
     turns = [turns_lib.Turn(v, quorum) for v in tf.unstack(versions)]
-    return courses.Meeting(
+    return self._meeting_class(
       self.turns, self.board, self.name, worker, turns, count, self._host
     )
 
@@ -326,7 +348,9 @@ class Attempt:
     self._meetings.expect(self)
 
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result."""
+    """The function's result; None if nothing is left to do."""
+    if not self._meetings.take_up(self):
+      return None
     number = self._meetings.worker()
     self._meetings.enter(self)
     with tf.device(None):  # on a frozen worker it would hold up this process

@@ -124,6 +124,10 @@ class Turns:
     """
     return self._board.locked(self._leave_out, worker, member).op
 
+  def take_in(self, worker: tf.Tensor) -> tf.Operation:
+    """Has updates wait for a worker, whatever it has said before."""
+    return self._board.locked(self._take_in, worker).op
+
   def rest(self, last: tf.Tensor) -> tf.Operation:
     """Says how many executions will have ended before others begin."""
     return self._board.locked(self._rest, last).op
@@ -259,6 +263,9 @@ class Turns:
       repeated=points.repeated + _count(led),
     )
     return (points.version,), written + self._let_go(True, points)
+
+  def _take_in(self, worker: tf.Tensor) -> Any:
+    return (worker,), self._board.note(worker, board_lib.PRESENT)
 
   def _rest(self, last: tf.Tensor) -> Any:
     ended, _, paused = self._board.read_executions()

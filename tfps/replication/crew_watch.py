@@ -1,0 +1,227 @@
+"""Looks after a crew while its workers add up gradients.
+
+Who waits in a ring for somebody that does not come would wait for ever. What
+has become of others is on the roster, and a probe of their servers tells.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import threading
+import time
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import _connection
+from tfps import cluster as cluster_lib
+from tfps import errors
+from tfps import probe
+from tfps.replication import rings
+from tfps.replication import roster as roster_lib
+
+_EVERY_SECS = 0.3
+_PROBE_AFTER_SECS = 1.0
+_STOP_SECS = 10.0
+_INCARNATION_BITS = 62  # which an int64 holds
+
+# The place of who is nowhere yet: whatever others do concerns it.
+NOWHERE = 1 << 62
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+  """A worker.
+
+  Attributes:
+    task: which it is.
+    address: where its own server answers.
+  """
+
+  task: cluster_lib.Task
+  address: str
+
+
+def incarnation(status: probe.Status) -> int:
+  """That of a worker which was probed, as its entry has it."""
+  return (status.incarnation or 0) % (1 << _INCARNATION_BITS)
+
+
+@dataclasses.dataclass
+class Round:
+  """A crew at work.
+
+  Attributes:
+    number: of the round.
+    crew: the numbers of its workers.
+    ring: in which they add up.
+    place: how many arrays this worker has added up with others, or NOWHERE.
+    stint: how often this worker has begun again, after it was done.
+  """
+
+  number: int
+  crew: tuple[int, ...]
+  ring: rings.Ring
+  place: int = NOWHERE
+  stint: int = 0
+
+  def is_along(self, entry: roster_lib.Entry) -> bool:
+    """Whether another worker of the crew does the same steps."""
+    return (entry.round, entry.stint) == (self.number, self.stint)
+
+
+class Silence:
+  """Who is lost: dead, started again, or silent for too long.
+
+  Args:
+    peers: all workers.
+    silence_secs: how long one may not answer.
+  """
+
+  def __init__(self, peers: Sequence[Peer], silence_secs: float) -> None:
+    self._peers = peers
+    self._silence_secs = silence_secs
+    self._since: dict[int, float] = {}
+    self._looked_at = -1e9
+    self._found: set[int] = set()
+
+  def lost(self, entries: Mapping[int, roster_lib.Entry]) -> set[int]:
+    """Those of some workers, as of a short while ago; by their entries."""
+    now = time.monotonic()
+    if entries and now > self._looked_at + _EVERY_SECS:
+      self._looked_at = now
+      addresses = {self._peers[i].task: self._peers[i].address for i in entries}
+      statuses = probe.probe_all(addresses)
+      for i, status in zip(entries, statuses, strict=True):
+        self._judge(i, status, entries[i])
+    return self._found & set(entries)
+
+  def _judge(
+    self, worker: int, status: probe.Status, entry: roster_lib.Entry
+  ) -> None:
+    if status.state is probe.State.HUNG:
+      since = self._since.setdefault(worker, time.monotonic())
+      is_lost = time.monotonic() > since + self._silence_secs
+    else:
+      self._since.pop(worker, None)
+      is_alive = status.state is probe.State.ALIVE
+      is_lost = not is_alive or incarnation(status) != entry.incarnation
+    (self._found.add if is_lost else self._found.discard)(worker)
+
+
+class Watch:
+  """Breaks a ring off that somebody does not come to, from a thread.
+
+  Args:
+    peers: all workers.
+    own: the number of this one.
+    roster: tells what has become of others.
+    silence_secs: how long one may not answer.
+    leave_out: has nobody wait for one that is lost.
+
+  Attributes:
+    somebody_asks: whether anybody has entered for another round.
+    has_waited_too_long: whether the ring was broken off because of somebody who
+      lives and is nowhere else.
+  """
+
+  def __init__(
+    self,
+    peers: Sequence[Peer],
+    own: int,
+    roster: roster_lib.Roster,
+    silence_secs: float,
+    leave_out: Callable[[int], object],
+  ) -> None:
+    self.somebody_asks = False
+    self.has_waited_too_long = False
+    self._peers = peers
+    self._own = own
+    self._roster = roster
+    self._silence_secs = silence_secs
+    self._leave_out = leave_out
+    self._stopping = threading.Event()
+    self._thread: threading.Thread | None = None
+    _connection.until_the_next(self.stop)
+
+  def begin(self, round: Round, step_secs: float | None) -> None:
+    """Looks after a round.
+
+    Args:
+      round: whose ring it may break off.
+      step_secs: how long to wait for who lives; None is for ever.
+    """
+    self.somebody_asks = self.has_waited_too_long = False
+    self._stopping = threading.Event()
+    self._thread = threading.Thread(
+      target=self._run,
+      args=(round, step_secs, self._stopping),
+      name='tfps-crew',
+      daemon=True,
+    )
+    self._thread.start()
+
+  def stop(self) -> None:
+    """Looks no more; twice is harmless."""
+    self._stopping.set()
+    thread, self._thread = self._thread, None
+    if thread is not None:
+      thread.join(_STOP_SECS)
+
+  @contextlib.contextmanager
+  def during(self, round: Round) -> Iterator[None]:
+    """In which it looks after a round, without a limit for who lives."""
+    self.begin(round, None)
+    try:
+      yield
+    finally:
+      self.stop()
+
+  def _run(
+    self, round: Round, step_secs: float | None, stopping: threading.Event
+  ) -> None:
+    silence = Silence(self._peers, self._silence_secs)
+    while not stopping.wait(_EVERY_SECS):
+      try:
+        reason = self._reason(round, step_secs, silence)
+      except tf.errors.OpError as error:  # a ps is lost, which others see to
+        logging.warning('Nobody knows who is done: %s', error.message)
+        reason = f'The roster is lost: {errors.first_line(error)}'
+      if reason:
+        logging.warning('%s: %s', self._peers[self._own].task, reason)
+        round.ring.break_off()
+        return
+
+  def _reason(
+    self, round: Round, step_secs: float | None, silence: Silence
+  ) -> str:
+    """Why to break the ring off, if there is any reason."""
+    secs, next_place = round.ring.waiting_secs, round.place + 1
+    state = self._roster.read()
+    self.somebody_asks = bool(state.entered(round.number + 1))
+    if state.round > round.number:
+      return 'Others have gone on without this one.'
+    if secs is None and not round.ring.has_failed:
+      return ''
+    others = {i: state.entries[i] for i in round.crew if i != self._own}
+    for i, entry in others.items():
+      if not round.is_along(entry) and entry.place < next_place:
+        return f'{self._peers[i].task} has left the steps of all.'
+    if secs is not None and secs < _PROBE_AFTER_SECS:
+      return ''
+    lost = silence.lost(others)
+    for i in lost:  # this one itself may be waiting where gradients meet
+      self._leave_out(i)
+    if lost:
+      return f'{_names([self._peers[i].task for i in lost])} is lost.'
+    if secs is not None and step_secs is not None and secs > step_secs:
+      self.has_waited_too_long = True
+      return f'Others have not come for {secs:.0f} seconds.'
+    return ''
+
+
+def _names(tasks: Sequence[cluster_lib.Task]) -> str:
+  return ', '.join(map(str, tasks))

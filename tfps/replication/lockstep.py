@@ -1,0 +1,101 @@
+"""Steps of workers that add up gradients, and meet for those of the ps."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+import weakref
+
+import tensorflow as tf
+
+from tfps.replication import crew as crew_lib
+from tfps.updates import courses
+from tfps.updates import meetings as meetings_lib
+
+
+class Lockstep(courses.Meeting):
+  """A function's steps, each of which begins with what the last has written.
+
+  Attributes:
+    count_step: counts one in this process, by an operation.
+    written: what the next step waits for before its gradients are added up: so
+      workers have the same whenever one of them is lost.
+  """
+
+  count_step: Callable[[], Any]
+
+  def __init__(self, *args: Any) -> None:
+    super().__init__(*args)
+    self.written: list[Any] = []
+
+  @contextlib.contextmanager
+  def step(self, number: int) -> Iterator[None]:
+    with super().step(number):
+      yield
+    with tf.control_dependencies(self.written):
+      self.written = [tf.identity(self.count_step())]
+
+  def note_written(self, first: int, tensor: tf.Tensor) -> None:
+    """Takes note of all that has been written.
+
+    Args:
+      first: how many operations of the function to leave out.
+      tensor: any.
+    """
+    self.written = [courses.after_writes(first, tensor)]
+
+
+class Meetings(meetings_lib.Meetings):
+  """Those of a strategy whose workers are a crew.
+
+  Attributes:
+    crew: takes part in steps; None if there is one worker alone.
+    num_steps: how many steps the crew has done, a variable of this process that
+      the crew keeps alike.
+  """
+
+  _meeting_class = Lockstep
+
+  crew: crew_lib.Crew | None = None
+  num_steps: tf.Variable
+
+  def __init__(self, *args: Any, **kwargs: Any) -> None:
+    super().__init__(*args, **kwargs)
+    self._begun: weakref.WeakKeyDictionary[meetings_lib.Attempt, int]
+    self._begun = weakref.WeakKeyDictionary()
+
+  def take_up(self, attempt: meetings_lib.Attempt) -> bool:
+    """Meets the others if need be; whether any steps are left to do.
+
+    Where an attempt was cut short, others may have done all of it, whose values
+    are then those of this process, too; else it is done again as a whole.
+    """
+    if self.crew is None:
+      return True
+    self.crew.take_up()
+    now = int(self.num_steps.numpy())
+    done = now - self._begun.get(attempt, now)
+    if done >= attempt.num_steps:
+      del self._begun[attempt]
+      return False
+    if done and self._tell is not None:
+      self._tell(str(self.crew.task), done)
+    self._begun[attempt] = now
+    return True
+
+  def leave(self, attempt: meetings_lib.Attempt) -> None:
+    super().leave(attempt)
+    self._begun.pop(attempt, None)
+    if self.crew is not None:
+      self.crew.end_steps()
+
+  def end(self, worker: int) -> None:
+    super().end(worker)
+    if self.crew is not None:
+      self.crew.leave()
+
+  def meeting(self, *args: Any, **kwargs: Any) -> Lockstep:
+    made = super().meeting(*args, **kwargs)
+    assert isinstance(made, Lockstep)
+    made.count_step = lambda: self.num_steps.assign_add(1)
+    return made
