@@ -57,15 +57,20 @@ def _learn(folder):
     if strategy.is_chief:
       small.initialize(model)
     strategy.wait_for_chief('weights', 60)
-    batches = small.dataset(strategy.input_context()).repeat()
-    # In the first steps workers find each other.
-    model.fit(batches.take(2), verbose=0)
-    strategy.barrier('found', 60)
-    before = strategy.wire_report()
-    model.fit(batches.skip(2).take(_STEPS - 2), verbose=0)
-    after = strategy.wire_report()
-    pushed = sum(after.pushed) - sum(before.pushed)
-    print('pushed', name, pushed // (_STEPS - 2), flush=True)
+    pushed = []
+    model.fit(
+      small.dataset(strategy.input_context()).take(_STEPS),
+      verbose=0,
+      callbacks=[
+        keras.callbacks.LambdaCallback(
+          on_train_batch_end=lambda batch, logs, pushed=pushed: pushed.append(
+            sum(strategy.wire_report().pushed)
+          )
+        )
+      ],
+    )
+    # In the first two steps workers find each other.
+    print('pushed', name, pushed[-1] - pushed[0], flush=True)
     strategy.barrier('learned', 60)
     if strategy.is_chief:
       np.savez(folder / f'{name}.npz', *model.get_weights())

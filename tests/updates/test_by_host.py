@@ -150,12 +150,13 @@ def test_workers_of_a_host_are_lost_and_come_back(start):
     _goes_on(cluster, other)
     cluster.thaw('worker', lost)
     _goes_on_with_all(cluster)
+  waiting.until(lambda: len(_values(cluster)) > 100, timeout_secs=120)
   values = _values(cluster)
   made = [round(step, 6) for step in -np.diff(values[:, 0])]
   assert {round(mean, 6) for mean in _MEANS} >= set(made)
   # What a codec has kept was sent later, but for what died with two workers.
   left = np.abs(values[-1, 1:] + len(values) * _VECTOR)
-  assert left.max() < 60 < len(values) / 2
+  assert left.max() < 50
   job = f'@tfps/{groups.job_of(cluster.cluster)}/'
   assert job in _sockets()
   cluster.stop()  # which kills all
