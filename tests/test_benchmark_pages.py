@@ -113,12 +113,15 @@ def test_ways_to_update_have_a_page_of_their_own(tmp_path):
   assert picture.read_bytes().startswith(b'\x89PNG')
 
 
-def test_steps_that_compute_nothing_are_told_where_clusters_grow(tmp_path):
-  page = tmp_path / 'scaling.md'
-  page.write_text('a\n<!-- null_step: begin -->\n<!-- null_step: end -->\nb\n')
-  _write(tmp_path, _table('null_step'), '2026-01-02T00:00:00')
-  assert pages.main(['scaling', *_options(tmp_path)]) == 1  # there is no plan
-  assert '| ours | 2 |' in page.read_text()
+@pytest.mark.parametrize(
+  ('page', 'table'), [('scaling', 'null_step'), ('replication', 'hybrid')]
+)
+def test_a_table_goes_between_the_marks_of_its_name(tmp_path, page, table):
+  path = tmp_path / f'{page}.md'
+  path.write_text(f'a\n<!-- {table}: begin -->\n<!-- {table}: end -->\nb\n')
+  _write(tmp_path, _table(table), '2026-01-02T00:00:00')
+  assert pages.main([page, *_options(tmp_path)]) == 1  # another one is missing
+  assert '| ours | 2 |' in path.read_text()
 
 
 def test_a_curve_tells_when_a_loss_was_first_seen():

@@ -13,6 +13,7 @@ import sys
 
 from benchmarks import command
 from benchmarks.pages import performance
+from benchmarks.pages import replication
 from benchmarks.pages import runs as runs_lib
 from benchmarks.pages import scaling
 from benchmarks.pages import updates
@@ -20,6 +21,7 @@ from benchmarks.pages import updates
 _DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 _PAGES = {
   'performance': performance,
+  'replication': replication,
   'scaling': scaling,
   'updates': updates,
 }

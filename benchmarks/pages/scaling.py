@@ -11,9 +11,9 @@ import re
 import shlex
 
 from benchmarks import tables
+from benchmarks.pages import marked
 from benchmarks.pages import runs as runs_lib
 from tfps.plan import command as plan_command
-from tfps.testing import campaign
 
 _PLAN, _NULL_STEP = 'plan', 'null_step'
 _TABLE = re.compile(
@@ -33,12 +33,9 @@ def write(path: pathlib.Path, runs: Mapping[str, runs_lib.Run]) -> list[str]:
   page = path.read_text()
   if _PLAN in runs:
     page = with_table(page, runs[_PLAN])
-  if _NULL_STEP in runs:
-    run = runs[_NULL_STEP]
-    text = f'{run.table.title}:\n\n{tables.as_markdown(run.table)}\n\n{run}'
-    page = campaign.with_table(page, text, name=_NULL_STEP)
   path.write_text(with_outputs(page))
-  return [name for name in (_PLAN, _NULL_STEP) if name not in runs]
+  missing = marked.write(path, runs, [_NULL_STEP])
+  return missing if _PLAN in runs else [_PLAN, *missing]
 
 
 def with_table(page: str, run: runs_lib.Run) -> str:

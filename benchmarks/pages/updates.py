@@ -1,12 +1,13 @@
 """What docs/updates.md shows of a slow worker, and of many workers."""
 
 from collections.abc import Mapping
+import functools
 import pathlib
 
 from benchmarks import curves
 from benchmarks import tables
+from benchmarks.pages import marked
 from benchmarks.pages import runs as runs_lib
-from tfps.testing import campaign
 
 _TABLES = ('updates', 'crowd')  # and the marks that they go between
 
@@ -17,12 +18,8 @@ def write(path: pathlib.Path, runs: Mapping[str, runs_lib.Run]) -> list[str]:
   Returns:
     The tables that have not been measured, and stay as they are.
   """
-  for name in _TABLES:
-    if name in runs:
-      text = _text(runs[name], path.parent)
-      page = campaign.with_table(path.read_text(), text, name=name)
-      path.write_text(page)
-  return [name for name in _TABLES if name not in runs]
+  text = functools.partial(_text, folder=path.parent)
+  return marked.write(path, runs, _TABLES, text=text)
 
 
 def _text(run: runs_lib.Run, folder: pathlib.Path) -> str:

@@ -54,6 +54,20 @@ def test_what_is_made_for_keras_is_known():
   assert seen == [True, True, False]
 
 
+def test_tables_and_counters_have_the_names_that_tell_them():
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(kwargs.get('name'))
+    return next_creator(**kwargs)
+
+  with tf.variable_creator_scope(creator):
+    keras.layers.Embedding(3, 2, name='users').build()
+    keras.optimizers.Adam()
+  assert compat.TABLE in seen
+  assert compat.COUNTER in seen
+
+
 def test_the_class_decides_how_a_variable_is_saved(variable):
   newer = saveable_object_util.trackable_has_serialize_to_tensor
   assert newer(keras.Variable(1.0))

@@ -25,7 +25,6 @@ import tensorflow as tf
 from tests.replication import small
 import tfps
 
-
 _SLOW_SECS = 0.5
 
 

@@ -13,6 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+# What Keras calls the table of an `Embedding`, and the counter of an optimizer,
+# when it has TensorFlow make them: nothing else tells them from others.
+TABLE = 'embeddings'
+COUNTER = 'iteration'
+
 _MAKING = contextvars.ContextVar('tfps_making_for_keras', default=False)
 
 

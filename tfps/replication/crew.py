@@ -28,6 +28,13 @@ from tfps.replication import roster as roster_lib
 
 _POLL_SECS = 0.05
 
+# With what executions end whose connection was broken.
+_CUT_OFF = (
+  tf.errors.AbortedError,
+  tf.errors.CancelledError,
+  tf.errors.UnavailableError,
+)
+
 _START = 'Start all tasks again; training goes on from its checkpoint.'
 
 
@@ -163,14 +170,17 @@ class Crew:
     """To be called after steps that all of the crew have done."""
     self._is_to_meet |= self._is_asked_for
 
-  def is_to_go_on(self) -> bool:
+  def is_to_go_on(self, error: tf.errors.OpError) -> bool:
     """Whether what has failed is to be tried again, with another crew.
+
+    Args:
+      error: with which it has failed, while all ps are alive.
 
     Raises:
       errors.DeadlineError: names who lives, and has not come to the same step.
     """
     if not self._is_broken:
-      return False
+      return self._is_cut_off(error)
     self._is_broken = False
     if self._watch.has_waited_too_long:
       others = set(range(len(self._peers))) - {self._own}
@@ -179,6 +189,18 @@ class Crew:
         f'within {self._waits.step_secs:g} seconds of each other. They are '
         f'alive: do they do something else that takes longer? {_START}'
       )
+    return True
+
+  def _is_cut_off(self, error: tf.errors.OpError) -> bool:
+    """Whether this worker has failed for itself, as once it was frozen.
+
+    It may have made one update by half, and others may lack the one before: it
+    says of itself that it has less than any of them.
+    """
+    if self._round is None or not isinstance(error, _CUT_OFF):
+      return False
+    self._is_to_meet = True
+    self._place = max(self._place - 2, 0)
     return True
 
   def leave(self) -> None:

@@ -44,11 +44,6 @@ _Result = TypeVar('_Result')
 _ROWS_PER_STEP = 4096
 _SILENCE_SECS = 15.0
 
-# What Keras names the variable of an `Embedding`, and the counter of an
-# optimizer.
-_TABLE = 'embeddings'
-_COUNTER = 'iteration'
-
 
 class Extended(_sharing.Extended):
   """Keeps some variables in the worker, alike in all of them.
@@ -85,7 +80,8 @@ class Extended(_sharing.Extended):
   def _is_to_be_held(self, kwargs: Mapping[str, Any]) -> bool:
     if kwargs.get('colocate_with') is not None or self._is_local(kwargs):
       return False
-    if keras_variables.is_making() and kwargs.get('name') == _COUNTER:
+    is_counter = kwargs.get('name') == keras_variables.COUNTER
+    if is_counter and keras_variables.is_making():
       return True
     if kwargs.get('trainable') is False or not _is_floating(kwargs):
       return False
@@ -201,9 +197,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         raise
       except tf.errors.OpError as error:
         self._name_lost_ps(error)
-        if self._crew is None or not self._crew.is_to_go_on():
+        if self._crew is None or not self._crew.is_to_go_on(error):
           raise
-        logging.warning('%s goes on with others.', self.task)
+        logging.warning(
+          '%s makes another crew: %s', self.task, errors.first_line(error)
+        )
 
   @property
   def _crew(self) -> crew_lib.Crew | None:
@@ -254,7 +252,7 @@ def _description(kwargs: Mapping[str, Any]) -> choices.Description:
     name=name,
     shape=tuple(shape) if shape.is_fully_defined() else None,
     num_bytes=variable_types.num_bytes(known),
-    is_table=name == _TABLE and shape.rank == 2,
+    is_table=name == keras_variables.TABLE and shape.rank == 2,
   )
 
 
