@@ -404,7 +404,7 @@ class Crew:
     votes = np.zeros([len(self._peers)], np.int32)
     votes[source] = 1
     made.place = crew_watch.NOWHERE
-    with self._watch.during(made):
+    with self._watch.during(made, self._waits.step_secs):
       if made.ring.sum_of(votes)[source] != len(made.crew):
         return False
       self._check(state, source)
@@ -420,6 +420,7 @@ class Crew:
   def _check(self, state: roster_lib.State, source: int) -> None:
     own, other = state.entries[self._own], state.entries[source]
     if own.digest != other.digest:
+      self._enter(roster_lib.LEFT)
       raise ValueError(
         f'HybridStrategy: {self.task} has other variables than '
         f'{self._peers[source].task}, which has trained already. Do both run '

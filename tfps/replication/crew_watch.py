@@ -147,12 +147,12 @@ class Watch:
     self._thread: threading.Thread | None = None
     _connection.until_the_next(self.stop)
 
-  def begin(self, round: Round, step_secs: float | None) -> None:
+  def begin(self, round: Round, step_secs: float) -> None:
     """Looks after a round.
 
     Args:
       round: whose ring it may break off.
-      step_secs: how long to wait for who lives; None is for ever.
+      step_secs: how long to wait for who lives.
     """
     self.somebody_asks = self.has_waited_too_long = False
     self._stopping = threading.Event()
@@ -172,16 +172,16 @@ class Watch:
       thread.join(_STOP_SECS)
 
   @contextlib.contextmanager
-  def during(self, round: Round) -> Iterator[None]:
-    """In which it looks after a round, without a limit for who lives."""
-    self.begin(round, None)
+  def during(self, round: Round, step_secs: float) -> Iterator[None]:
+    """In which it looks after a round; see `begin`."""
+    self.begin(round, step_secs)
     try:
       yield
     finally:
       self.stop()
 
   def _run(
-    self, round: Round, step_secs: float | None, stopping: threading.Event
+    self, round: Round, step_secs: float, stopping: threading.Event
   ) -> None:
     silence = Silence(self._peers, self._silence_secs)
     while not stopping.wait(_EVERY_SECS):
@@ -195,9 +195,7 @@ class Watch:
         round.ring.break_off()
         return
 
-  def _reason(
-    self, round: Round, step_secs: float | None, silence: Silence
-  ) -> str:
+  def _reason(self, round: Round, step_secs: float, silence: Silence) -> str:
     """Why to break the ring off, if there is any reason."""
     secs, next_place = round.ring.waiting_secs, round.place + 1
     state = self._roster.read()
@@ -217,7 +215,7 @@ class Watch:
       self._leave_out(i)
     if lost:
       return f'{_names([self._peers[i].task for i in lost])} is lost.'
-    if secs is not None and step_secs is not None and secs > step_secs:
+    if secs is not None and secs > step_secs:
       self.has_waited_too_long = True
       return f'Others have not come for {secs:.0f} seconds.'
     return ''

@@ -1,0 +1,192 @@
+"""Workers of one process that add up vectors, and come and go."""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps import cluster as cluster_lib
+from tfps.replication import crew as crew_lib
+from tfps.replication import crew_watch
+from tfps.replication import holdings as holdings_lib
+from tfps.replication import roster as roster_lib
+
+_NUM = 2
+_WAITS = crew_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
+
+
+def _make(ps, name, value):
+  del ps
+  return tf.Variable(value, name=name)
+
+
+def _entry(round, **kwargs):
+  kwargs = dict.fromkeys(roster_lib.Entry._fields, 0) | kwargs
+  return roster_lib.Entry(**{**kwargs, 'round': round})
+
+
+def test_who_has_entered_is_in_the_round_that_is_closed():
+  roster = roster_lib.Roster(_make, 3)
+  for worker in (0, 2):
+    roster.enter(worker, _entry(1, port=10 + worker))
+  roster.close(1)
+  roster.enter(1, _entry(1))
+  roster.close(1)  # which it is
+  state = roster.read()
+  assert (state.round, state.crew) == (1, (0, 2))
+  assert [entry.port for entry in state.entries] == [10, 0, 12]
+  assert not state.has_begun
+  roster.note_begun()
+  roster.enter(1, _entry(2))
+  roster.close(2)
+  state = roster.read()
+  assert (state.round, state.crew, state.has_begun) == (2, (1,), True)
+
+
+def test_holdings_are_handed_on_whatever_their_types():
+  def holdings(fill):
+    made = holdings_lib.Holdings()
+    made.variables += [
+      tf.Variable(tf.fill([3, 2], float(fill)), name='a'),
+      tf.Variable(tf.constant(fill, tf.int64), name='b'),
+      tf.Variable(tf.constant([fill > 0] * 3), name='c'),
+    ]
+    return made
+
+  some, others = holdings(0), holdings(7)
+  assert some.digest() == others.digest()
+  some.unpack(others.packed())
+  for own, other in zip(some.variables, others.variables, strict=True):
+    np.testing.assert_array_equal(own.numpy(), other.numpy())
+  others.variables.pop()
+  assert some.digest() != others.digest()
+
+
+class _Worker:
+  """One of the crew, with a value of its own that it trains."""
+
+  def __init__(self, cluster, roster, index, waits):
+    self.value = tf.Variable(float(index), name='value')
+    holdings = holdings_lib.Holdings()
+    holdings.variables.append(self.value)
+    tasks = [cluster_lib.Task('worker', i) for i in range(_NUM)]
+    self.told = []
+    self.crew = crew_lib.Crew(
+      [crew_watch.Peer(task, cluster.address(task)) for task in tasks],
+      index,
+      roster,
+      holdings,
+      crew_lib.Meetings(lambda: None, lambda worker: None, lambda worker: None),
+      waits=waits,
+      tell=lambda kind, who: self.told.append((kind, who)),
+    )
+
+  def step(self, gradient):
+    self.crew.take_up()
+    begun = self.crew.begin_mean(np.array([gradient], np.float32))
+    mean = self.crew.end_mean(begun)
+    self.value.assign_add(mean[0])
+    self.crew.end_steps()
+    return float(self.value)
+
+  def steps(self, *gradients):
+    return [self.step(gradient) for gradient in gradients]
+
+  def go_on(self, gradient):
+    """As `HybridStrategy.surviving` does."""
+    while True:
+      try:
+        return self.step(gradient)
+      except tf.errors.OpError as error:
+        if not self.crew.is_to_go_on(error):
+          raise
+
+  def once(self, gradient):
+    value = self.go_on(gradient)
+    self.crew.leave()
+    return value
+
+
+@pytest.fixture
+def make(tfps_cluster):
+  roster = roster_lib.Roster(_make, _NUM)
+
+  def make(index, waits=_WAITS):
+    return _Worker(tfps_cluster.cluster, roster, index, waits)
+
+  return make
+
+
+@pytest.fixture
+def pool():
+  with concurrent.futures.ThreadPoolExecutor(_NUM) as pool:
+    yield pool
+
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=1)
+
+
+def test_all_begin_with_what_the_first_has_and_get_means(make, pool):
+  workers = [make(index) for index in range(2)]
+  first = pool.submit(workers[0].steps, 1.0, 2.0, 3.0)
+  assert workers[1].steps(3.0, 2.0, 1.0) == [2.0, 4.0, 6.0]
+  assert first.result(60) == [2.0, 4.0, 6.0]
+
+
+def test_who_is_done_is_not_waited_for_and_may_come_again(make, pool):
+  some, other = make(0), make(1)
+  first = pool.submit(some.steps, 1.0)
+  assert other.steps(3.0) == [2.0]
+  other.crew.leave()
+  assert first.result(60) == [2.0]
+  assert some.go_on(5.0) == 7.0
+  again = pool.submit(other.once, 1.0)
+  values = []
+  while not again.done():
+    values.append(some.go_on(1.0))
+  assert again.result() in values  # it has taken over what the other had
+  assert some.told == []
+  assert other.told == []
+
+
+def test_all_may_be_done_and_go_on_with_the_same_ring(make, pool):
+  workers = [make(index) for index in range(2)]
+  rings = set()
+  for _ in range(3):
+    first = pool.submit(workers[0].steps, 1.0)
+    last = workers[1].steps(3.0)
+    assert first.result(60) == last
+    for worker in workers:
+      rings.add(id(worker.crew._round.ring))
+      worker.crew.leave()
+  assert last == [6.0]
+  assert len(rings) == 2  # each worker's own
+
+
+def test_who_does_not_come_is_named(make):
+  with pytest.raises(tfps.DeadlineError, match='still waits for worker:1'):
+    make(0, crew_lib.Waits(0.2, 0.2, 0.2)).step(1.0)
+
+
+def test_who_lives_and_does_something_else_is_named(make, pool):
+  waits = crew_lib.Waits(60, 1.5, 15)
+  some, other = make(0, waits), make(1, waits)
+  first = pool.submit(some.steps, 1.0)
+  other.steps(1.0)
+  first.result(60)
+  with pytest.raises(tf.errors.OpError) as caught:
+    some.step(1.0)
+  complaint = 'worker:0 and worker:1 have not come to the same step'
+  with pytest.raises(tfps.DeadlineError, match=complaint):
+    some.crew.is_to_go_on(caught.value)
+
+
+def test_who_holds_something_else_is_told(make, pool):
+  workers = [make(index) for index in range(2)]
+  workers[1].crew._holdings.variables.append(tf.Variable(1.0, name='slot'))
+  first = pool.submit(workers[0].steps, 1.0)
+  with pytest.raises(ValueError, match='other variables than worker:0'):
+    workers[1].crew.take_up()
+  assert first.result(60) == [1.0]  # alone
