@@ -8,6 +8,7 @@ import array
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import socket
 import struct
@@ -101,8 +102,13 @@ def send_offer(to: socket.socket, offer: Offer, descriptor: int | None) -> None:
 
 def receive_offer(
   connected: socket.socket,
-) -> tuple[Offer | None, Any]:
-  """An offer, and the memory that came with it; no offer if the end is gone."""
+) -> tuple[Offer | None, mmap.mmap | None]:
+  """An offer, and the memory that came with it; no offer if the end is gone.
+
+  Raises:
+    OSError: the other end is gone.
+    ValueError: what has come is no offer.
+  """
   message, descriptors, *_ = socket.recv_fds(connected, _MOST_BYTES, 1)
   opened = None
   for descriptor in descriptors:

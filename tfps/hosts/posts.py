@@ -78,7 +78,8 @@ class Post:
   def open(self) -> None:
     """Begins to take offers; twice is harmless.
 
-    If somebody else has the address, nobody comes here, and all is pushed.
+    If somebody else has the address, nobody comes here, and this worker pushes
+    for itself.
     """
     if self._thread is not None:
       return
@@ -221,7 +222,7 @@ class Post:
       offer, mapped = messages.receive_offer(guest.socket)
     except BlockingIOError:
       return
-    except OSError:
+    except (OSError, ValueError):  # it is gone, or is nobody of ours
       offer, mapped = None, None
     with self._changed:
       if offer is None:
