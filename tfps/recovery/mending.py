@@ -144,6 +144,10 @@ class Mending:
             return
         except (tf.errors.OpError, errors.UnreachableError) as error:
           logging.warning('A lost ps could not be taken back: %s', error)
+        except errors.DeadlineError as error:  # as of what others execute
+          if _deadline.is_over(deadline):
+            raise
+          logging.warning('A lost ps could not be taken back: %s', error)
         if _deadline.is_over(deadline):
           raise self._give_up(found)
         time.sleep(min(_POLL_SECS, max(_MIN_POLL_SECS, _PATIENCE * lost_secs)))
