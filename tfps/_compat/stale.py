@@ -87,9 +87,9 @@ class _Forgetting:
 
     # What begins later is not waited for, and need not stay away.
     with asides.none():
-      self._under_way = _futures.begin('tfps-forget', run)
-      _wait(self._under_way, deadline, secs)
-    self._under_way.result()
+      begun = self._under_way = _futures.begin('tfps-forget', run)
+      _wait(begun, deadline, secs)
+    begun.result()
 
 
 _forgetting = _Forgetting()
