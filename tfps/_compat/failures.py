@@ -126,6 +126,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         return function()
       except tf.errors.OpError as error:
         if not self._ps.mends(error, num_repairs):
+          self._explain(error)
           raise
 
   def repair(self) -> None:
@@ -227,6 +228,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         if on_transient_failure_fn:
           on_transient_failure_fn()
         return
+      if not cluster_coordinator._is_worker_failure(failure):
+        self._explain(failure)
       self._validate_preemption_failure(failure)
       self._note_lost(worker)
       self._tell('lost', {worker})
@@ -241,6 +244,19 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         worker_device_name=worker_device_name,
       ):
         on_recovery_fn()
+
+  def _explain(self, failure: Exception) -> None:
+    """Raises an error that says more than a failure which is about to end all.
+
+    Where another process has taken this one's place, what this one had there is
+    gone, and operations fail in many ways.
+    """
+    if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
+      workers = range(len(self._cluster.workers))
+      try:
+        self._ps.repairs.check({'ps': self._ps.known, 'worker': workers})
+      except errors.ReplacedError as error:
+        raise error from failure
 
   def _goes_on(self, worker: int, failure: Exception, num_repairs: int) -> bool:
     """Whether the worker can just try again, with all mended that has to be."""

@@ -117,6 +117,14 @@ class Mending:
       return '/job:ps' in str(error)
     return isinstance(error, _NOT_THERE) and bool(self._inventory.emptied())
 
+  def check(self) -> None:
+    """Makes sure that no other process is this task.
+
+    Raises:
+      errors.ReplacedError: one is.
+    """
+    self._lease.check({'ps': self.known})
+
   def mend(self, deadline: float | None) -> None:
     """Goes on with the ps that are there, once all are.
 

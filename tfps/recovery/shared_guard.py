@@ -282,6 +282,8 @@ class SharedGuard:
         except tf.errors.OpError as error:
           deadline = deadline or self._latest()
           if _deadline.is_over(deadline) or not self._mending.is_due(error):
+            # Else there are many ways in which operations fail.
+            self._mending.check()
             raise
           logging.warning('A ps is lost, or out of reach: %s', error)
           self.num_interruptions += 1
