@@ -218,7 +218,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       keeper.keep_quiet_by(
         meetings.paused
         if meetings.makes_one_update
-        else lambda: keeper.gate.closed(meetings.try_to_rest)
+        else lambda: keeper.alone(meetings.try_to_rest)
       )
       self.guard.keeper.and_then(meetings.start)
     absences.Absences(

@@ -41,9 +41,9 @@ def _model(optimizer, *, steps_per_execution=1):
 @pytest.mark.parametrize(
   ('make_optimizer', 'partitioner', 'num_steps'),
   [
-    (lambda: keras.optimizers.SGD(0.05), partitioners.FixedShards(2), 100),
-    (lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True), None, 100),
-    (lambda: keras.optimizers.Adam(0.05), partitioners.FixedShards(2), 100),
+    (lambda: keras.optimizers.SGD(0.05), partitioners.FixedShards(2), None),
+    (lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True), None, None),
+    (lambda: keras.optimizers.Adam(0.05), partitioners.FixedShards(2), None),
     (lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1), None, 8),
     (
       lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
@@ -54,8 +54,10 @@ def _model(optimizer, *, steps_per_execution=1):
   ids=['SGD', 'momentum', 'Adam', 'clipped Adam', 'scaled SGD'],
 )
 def test_fit_is_like_one_process_on_all_batches(
-  tfps_cluster, make_optimizer, partitioner, num_steps
+  request, tfps_cluster, make_optimizer, partitioner, num_steps
 ):
+  if num_steps is None:
+    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 25
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, partitioner, updates=tfps.updates.Sync()
   )
@@ -79,7 +81,7 @@ def _dataset_fn(context):
   )
 
 
-@pytest.mark.parametrize('steps_per_execution', [1, 7])
+@pytest.mark.parametrize('steps_per_execution', [1, 4])
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -158,7 +160,7 @@ def test_two_optimizers_meet_at_points_of_their_own(tfps_cluster):
     second.step(2 * batch)
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    coordinator.train(step, _dataset_fn, steps=12, steps_per_execution=4)
+    coordinator.train(step, _dataset_fn, steps=12, steps_per_execution=2)
   mean = (10 * np.arange(12) + np.mean(range(_WORKERS))).sum()
   assert float(first.number.numpy()) == pytest.approx(-mean)
   assert float(second.number.numpy()) == pytest.approx(-2 * mean)
