@@ -72,6 +72,59 @@ def test_who_closes_in_vain_leaves_it_open():
   assert told == [True, False]
 
 
+def test_who_is_waited_for_in_vain_is_named():
+  gate = _gate.Gate()
+  with (
+    gate.entered('worker:1'),
+    gate,
+    gate,
+    pytest.raises(_gate.OccupiedError, match='MainThread, worker:1') as info,
+    gate.closed(within_secs=0.0),
+  ):
+    pass
+  assert info.value.names == ['MainThread', 'worker:1']
+  assert not gate.num_inside
+
+
+def test_who_stays_inside_is_hurried_once():
+  gate, hurried = _gate.Gate(), []
+  leave = threading.Event()
+
+  def enter():
+    with gate.entered('worker:0'):
+      leave.wait()
+
+  def hurry(names):
+    hurried.append((names, gate.num_inside))
+    leave.set()
+
+  entering = in_thread(enter)
+  waiting.until(lambda: gate.num_inside)
+  with gate.closed(within_secs=60, hurry=_gate.Hurry(0.05, hurry)):
+    assert hurried == [(['worker:0'], 1)]
+  entering.join(10)
+
+
+def test_nobody_is_hurried_who_leaves_by_himself():
+  gate, hurried = _gate.Gate(), []
+  with gate.closed(hurry=_gate.Hurry(0.0, hurried.append)):
+    pass
+  assert not hurried
+
+
+def test_who_closes_while_another_is_alone_keeps_to_a_deadline():
+  gate = _gate.Gate()
+
+  def close():
+    with gate.closed(within_secs=0.1):
+      pass
+
+  with gate.closed(), pytest.raises(_gate.OccupiedError, match='MainThread'):
+    close()
+  with gate.closed(within_secs=0.1):  # nobody is alone any more
+    pass
+
+
 def test_two_who_close_take_turns():
   gate, second = _gate.Gate(), threading.Event()
 

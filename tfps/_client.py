@@ -83,15 +83,20 @@ def connect(
   )
   greet(presence, housing, timeout_secs)
   _follow(housing)
+  address = cluster.address(task)
+  is_own = compat.is_own_address(task.job, address, index=task.index)
   spec = cluster.spec()
   if elsewhere:
-    server_lib.wait_for_port(task, cluster.address(task))
+    if not is_own:
+      server_lib.wait_for_port(task, address)
     spec = _ps_and_self(cluster, task, housing)
   _connection.end()
   _grpc_options.set_default()
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
+  if elsewhere and is_own:  # as this process was this task before
+    members.become(spec)
   with asides.none_while_connecting():
     tf.config.experimental_connect_to_cluster(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'

@@ -48,6 +48,7 @@ from tfps.recovery import preemption
 from tfps.recovery import shared_guard
 from tfps.updates import absences
 from tfps.updates import board
+from tfps.updates import host_sums
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
@@ -418,16 +419,21 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
     trainers = self._trainers()
     own = trainers.index(self.task)
+    host = host_sums.of(policy, self._cluster, self.task, trainers)
+    if host is not None:
+      _connection.until_the_next(host.leave)
     meetings = self._meetings_class(
       policy,
       board.Board(
         self.extended.make_own,
         num_ps=self._cluster.num_ps,
         num_workers=len(trainers),
+        by_host=host is not None,
       ),
       name='',
       worker=lambda: own,
       tell=self.guard.events.tell_repeated if self.guard else None,
+      host=host,
     )
     others = {
       task: self._cluster.address(task)

@@ -127,6 +127,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     connect_timeout_secs: float = 120.0,
   ) -> None:
     policies.check_replicas(updates, recovery.replicas if recovery else 0)
+    policies.check_workers_run_programs(updates)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = job.name_of(recovery.directory) if recovery else ''
@@ -217,7 +218,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       keeper.keep_quiet_by(
         meetings.paused
         if meetings.makes_one_update
-        else lambda: keeper.gate.closed(meetings.try_to_rest)
+        else lambda: keeper.alone(meetings.try_to_rest)
       )
       self.guard.keeper.and_then(meetings.start)
     absences.Absences(

@@ -76,7 +76,7 @@ class Topology:
           f'{", ".join(sorted(known))}. Name its tasks.'
         )
     hosts = {
-      task: given.get(str(task)) or _host(cluster.address(task))
+      task: given.get(str(task)) or host_of_address(cluster.address(task))
       for task in tasks
     }
     racks = dict(rack_of or {})
@@ -149,5 +149,6 @@ class Loads:
     return added
 
 
-def _host(address: str) -> str:
+def host_of_address(address: str) -> str:
+  """The name, in an address, of the host."""
   return address.rpartition(':')[0].lower()

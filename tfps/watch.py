@@ -7,8 +7,6 @@ are probed first, and what may block runs in a thread that can be left behind.
 
 from collections.abc import Callable
 from collections.abc import Mapping
-import concurrent.futures
-import threading
 import time
 from typing import Any
 from typing import TypeVar
@@ -17,6 +15,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _deadline
+from tfps import _futures
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
@@ -100,9 +99,11 @@ class Watch:
     Raises:
       errors.DeadlineError: names the silent tasks. The thread is left behind.
     """
-    future = _begin(what, function)
+    future = _futures.begin(f'tfps-{what}', function)
     deadline = _deadline.after(timeout_secs)
-    if not _deadline.wait_until(lambda s: _is_done(future, s), deadline):
+    if not _deadline.wait_until(
+      lambda s: _futures.is_done(future, s), deadline
+    ):
       raise self.error(what, timeout_secs)
     return future.result()
 
@@ -126,9 +127,9 @@ class Watch:
     """
     if self._known is None:
       self._known = self._look()
-    future = _begin(what, function)
+    future = _futures.begin(f'tfps-{what}', function)
     missed: dict[cluster_lib.Task, float] = {}
-    while not _is_done(future, _LOOK_SECS):
+    while not _futures.is_done(future, _LOOK_SECS):
       now = time.monotonic()
       gone = {status.task: status for status in self._gone()}
       missed = {task: missed.get(task, now) for task in gone}
@@ -235,29 +236,3 @@ def _gone_error(
       f'{what}: for {timeout_secs:g} seconds, {told}.'
     )
   return errors.UnreachableError(f'{what}: {told}.')
-
-
-def _begin(
-  what: str, function: Callable[[], _Result]
-) -> 'concurrent.futures.Future[_Result]':
-  future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
-  threading.Thread(
-    target=_fulfil, args=(future, function), name=f'tfps-{what}', daemon=True
-  ).start()
-  return future
-
-
-def _fulfil(
-  future: 'concurrent.futures.Future[_Result]',
-  function: Callable[[], _Result],
-) -> None:
-  try:
-    future.set_result(function())
-  except BaseException as error:
-    future.set_exception(error)
-
-
-def _is_done(
-  future: 'concurrent.futures.Future[_Result]', timeout_secs: float
-) -> bool:
-  return bool(concurrent.futures.wait([future], timeout_secs).done)

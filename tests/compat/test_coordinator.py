@@ -55,6 +55,18 @@ SOURCES = {
     values.RemoteValueImpl.__init__,
     'self._status_available_event = threading.Event()',
   ),
+  'a closure is made cancellable by what it is given': (
+    cc.Closure.__init__,
+    'self._function = cancellation_mgr.get_cancelable_function(',
+  ),
+  'what is scheduled is given that of the queue': (
+    cc.Cluster.schedule,
+    'self.closure_queue._cancellation_mgr',
+  ),
+  'what makes resources is given that of the cluster': (
+    cc.Worker.create_resource,
+    'self._cluster.resource_cancellation_mgr',
+  ),
   'what cancels closures waits for those in flight, then drains': (
     cc._CoordinatedClosureQueue._cancel_all_closures,
     'self._no_inflight_closure_condition.wait()',

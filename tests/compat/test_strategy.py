@@ -159,6 +159,7 @@ def test_the_context_knows_the_own_address(cluster, strategy):
   assert context.get_server_def().job_name == 'chief'
   assert compat.is_own_address('chief', address)
   assert not compat.is_own_address('chief', 'localhost:1')
+  assert not compat.is_own_address('chief', address, index=1)
   assert not compat.is_own_address('worker', address)
 
 

@@ -174,6 +174,28 @@ class TestSync:
     alone = self._predict(8, 0).updates_per_sec
     assert self._predict(8, 2).updates_per_sec > 1.2 * alone
 
+  def test_workers_of_a_host_push_once(self):
+    # Two hosts with two workers each; a table of which each reads 10 rows.
+    hosts = {f'worker:{i}': 'ab'[i // 2] for i in range(4)}
+    model = plan.Model.of_shapes([[100_000]], 0.0).with_table(1000, 4, 10)
+    job = _job(model, 4, host_of=hosts, mode='sync')
+    by_host = dataclasses.replace(job, by_host=True)
+    alone, together = plan.predict(job), plan.predict(by_host)
+    rows = 10 * (4 * 4 + 8) + 16  # in full; with as many gradients
+    asked = 80
+    # Of each worker, for one of whose steps there are four on the ps' link.
+    assert alone.num_bytes['host a, up'] == (2 * (400_000 + rows + asked)) / 4
+    assert together.num_bytes['host a, up'] == pytest.approx(
+      (400_000 + 2 * rows - 16 + 2 * asked) / 4
+    )
+    down = 'host ps-0, down'
+    assert together.num_bytes[down] < 0.51 * alone.num_bytes[down]
+    assert (
+      together.num_bytes['host ps-0, up'] == (alone.num_bytes['host ps-0, up'])
+    )
+    assert together.steps_per_sec > 1.2 * alone.steps_per_sec
+    assert together.updates_per_sec == together.steps_per_sec / 4
+
 
 def test_a_prediction_is_the_same_again():
   job = _job(workers=3, compute_spread=0.3)
@@ -208,6 +230,7 @@ def test_a_topology_aware_placement_takes_bytes_off_links():
     (lambda: _job(mode='stale'), "mode is 'stale'. Give one of async, sync"),
     (lambda: _job(backup_workers=1), 'backup_workers is 1, but in mode async'),
     (lambda: _job(mode='sync', backup_workers=1), 'is 1 of 1 workers'),
+    (lambda: _job(by_host=True), 'by_host is True with mode async and 0'),
     (lambda: _job(mode='sync', prefetch=1), 'prefetch is 1, but in mode sync'),
     (lambda: _job(prefetch=3), 'prefetch is 3'),
     (lambda: _job(host_of={'ps:4': 'a'}).cluster, "names 'ps:4', which there"),

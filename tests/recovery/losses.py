@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests import waiting
+
 
 def counters(strategy):
   """On both ps, whole and in shards, of several types."""
@@ -118,13 +120,14 @@ def lose_within(processes, task, act):
   return failures
 
 
-def fit(strategy, processes, lost):
+def fit(strategy, processes, lost, *, is_calm=lambda: True):
   """The history of a model that learns a line although ps are lost.
 
   Args:
     strategy: of the model.
     processes: with the ps.
     lost: by the epoch at whose beginning that is, the index of a ps.
+    is_calm: whether all is mended, which is waited for before the next loss.
   """
   rng = np.random.default_rng(0)
   x = rng.normal(size=[2_000, 4]).astype(np.float32)
@@ -132,10 +135,15 @@ def fit(strategy, processes, lost):
   with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.05), 'mse', steps_per_execution=10)
+
+  def lose_when_calm(ps):
+    waiting.until(is_calm, timeout_secs=60)
+    lose(processes, ('ps', ps))()
+
   losing = keras.callbacks.LambdaCallback(
     on_epoch_begin=lambda epoch, logs: (
       epoch in lost
-      and threading.Thread(target=lose(processes, ('ps', lost[epoch]))).start()
+      and threading.Thread(target=lose_when_calm, args=[lost[epoch]]).start()
     )
   )
   return model.fit(

@@ -90,7 +90,9 @@ def test_workers_go_on_to_the_last_step(start, loss):
       assert _STEPS - 20 <= least <= most <= _STEPS + 20
 
 
-@pytest.mark.parametrize('ps', [0, 1])
+@pytest.mark.parametrize(
+  'ps', [0, pytest.param(1, marks=pytest.mark.exhaustive)]
+)
 def test_with_replicas_nothing_is_set_back(start, ps):
   cluster = start('train', _STEPS, replicas=1)
   wait_for_steps(cluster, 30, index=0)

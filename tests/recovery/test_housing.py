@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 
 from tests import waiting
+from tests.recovery import losses
 import tfps
+from tfps import _ports
 from tfps import partitioners
 from tfps import testing
 
@@ -72,13 +74,26 @@ def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
     assert coordinator.surviving(lambda: int(count.numpy())) == steps
 
 
+def _train(strategy, step, steps):
+  """Trains to so many steps; gives what survives the loss of a ps."""
+  if isinstance(strategy, tfps.BetweenGraphStrategy):
+    strategy.train(step, ones, steps=steps)
+    return strategy.surviving
+  coordinator = tfps.Coordinator(strategy, timeout_secs=120)
+  coordinator.train(step, ones, steps=steps)
+  return coordinator.surviving
+
+
+@pytest.mark.parametrize(
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
 def test_who_comes_again_finds_tasks_where_they_are_by_then(
-  processes, tmp_path
+  processes, tmp_path, kind
 ):
   events = []
 
   def connected():
-    return tfps.ParameterServerStrategy(
+    return kind(
       processes.cluster,
       recovery=tfps.Recovery(
         tmp_path, replicas=1, take_over_secs=0.1, on_event=events.append
@@ -87,20 +102,37 @@ def test_who_comes_again_finds_tasks_where_they_are_by_then(
 
   def count(strategy, steps):
     with strategy.scope():
-      counts = [tf.Variable(0, dtype=tf.int64) for _ in range(2)]
+      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
 
     def step(batch):
       for each in counts:
         each.assign_add(1)
 
-    with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-      coordinator.train(step, ones, steps=steps)
-      processes.kill('ps', 1)
-      assert coordinator.surviving(lambda: int(counts[1].numpy())) == steps
-      assert any(event.kind == 'moved' for event in events)
+    surviving = _train(strategy, step, steps)
+    processes.kill('ps', 1)
+    assert surviving(lambda: losses.values(counts)) == {steps}
+    assert any(event.kind == 'moved' for event in events)
     strategy.close()
 
   for steps in (10, 20):
     events.clear()
     count(connected(), steps)  # ps:1 is served by ps:0 as it leaves
     processes.heal()
+
+
+def test_a_process_may_be_a_worker_again(processes):
+  addresses = {
+    'ps': dict(processes.cluster.jobs['ps']),
+    'worker': {0: f'localhost:{_ports.pick()}'},
+  }
+
+  def add_one():
+    cluster = tfps.Cluster(addresses, tfps.Task('worker', 0))
+    strategy = tfps.BetweenGraphStrategy(cluster)
+    with strategy.scope():
+      count = tf.Variable(0, dtype=tf.int64, name='count')
+    tf.function(lambda: count.assign_add(1))()
+    strategy.close()
+    return int(count.numpy())
+
+  assert [add_one() for _ in range(2)] == [1, 2]  # they are on the ps

@@ -40,7 +40,15 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize(
+  'loss',
+  [
+    # As a ps is lost, and others after it, again and again.
+    pytest.param('a ps', marks=pytest.mark.exhaustive),
+    'both ps, of shards',
+    'a ps and a worker',
+  ],
+)
 def test_training_goes_on_and_every_step_counts_once(
   processes, make_strategy, loss
 ):

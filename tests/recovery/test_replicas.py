@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 from tests import waiting
 from tests.recovery import losses
 import tfps
@@ -34,9 +35,13 @@ def _check(variables):
     np.testing.assert_array_equal(_twins_of(variable), own)
 
 
-@pytest.fixture(
-  params=[tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
-)
+STRATEGIES = {
+  'coordinator': (tfps.ParameterServerStrategy,),
+  'between graphs': (tfps.BetweenGraphStrategy,),
+}
+
+
+@pytest.fixture(params=[kind for (kind,) in STRATEGIES.values()])
 def strategy(request, tfps_cluster, tmp_path):
   strategy = request.param(
     tfps_cluster.cluster,
@@ -73,14 +78,18 @@ OPTIMIZERS = {
 
 
 @IN_PROCESS
-@pytest.mark.parametrize('name', OPTIMIZERS)
-def test_optimizers_update_both(strategy, name):
+@pytest.mark.parametrize(
+  ('strategy', 'make_optimizer'),
+  turns.by_turns(OPTIMIZERS, STRATEGIES),
+  indirect=['strategy'],
+)
+def test_optimizers_update_both(strategy, make_optimizer):
   with strategy.scope():
     variables = [
       keras.Variable(np.ones([9, 4], 'f'), name='table'),
       keras.Variable(np.ones([3], 'f'), name='bias'),
     ]
-    optimizer = OPTIMIZERS[name]()
+    optimizer = make_optimizer()
     optimizer.build(variables)
   gradients = [tf.random.stateless_normal(v.shape, (1, 2)) for v in variables]
   before = variables[0].numpy()

@@ -229,7 +229,15 @@ def test_fit_goes_on(tfps_cluster, tmp_path):
       on_event=events.append,
     ),
   )
-  history = losses.fit(strategy, tfps_cluster, {3: 0, 6: 1})
+
+  def is_calm():  # else two neighbours are lost at once, and go back to a cut
+    coordinator = strategy._cluster_coordinator
+    is_mended = coordinator is None or not (
+      coordinator._cluster.failure_handler._ps.is_lost
+    )
+    return is_mended and not strategy.guard._housing.moved
+
+  history = losses.fit(strategy, tfps_cluster, {3: 0, 6: 1}, is_calm=is_calm)
   assert history.history['loss'][-1] < 1e-2
   back = [event.set_back_secs for event in events if event.kind == 'back']
   assert back

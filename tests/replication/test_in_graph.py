@@ -61,8 +61,18 @@ def test_fit_is_like_one_process(tfps_cluster, name, partitioner, num_steps):
   assert int(model.optimizer.iterations) == num_steps
 
 
-def test_batches_need_not_divide_by_the_workers(tfps_cluster):
-  strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
+# Of two workers on a host, one ps is elsewhere, the other one with them.
+_HOSTS = {
+  **{f'worker:{i}': host for i, host in enumerate('aab')},
+  **{f'ps:{i}': host for i, host in enumerate('ca')},
+}
+
+
+@pytest.mark.parametrize('host_of', [None, _HOSTS], ids=['one', 'several'])
+def test_batches_need_not_divide_by_the_workers(tfps_cluster, host_of):
+  strategy = tfps.replication.InGraphStrategy(
+    tfps_cluster.cluster, partitioners.FixedShards(2), host_of=host_of
+  )
   with strategy.scope():
     model = _model(keras.optimizers.Adam(0.05))
   number = 5 * 7 + 2  # the last for two of three workers
@@ -182,6 +192,34 @@ def test_each_worker_has_a_replica_that_pulls_once(tfps_cluster):
   report = strategy.wire_report()
   assert sum(report.pulled) / 4 == pytest.approx(_WORKERS * 4000, rel=0.02)
   assert sum(report.pushed) / 4 == pytest.approx(_WORKERS * 4000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+  ('by_host', 'host_of', 'pushes'),
+  [
+    (True, {}, _WORKERS),  # all share a host with the ps
+    (False, _HOSTS, _WORKERS),
+    (True, _HOSTS, 2),
+    (True, {'ps:0': 'elsewhere'}, 1),
+  ],
+)
+def test_workers_of_a_host_push_once(tfps_cluster, by_host, host_of, pushes):
+  strategy = tfps.replication.InGraphStrategy(
+    tfps_cluster.cluster, by_host=by_host, host_of=host_of
+  )
+  with strategy.scope():
+    table = tf.Variable(tf.zeros([1000]))
+    optimizer = keras.optimizers.SGD(1.0)
+
+  def step(batch):
+    gradient = tf.fill([1000], tf.cast(batch, tf.float32))
+    optimizer.apply([gradient], [table])
+
+  strategy.train(step, _dataset_fn, steps=4, steps_per_execution=4)
+  pushed, other = strategy.wire_report().pushed
+  assert pushed / 4 == pytest.approx(pushes * 4000, rel=0.02)
+  assert other < 100
+  np.testing.assert_allclose(table.numpy(), np.full([1000], -64.0))
 
 
 def test_training_goes_on_from_a_checkpoint(tfps_cluster, tmp_path):

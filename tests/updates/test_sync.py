@@ -18,6 +18,7 @@ from tfps import _connection
 from tfps import partitioners
 from tfps.updates import board
 from tfps.updates import sums
+from tfps.updates import turns
 
 _WORKERS = 3
 _SIZE = 4
@@ -40,9 +41,9 @@ def _model(optimizer, *, steps_per_execution=1):
 @pytest.mark.parametrize(
   ('make_optimizer', 'partitioner', 'num_steps'),
   [
-    (lambda: keras.optimizers.SGD(0.05), partitioners.FixedShards(2), 100),
-    (lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True), None, 100),
-    (lambda: keras.optimizers.Adam(0.05), partitioners.FixedShards(2), 100),
+    (lambda: keras.optimizers.SGD(0.05), partitioners.FixedShards(2), None),
+    (lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True), None, None),
+    (lambda: keras.optimizers.Adam(0.05), partitioners.FixedShards(2), None),
     (lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1), None, 8),
     (
       lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
@@ -53,8 +54,10 @@ def _model(optimizer, *, steps_per_execution=1):
   ids=['SGD', 'momentum', 'Adam', 'clipped Adam', 'scaled SGD'],
 )
 def test_fit_is_like_one_process_on_all_batches(
-  tfps_cluster, make_optimizer, partitioner, num_steps
+  request, tfps_cluster, make_optimizer, partitioner, num_steps
 ):
+  if num_steps is None:
+    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 25
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, partitioner, updates=tfps.updates.Sync()
   )
@@ -78,7 +81,7 @@ def _dataset_fn(context):
   )
 
 
-@pytest.mark.parametrize('steps_per_execution', [1, 7])
+@pytest.mark.parametrize('steps_per_execution', [1, 4])
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -157,7 +160,7 @@ def test_two_optimizers_meet_at_points_of_their_own(tfps_cluster):
     second.step(2 * batch)
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    coordinator.train(step, _dataset_fn, steps=12, steps_per_execution=4)
+    coordinator.train(step, _dataset_fn, steps=12, steps_per_execution=2)
   mean = (10 * np.arange(12) + np.mean(range(_WORKERS))).sum()
   assert float(first.number.numpy()) == pytest.approx(-mean)
   assert float(second.number.numpy()) == pytest.approx(-2 * mean)
@@ -252,6 +255,67 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   mean = 10 * np.arange(100) + np.mean(range(_WORKERS))
   assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
   assert strategy.updates_report().updates == 100
+
+
+def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    large = tf.Variable(tf.zeros([1 << 17]))
+    optimizer = keras.optimizers.SGD(1.0)
+
+  def step(batch):
+    optimizer.apply([large + tf.cast(batch, tf.float32)], [large])
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(step, _dataset_fn, steps=1)
+  np.testing.assert_array_equal(large.numpy(), np.full([1 << 17], -1.0))
+
+
+def test_a_ps_takes_no_gradient_twice(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    whole, table = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([4, 1]))
+  own = board.Board(
+    strategy.extended.make_own, num_ps=2, num_workers=4, by_host=True
+  )
+
+  def pieces(value):
+    rows = tf.IndexedSlices(tf.fill([2, 1], value), tf.constant([3, 1]))
+    return [
+      sums.Piece(whole, tf.fill([2], value)),
+      sums.Piece(table, rows),
+    ]
+
+  @tf.function(reduce_retracing=True)
+  def add(value, version, workers):
+    made = sums.Sums(own, 'twice', 1, pieces(value))
+    turn = turns.Turn(version, tf.constant(4, tf.int64))
+    return made.add(pieces(value), turn, workers)
+
+  @tf.function
+  def means(version):
+    found = sums.Sums(own, 'twice', 1, pieces(0.0)).take_means(version)
+    return found[0], tf.convert_to_tensor(found[1])
+
+  def counts(value, version, workers):
+    found = add(
+      tf.constant(value),
+      tf.constant(version, tf.int64),
+      tf.constant(workers, tf.int64),
+    )
+    return [int(count) for count in found]
+
+  assert counts(1.0, 7, [0]) == [1, 1]
+  assert counts(5.0, 7, [1, 2]) == [3, 3]
+  # Once alone, and once in a sum.
+  assert counts(90.0, 7, [2]) == counts(90.0, 7, [0, 3]) == [sums.REFUSED] * 2
+  assert counts(90.0, 6, [3]) == [3, 3]  # too late
+  first, second = means(tf.constant(7, tf.int64))
+  np.testing.assert_array_equal(first, [2, 2])
+  np.testing.assert_array_equal(second[:, 0], [0, 2, 0, 2])
+  assert counts(3.0, 8, [0, 1]) == [2, 2]
 
 
 def test_what_cannot_meet_is_refused(tfps_cluster):

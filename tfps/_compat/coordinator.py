@@ -19,6 +19,7 @@ from tensorflow.python.distribute.coordinator import (
 from tensorflow.python.eager import context
 
 from tfps import _deadline
+from tfps._compat import cancellation
 from tfps._compat import executors
 from tfps._compat import failures
 from tfps._compat import per_worker
@@ -96,6 +97,11 @@ class Queue(cluster_coordinator._CoordinatedClosureQueue):
     if not stopped:
       raise StillInFlightError from self._error
     super()._cancel_all_closures()
+    self.cancel_call_by_call()
+
+  def cancel_call_by_call(self) -> None:
+    """Has each execution be one call, which belongs to other things, too."""
+    self._cancellation_mgr = cancellation.Calls()
 
 
 class Worker(cluster_coordinator.Worker):
@@ -204,6 +210,8 @@ def take_over(
     incarnations: as for `failures.FailureHandler`.
   """
   cluster.closure_queue.__class__ = Queue
+  cluster.closure_queue.cancel_call_by_call()
+  cluster.resource_cancellation_mgr = cancellation.Calls()
   finished = threading.Condition()
   for worker in cluster.workers:
     worker.__class__ = Worker

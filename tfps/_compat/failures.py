@@ -7,9 +7,11 @@ and can have a ps that has restarted filled anew while executions wait.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import math
 import threading
 import time
 from typing import Any
@@ -24,11 +26,17 @@ from tfps import _gate
 from tfps import _repairs
 from tfps import _whereabouts
 from tfps import errors
+from tfps._compat import cancellation
 from tfps._compat import members
 from tfps._compat import ps_repairs
+from tfps._compat import stale
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
+# For workers that are back, how long to wait for what others execute.
+_FORGET_SECS = 2.0
+# How long something is executed before ps are looked at, and how often.
+_LOOK_SECS = 5.0
 
 Incarnations = ps_repairs.Incarnations
 _Call = Callable[[], object]
@@ -65,6 +73,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   ) -> None:
     self.gate = _gate.Gate()
     self.tell_rest: Callable[[bool], object] = lambda rest: None
+    self._calls = cancellation.Calls()
     self._incarnations = incarnations
     self._stopping = threading.Event()
     self._replaced: errors.ReplacedError | None = None
@@ -81,7 +90,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       update=self._update,
       stopping=self._stopping,
       replaced=lambda: self._replaced,
-      executing=self._executing,
+      cancel=self._calls.cancel_those_under_way,
     )
 
   @property
@@ -117,6 +126,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         return function()
       except tf.errors.OpError as error:
         if not self._ps.mends(error, num_repairs):
+          self._explain(error)
           raise
 
   def repair(self) -> None:
@@ -204,19 +214,22 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     worker_device_name: str = '(unknown)',
   ) -> Iterator[None]:
     self._ps.prepare()
+    index = worker_device_name.rpartition(':')[2]
     try:
-      with self.gate:
+      with self.gate.entered(f'worker:{index}'), self._calls.one():
         num_repairs = self.num_repairs
         yield
       return
     except _FAILURES as error:
       failure = error
-    worker = int(worker_device_name.rpartition(':')[2])
+    worker = int(index)
     if not self._whereabouts.is_bare(worker):
       if self._goes_on(worker, failure, num_repairs):
         if on_transient_failure_fn:
           on_transient_failure_fn()
         return
+      if not cluster_coordinator._is_worker_failure(failure):
+        self._explain(failure)
       self._validate_preemption_failure(failure)
       self._note_lost(worker)
       self._tell('lost', {worker})
@@ -231,6 +244,19 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         worker_device_name=worker_device_name,
       ):
         on_recovery_fn()
+
+  def _explain(self, failure: Exception) -> None:
+    """Raises an error that says more than a failure which is about to end all.
+
+    Where another process has taken this one's place, what this one had there is
+    gone, and operations fail in many ways.
+    """
+    if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
+      workers = range(len(self._cluster.workers))
+      try:
+        self._ps.repairs.check({'ps': self._ps.known, 'worker': workers})
+      except errors.ReplacedError as error:
+        raise error from failure
 
   def _goes_on(self, worker: int, failure: Exception, num_repairs: int) -> bool:
     """Whether the worker can just try again, with all mended that has to be."""
@@ -272,10 +298,21 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _preemption_handler(self) -> None:
     while not self._is_over():
-      self._cluster_due_for_update_or_finish.wait()
+      if not self._cluster_due_for_update_or_finish.wait(_LOOK_SECS):
+        self._find_changes()
+        continue
       if self._stopping.is_set() or self._has_mended():
         continue
       self._pause()
+
+  def _find_changes(self) -> None:
+    """Has ps repaired that are lost without an execution's failing."""
+    since = min(
+      (worker.busy_since or math.inf for worker in self._cluster.workers),
+      default=math.inf,
+    )
+    if time.monotonic() - since > _LOOK_SECS and self._ps.have_changed():
+      self.repair()
 
   def _pause(self) -> bool:
     """Waits for a while; whether it is over meanwhile.
@@ -294,7 +331,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         self._replaced = error
         self._worker_up_cond.notify_all()
       return True
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, errors.DeadlineError) as error:
       logging.warning('A lost task could not be taken back: %s', error)
       return False
 
@@ -344,10 +381,33 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       answering = set(workers) - silent
       self._ps.repairs.check({'ps': self._ps.known, 'worker': answering})
       moved = self._ps.repairs.moved()
-    members.update(
-      self._server_def, without={('worker', i) for i in silent}, moved=moved
-    )
+    without = {('worker', i) for i in silent}
+    if self._ps.is_lost:
+      members.update(self._server_def, without=without, moved=moved)
+    else:
+      self._tell_of_workers(without, moved)
     self._whereabouts.note_told(silent)
+
+  def _tell_of_workers(
+    self,
+    without: Collection[tuple[str, int]],
+    moved: Mapping[tuple[str, int], str],
+  ) -> None:
+    """Tells the runtime which workers are there, whoever is at something.
+
+    That may take long, or wait for just the worker that is back. Functions
+    that workers are to execute are made on workers.
+    """
+    try:
+      members.update(
+        self._server_def,
+        without=without,
+        moved=moved,
+        forget_secs=_FORGET_SECS,
+      )
+    except stale.StillExecutingError as error:
+      names = ', '.join(self._executing()) or 'This process'
+      logging.warning('%s is at something: %s', names, error)
 
   def _tell(self, kind: str, workers: set[int]) -> None:
     if self._ps.repairs is not None and workers:

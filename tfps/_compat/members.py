@@ -3,10 +3,7 @@
 from collections.abc import Collection
 from collections.abc import Mapping
 import copy
-import ctypes
-import functools
 import gc
-import pathlib
 from typing import Any
 
 from absl import logging
@@ -14,14 +11,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfps import errors
-from tfps._compat import asides
-from tfps._compat import executors
+from tfps._compat import stale
 
 _MAX_TRIALS = 3
-
-_pointer_of = ctypes.PYFUNCTYPE(
-  ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p
-)(('PyCapsule_GetPointer', ctypes.pythonapi))
 
 
 def update(
@@ -29,6 +21,7 @@ def update(
   *,
   without: Collection[tuple[str, int]] = (),
   moved: Mapping[tuple[str, int], str] | None = None,
+  forget_secs: float = stale.FORGET_SECS,
 ) -> None:
   """Takes back tasks that have restarted.
 
@@ -37,8 +30,10 @@ def update(
     without: by job and index, the tasks to leave out. With one that does not
       answer, the call would wait for it.
     moved: by job and index, the addresses that are others now.
+    forget_secs: how long to wait for what is being executed.
 
   Raises:
+    stale.StillExecutingError: it is not over. The runtime knows of the tasks.
     tf.errors.OpError: a task could not be reached.
   """
   server_def = copy.deepcopy(server_def or context.get_server_def())
@@ -50,9 +45,7 @@ def update(
       if (job.name, index) in without:
         del job.tasks[index]
   context.context().update_server_def(server_def)
-  _forget_kernels()
-  # Else whatever another thread does next would fail of what was lost.
-  context.context().clear_executor_errors()
+  stale.forget(forget_secs)
 
 
 def become(cluster: tf.train.ClusterSpec) -> None:
@@ -86,36 +79,6 @@ def place(server_def: Any, job: str, index: int, address: str) -> None:
   for each in server_def.cluster_device_filters.jobs:
     if each.name == job and index not in each.tasks:
       each.tasks[index].CopyFrom(each.tasks[min(each.tasks)])
-
-
-def forget_stale_kernels(failure: Exception) -> None:
-  """Has functions made anew, if they were made for tasks as they once were.
-
-  One that another thread has called while the runtime was being told of a
-  restart would fail for ever.
-
-  Args:
-    failure: of a call.
-  """
-  if 'different device incarnation' in str(failure):
-    _forget_kernels()
-
-
-def _forget_kernels() -> None:
-  # `Context.clear_kernel_cache` waits for all that is being executed, and has
-  # the interpreter's lock meanwhile. What is executed may be waiting for a
-  # worker for which this process is to do something. `ctypes` lets the lock go.
-  handle = context.context()._context_handle
-  if handle is not None:
-    pointer = _pointer_of(ctypes.py_object(handle), None)
-    with asides.none(), executors.kept():
-      _library().TFE_ContextClearCaches(ctypes.c_void_p(pointer))
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-  (path,) = pathlib.Path(tf.sysconfig.get_lib()).glob('libtensorflow_cc.*')
-  return ctypes.CDLL(str(path))
 
 
 def forget_losses() -> None:

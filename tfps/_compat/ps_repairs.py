@@ -1,7 +1,6 @@
 """Has lost ps repaired, once, while all who have found the loss wait."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 import contextlib
 import threading
@@ -11,13 +10,17 @@ from absl import logging
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from tfps import _changes
 from tfps import _gate
 from tfps import _repairs
 from tfps import _trouble
 from tfps import errors
-from tfps._compat import members
+from tfps._compat import stale
 
 _RETRY_SECS = 0.2
+# Of a ps that has restarted: how long what was executed may take to end by
+# itself. Whatever was to come from the ps as it was comes no more.
+_END_SECS = 5.0
 _MIN_RETRY_SECS = 0.05
 # Of the time that a ps has been lost, how much to wait before the next look.
 _PATIENCE = 0.25
@@ -37,7 +40,7 @@ class PsRepairs:
     stopping: set when nothing is to be repaired any more.
     replaced: the error by which this process has learnt that it is none of the
       cluster's any more, if it has.
-    executing: names the workers that execute something.
+    cancel: cancels what workers execute.
 
   Attributes:
     repairs: does what has to be done; None before `begin`.
@@ -56,7 +59,7 @@ class PsRepairs:
     update: Callable[[Incarnations], object],
     stopping: threading.Event,
     replaced: Callable[[], errors.ReplacedError | None],
-    executing: Callable[[], Iterable[str]],
+    cancel: Callable[[], object],
   ) -> None:
     self._gate = gate
     self._incarnations = incarnations
@@ -65,7 +68,7 @@ class PsRepairs:
     self._update = update
     self._stopping = stopping
     self._replaced = replaced
-    self._executing = executing
+    self._cancel = cancel
     self.repairs: _repairs.Repairs | None = None
     self.known: dict[int, int | None] = {}
     self.num_repairs = 0
@@ -74,6 +77,7 @@ class PsRepairs:
     self._lost_at = 0.0
     # That of tasks which cannot reach ps that are alive.
     self._trouble = _trouble.Trouble()
+    self._changes = _changes.Changes()
     self._error: BaseException | None = None
 
   def begin(
@@ -135,6 +139,12 @@ class PsRepairs:
       self._lost_at = time.monotonic()
     self._ask()
 
+  def have_changed(self) -> bool:
+    """Whether a ps is lost, be it that nothing has failed of it."""
+    return self.repairs is not None and self._changes.are(
+      of('ps', self._incarnations()), self.known
+    )
+
   def repair(self, tell_rest: Callable[[bool], object]) -> bool:
     """Repairs the ps, once all have restarted; whether it could, or never can.
 
@@ -148,13 +158,19 @@ class PsRepairs:
     with contextlib.ExitStack() as stack:
       try:
         # What was executed before all is in place would be set back by it.
-        stack.enter_context(self._gate.closed(tell_rest, self._timeout_secs))
-      except TimeoutError:
+        stack.enter_context(
+          self._gate.closed(
+            tell_rest,
+            self._timeout_secs,
+            hurry=self._hurry() if ps != self.known else None,
+          )
+        )
+      except _gate.OccupiedError as error:
         self._error = errors.DeadlineError(
-          f'After {self._timeout_secs:g} seconds, '
-          f'{", ".join(self._executing()) or "a worker"} is not done with what '
-          'it executed when a ps was lost, which has therefore not been given '
-          'back what it had. Has it stopped answering? Start it again.'
+          f'After {self._timeout_secs:g} seconds, {", ".join(error.names)} is '
+          'not done with what it executed when a ps was lost, which has '
+          'therefore not been given back what it had. Has it stopped '
+          'answering? Start it again.'
         )
         return True
       self.repairs.begin()
@@ -171,12 +187,24 @@ class PsRepairs:
     lost_secs = time.monotonic() - self._lost_at
     return min(_RETRY_SECS, max(_MIN_RETRY_SECS, _PATIENCE * lost_secs))
 
+  def _hurry(self) -> _gate.Hurry:
+    def cancel(names: list[str]) -> None:
+      logging.warning(
+        '%s is not done %g seconds after all ps were back: what it executes is '
+        'cancelled, and done again.',
+        ', '.join(names),
+        _END_SECS,
+      )
+      self._cancel()
+
+    return _gate.Hurry(_END_SECS, cancel)
+
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""
     if self._trouble.note() > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
-    members.forget_stale_kernels(failure)
+    stale.forget_if_stale(failure)
     strangers = self._trouble.strangers(failure, self.known)
     self.known.update(dict.fromkeys(strangers))
     self._stopping.wait(_RETRY_SECS)
@@ -199,10 +227,16 @@ class PsRepairs:
       return self._has_given_up(ps)
     try:
       self._rebuild(found)
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, errors.DeadlineError) as error:
       logging.warning('A lost ps could not be taken back: %s', error)
+      if self._is_overdue():
+        self._error = error
+        return True
       return False
     return True
+
+  def _is_overdue(self) -> bool:
+    return time.monotonic() - self._lost_at >= self._timeout_secs
 
   def _rebuild(self, found: Incarnations) -> None:
     """Gives ps that have restarted what they had."""
@@ -214,7 +248,7 @@ class PsRepairs:
     try:
       if restarted:
         self.repairs.rebuild(restarted)
-    except tf.errors.OpError:
+    except (tf.errors.OpError, errors.DeadlineError):
       raise
     except Exception as error:
       self._error = error
@@ -232,7 +266,7 @@ class PsRepairs:
     return found
 
   def _has_given_up(self, ps: Mapping[int, int | None]) -> bool:
-    if time.monotonic() - self._lost_at < self._timeout_secs:
+    if not self._is_overdue():
       return False
     names = [f'ps:{i}' for i, value in sorted(ps.items()) if value is None]
     self._error = errors.not_back(names, self._timeout_secs)

@@ -56,10 +56,12 @@ def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
   return own_address(job) if is_listed and jobs == others.as_dict() else None
 
 
-def is_own_address(job: str, address: str) -> bool:
-  """Whether the server of this process is of this job, and listens there."""
+def is_own_address(job: str, address: str, *, index: int = 0) -> bool:
+  """Whether the server of this process is this task, and listens there."""
   server_def = context.get_server_def()
   if server_def is None or server_def.job_name != job:
+    return False
+  if server_def.task_index != index:
     return False
   return own_address(job) == address
 

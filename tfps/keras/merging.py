@@ -62,4 +62,5 @@ def _merged(
     with tf.device(device):
       pieces.append(shards.pieces(variables, [own[i] for own in gradients]))
   first = [own[0] for own in gradients]
-  return shards.whole(variables, first, merging.on_ps(group, pieces))
+  merged = merging.on_ps(group, pieces, getattr(strategy, 'hosts', {}))
+  return shards.whole(variables, first, merged)

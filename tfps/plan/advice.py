@@ -45,6 +45,7 @@ def estimate(job: jobs.Job) -> float:
       num_workers=1,
       mode='async',
       backup_workers=0,
+      by_host=False,
       host_of=_hosts_of_one(job),
     )
   )
@@ -83,6 +84,11 @@ def options(job: jobs.Job, codecs: dict[str, tuple[Any, Any]]) -> list[Option]:
   if job.mode == 'async' and not job.prefetch:
     changed = dataclasses.replace(job, prefetch=1)
     found.append(_option('prefetch 1', changed, before))
+  may_be = job.mode == 'sync' and not job.backup_workers and not job.by_host
+  if may_be:
+    changed = dataclasses.replace(job, by_host=True)
+    if len(changed.pushers) < job.num_workers:
+      found.append(_option('by host', changed, before))
   is_less = [o for o in found if o.what.endswith(' ps') and _saves(o, job)]
   better = [o for o in found if o.gain >= _WORTH]
   return sorted(

@@ -152,6 +152,7 @@ def _job(options: argparse.Namespace) -> jobs.Job:
     prefetch=options.prefetch,
     mode=options.mode,
     backup_workers=options.backup_workers,
+    by_host=options.by_host,
     compute_spread=options.compute_spread,
     steps_per_execution=options.steps_per_execution,
     steps_per_update=options.steps_per_update,
@@ -272,6 +273,11 @@ def _add_model(group: Any) -> None:
 def _add_training(group: Any) -> None:
   group.add_argument('--mode', choices=jobs.MODES, default='async')
   group.add_argument('--backup_workers', type=int, default=0)
+  group.add_argument(
+    '--by_host',
+    action='store_true',
+    help='workers of a host push as one, in mode sync',
+  )
   group.add_argument(
     '--compute_spread',
     type=_not_negative,

@@ -114,6 +114,8 @@ class Job:
     mode: 'async', or 'sync' if all workers make each update together.
     backup_workers: in mode 'sync', how many workers an update does not wait
       for.
+    by_host: in mode 'sync', whether the workers of a host push as one, as with
+      `tfps.updates.Sync(by_host=True)`.
     compute_spread: by how much the times that steps take to compute differ:
       their standard deviation over their mean.
     steps_per_execution: how many steps a worker does at a time.
@@ -136,6 +138,7 @@ class Job:
   prefetch: int = dataclasses.field(default=0, kw_only=True)
   mode: str = dataclasses.field(default='async', kw_only=True)
   backup_workers: int = dataclasses.field(default=0, kw_only=True)
+  by_host: bool = dataclasses.field(default=False, kw_only=True)
   compute_spread: float = dataclasses.field(default=0.0, kw_only=True)
   steps_per_execution: int = dataclasses.field(default=8, kw_only=True)
   steps_per_update: int = dataclasses.field(default=1, kw_only=True)
@@ -180,6 +183,12 @@ class Job:
         f'Job: backup_workers is {self.backup_workers}, but in mode '
         f'{self.mode} no update waits for others. Give 0, or mode sync.'
       )
+    if self.by_host and (self.mode != 'sync' or self.backup_workers):
+      raise ValueError(
+        f'Job: by_host is {self.by_host} with mode {self.mode} and '
+        f'{self.backup_workers} backup_workers, but a host waits for all of '
+        'its workers. Give mode sync and no backups, or leave it out.'
+      )
     if self.backup_workers >= self.num_workers:
       raise ValueError(
         f'Job: backup_workers is {self.backup_workers} of {self.num_workers} '
@@ -217,6 +226,19 @@ class Job:
   def topology(self) -> topology_lib.Topology:
     """Where its tasks are."""
     return topology_lib.Topology.of(self.cluster, rack_of=self.rack_of)
+
+  @functools.cached_property
+  def pushers(self) -> dict[int, int]:
+    """The workers that push, each with how many gradients it pushes as one."""
+    first: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for worker in self.topology.tasks('worker'):
+      host = self.topology.hosts[worker]
+      own = (
+        first.setdefault(host, worker.index) if self.by_host else worker.index
+      )
+      found[own] = found.get(own, 0) + 1
+    return found
 
   def rate(self, link: topology_lib.Link) -> float | None:
     """The bytes a second that a link carries; None if it limits nothing."""

@@ -108,6 +108,27 @@ class Messages:
     both = (*self.requests, *self.pushes)
     return sum(m.num_bytes for m in both if m.ps == ps)
 
+  def requested(self, ps: int) -> float:
+    """Those of them that tell which rows are to be read."""
+    return sum(m.num_bytes for m in self.requests if m.ps == ps)
+
+
+def of_sum(job: jobs.Job, number: int) -> Messages:
+  """What crosses where the gradients of several workers are pushed as one.
+
+  Their rows are taken to be different ones, as far as tables have so many.
+  """
+  variables = [
+    variable
+    if variable.rows is None
+    else dataclasses.replace(
+      variable, rows=min(number * variable.rows, variable.shape[0])
+    )
+    for variable in job.model.variables
+  ]
+  model = dataclasses.replace(job.model, variables=tuple(variables))
+  return of(dataclasses.replace(job, model=model))
+
 
 def of(job: jobs.Job) -> Messages:
   """What crosses in a step of a job."""

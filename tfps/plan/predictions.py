@@ -134,10 +134,14 @@ def bytes_of_links(
   found: dict[topology_lib.Link, float] = {}
   topology = job.topology
   share = 1 / job.num_workers / job.steps_per_update
+  sums = _sums(job, messages)
   for ps in topology.tasks('ps'):
     pulled = messages.pulled(ps.index) * share
-    pushed = messages.pushed(ps.index) * share
     for worker in topology.tasks('worker'):
+      pushed = messages.requested(ps.index) * share
+      if worker.index in job.pushers:
+        own = sums[job.pushers[worker.index]]
+        pushed += (own.pushed(ps.index) - own.requested(ps.index)) * share
       for path, num_bytes in (
         (topology.path(ps, worker), pulled),
         (topology.path(worker, ps), pushed),
@@ -147,6 +151,16 @@ def bytes_of_links(
   return dict(sorted(found.items()))
 
 
+def _sums(
+  job: jobs.Job, messages: messages_lib.Messages
+) -> dict[int, messages_lib.Messages]:
+  """What is pushed as one, by the number of workers whose it is."""
+  numbers = set(job.pushers.values())
+  return {
+    n: messages if n == 1 else messages_lib.of_sum(job, n) for n in numbers
+  }
+
+
 def bound_secs(
   job: jobs.Job,
   num_bytes: Mapping[topology_lib.Link, float],
@@ -154,18 +168,24 @@ def bound_secs(
 ) -> float:
   """Seconds between two steps of all workers, by the busiest link or ps."""
   secs = [0.0]
+  sums = _sums(job, messages)
   for link, number in num_bytes.items():
     rate = job.rate(link)
     if rate is not None:
       secs.append(number / rate)
   for ps in range(job.num_ps):
     pulls = [message for message in messages.pulls if message.ps == ps]
-    pushes = [message for message in messages.pushes if message.ps == ps]
-    busy = sum(m.coded_bytes for m in (*pulls, *pushes)) / (
-      job.costs.codec_bytes_per_sec
-    )
+    pushes = [
+      message
+      for number in job.pushers.values()
+      for message in sums[number].pushes
+      if message.ps == ps
+    ]
+    coded = sum(m.coded_bytes for m in pulls) * job.num_workers
+    coded += sum(m.coded_bytes for m in pushes)
+    busy = coded / job.costs.codec_bytes_per_sec
     busy += sum(m.value_bytes for m in pushes) / job.costs.apply_bytes_per_sec
-    secs.append(busy / job.steps_per_update)
+    secs.append(busy / job.num_workers / job.steps_per_update)
   return max(secs)
 
 

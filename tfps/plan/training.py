@@ -53,6 +53,7 @@ class Training:
     self.each_step: Callable[[], None] = lambda: None
     self._round = _Round(self) if job.mode == 'sync' else None
     self._workers = [_Worker(self, i) for i in range(job.num_workers)]
+    self._hosts = _hosts_of(self, self._workers)
 
   def start(self, within_secs: float, seed: int) -> None:
     """Has all workers begin, each at some time within so many seconds."""
@@ -80,6 +81,15 @@ class Training:
     if update % self.updates_per_execution == 0:
       secs += costs.execution_secs
     return secs
+
+  def computed(self, worker: '_Worker', message: int) -> None:
+    """A worker has what it is to push."""
+    host = self._hosts.get(worker.index)
+    if host is None:
+      push = self.messages.pushes[message]
+      worker.push(push, lambda: self.applied(worker, message))
+    else:
+      host.computed()
 
   def applied(self, worker: '_Worker', message: int) -> None:
     """A ps has what a worker has pushed."""
@@ -255,14 +265,14 @@ class _Worker:
       for push in self._needs[2 * number - 1 - stage]:
         self._computed[push] += 1
         if self._computed[push] == self._num_needed(push):
-          self._push(push)
+          self._training.computed(self, push)
     self._go_on()
 
   def _num_needed(self, push: int) -> int:
     return len(self._needed_by[push])
 
-  def _push(self, index: int) -> None:
-    push = self._pushes[index]
+  def push(self, push: messages_lib.Message, then: Callable[[], None]) -> None:
+    """Sends gradients, which the ps applies; then something is called."""
     costs = self._job.costs
     coding = push.coded_bytes / costs.codec_bytes_per_sec
     ps = self._training.ps[push.ps]
@@ -272,9 +282,7 @@ class _Worker:
 
     def apply() -> None:
       secs = coding + push.value_bytes / costs.apply_bytes_per_sec
-      self._simulation.work(
-        f'{ps}, {APPLYING}', secs, lambda: self._training.applied(self, index)
-      )
+      self._simulation.work(f'{ps}, {APPLYING}', secs, then)
 
     self._simulation.work(self._coding, coding, send)
 
@@ -290,6 +298,54 @@ class _Worker:
       self._job.costs.message_secs,
       lambda: self._simulation.send(flow, num_bytes, then),
     )
+
+
+class _Host:
+  """Workers of a host, of whom the first pushes once all have computed.
+
+  That they add up their gradients in memory takes no time here.
+
+  Args:
+    training: to which they belong.
+    workers: of the host.
+  """
+
+  def __init__(self, training: Training, workers: Sequence[_Worker]) -> None:
+    self._training = training
+    self._workers = workers
+    self._pushes = messages_lib.of_sum(training.job, len(workers)).pushes
+    self._num_computed = 0
+
+  def computed(self) -> None:
+    """One message of a worker's gradients is there."""
+    self._num_computed += 1
+    if self._num_computed < len(self._workers) * len(self._pushes):
+      return
+    self._num_computed = 0
+    for i, push in enumerate(self._pushes):
+      self._workers[0].push(push, functools.partial(self._applied, i))
+
+  def _applied(self, message: int) -> None:
+    for worker in self._workers:
+      self._training.applied(worker, message)
+
+
+def _hosts_of(
+  training: Training, workers: Sequence[_Worker]
+) -> dict[int, _Host]:
+  """The host of each worker, if workers push by host."""
+  job = training.job
+  if not job.by_host:
+    return {}
+  own: dict[str, list[_Worker]] = collections.defaultdict(list)
+  for task in job.topology.tasks('worker'):
+    own[job.topology.hosts[task]].append(workers[task.index])
+  hosts = [_Host(training, each) for each in own.values()]
+  return {
+    worker.index: host
+    for host, each in zip(hosts, own.values(), strict=True)
+    for worker in each
+  }
 
 
 class _Round:

@@ -24,6 +24,7 @@ from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
+from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -193,9 +194,10 @@ class Guard(_repairs.Repairs):
 
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
-    handler = self._handler
-    if handler is not None:
-      handler.gate.close(self.tell_rest)
+    handler, secs = self._handler, self._recovery.timeout_secs
+    if handler is not None and quiet_lib.close(
+      handler.gate, secs, self.tell_rest
+    ):
       self.keeper.cut_at_last()
 
   def stop(self) -> None:

@@ -13,11 +13,12 @@ import tensorflow as tf
 from tfps import _gate
 from tfps import _periods
 from tfps import errors
-from tfps._compat import members
+from tfps._compat import stale
 from tfps.recovery import config
 from tfps.recovery import cuts
 from tfps.recovery import disks
 from tfps.recovery import inventory
+from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
 
@@ -84,7 +85,8 @@ class Keeper:
     self.inventory = inventory.Inventory()
     self._reader = reading.Reader()
     self.gate = _gate.Gate()
-    self._quiet: Quiet | None = None
+    self._timeout_secs = recovery.timeout_secs
+    self._quiet: Quiet = self.alone
     self._and_then: list[Callable[[], object]] = []
     # Taken while the gate is closed, and held until a cut is on disk.
     self._writing = threading.Lock()
@@ -118,10 +120,11 @@ class Keeper:
 
     Raises:
       errors.CheckpointError: it could not be written.
+      errors.DeadlineError: names who has not come to rest for it.
       tf.errors.OpError: a ps is lost.
     """
     with contextlib.ExitStack() as writing:
-      with (self._quiet or self.gate.closed)():
+      with self._quiet():
         writing.enter_context(self._writing)
         taken = self._take()
       self._write(taken)
@@ -196,9 +199,22 @@ class Keeper:
       function()
     return secs
 
+  def alone(
+    self, tell: Callable[[bool], object] = lambda rest: None
+  ) -> contextlib.AbstractContextManager[None]:
+    """In which nobody is inside the gate.
+
+    Args:
+      tell: as for `Gate.closed`.
+
+    Raises:
+      errors.DeadlineError: names who is still inside.
+    """
+    return quiet_lib.alone(self.gate, self._timeout_secs, tell)
+
   def keep_quiet_by(self, quiet: Quiet | None) -> None:
     """Makes cuts within a context in which nobody updates, gate or not."""
-    self._quiet = quiet
+    self._quiet = quiet or self.alone
 
   def and_then(self, function: Callable[[], object]) -> None:
     """Calls a function each time that variables have been put back."""
@@ -288,9 +304,13 @@ class Keeper:
   def _cut_or_say(self) -> None:
     try:
       self.cut()
-    except (tf.errors.OpError, errors.CheckpointError) as error:
+    except (
+      tf.errors.OpError,
+      errors.CheckpointError,
+      errors.DeadlineError,
+    ) as error:
       logging.warning('The variables could not be saved: %s', error)
-      members.forget_stale_kernels(error)
+      stale.forget_if_stale(error)
     except errors.ReplacedError as error:
       logging.error('%s', error)
 

@@ -117,6 +117,14 @@ class Mending:
       return '/job:ps' in str(error)
     return isinstance(error, _NOT_THERE) and bool(self._inventory.emptied())
 
+  def check(self) -> None:
+    """Makes sure that no other process is this task.
+
+    Raises:
+      errors.ReplacedError: one is.
+    """
+    self._lease.check({'ps': self.known})
+
   def mend(self, deadline: float | None) -> None:
     """Goes on with the ps that are there, once all are.
 
@@ -143,6 +151,10 @@ class Mending:
           if None not in found.values() and self._has_mended(found, note):
             return
         except (tf.errors.OpError, errors.UnreachableError) as error:
+          logging.warning('A lost ps could not be taken back: %s', error)
+        except errors.DeadlineError as error:  # as of what others execute
+          if _deadline.is_over(deadline):
+            raise
           logging.warning('A lost ps could not be taken back: %s', error)
         if _deadline.is_over(deadline):
           raise self._give_up(found)

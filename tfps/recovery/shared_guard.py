@@ -23,6 +23,7 @@ from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
+from tfps._compat import cancellation
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import inventory
@@ -30,6 +31,8 @@ from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import mending
 from tfps.recovery import moves
 from tfps.recovery import notes as notes_lib
+from tfps.recovery import overdue
+from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -78,6 +81,7 @@ class SharedGuard:
     self.events = events.Events(recovery.on_event)
     self._recovery = recovery
     self._gate = _gate.Gate()
+    self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
     self._notes = notes_lib.Notes()
@@ -104,6 +108,9 @@ class SharedGuard:
       keeper=self._keeper,
       inventory=self._inventory,
     )
+    self._overdue = overdue.Overdue(
+      self._calls, housing.incarnations, lambda: self._mending.known
+    )
     # Whether what is on the ps is not, or not all, from this very job.
     self._begins_anew = is_chief and not self._notes.are(self._mending.known)
     self._moves: moves.Moves | None = None
@@ -113,6 +120,7 @@ class SharedGuard:
       self._moves = self._start_moves()
     else:
       self._find_who_has_moved()
+    self._overdue.start()
 
   def add(self, variable: Any) -> None:
     """Takes note of a variable on the ps.
@@ -157,7 +165,11 @@ class SharedGuard:
       try:
         self._keeper.cut()
         self._replicas.refresh()
-      except (tf.errors.OpError, errors.CheckpointError) as error:
+      except (
+        tf.errors.OpError,
+        errors.CheckpointError,
+        errors.DeadlineError,
+      ) as error:
         logging.warning('%s leaves, and no cut was made: %s', task, error)
 
   def stand_still(self, call: _standstill.Call) -> None:
@@ -181,8 +193,8 @@ class SharedGuard:
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
-    self._gate.close()
-    if self._keeper is not None:
+    is_quiet = quiet_lib.close(self._gate, self._recovery.timeout_secs)
+    if self._keeper is not None and is_quiet:
       self._keeper.cut_at_last()
 
   def meet_by(
@@ -204,6 +216,7 @@ class SharedGuard:
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
+    self._overdue.stop()
     if self._keeper is not None:
       self._keeper.stop()
       self._replicas.stop()
@@ -225,13 +238,13 @@ class SharedGuard:
     return started
 
   def _stand_still(self, call: _standstill.Call) -> None:
-    with self._alone():
-      self._housing.go(call.keep(self._task, *self._chief))
-      try:
+    try:
+      with self._alone():
+        self._housing.go(call.keep(self._task, *self._chief))
         self._mend_alone()
-      except (errors.DeadlineError, errors.ReplacedError) as error:
-        # Which the program will learn by itself.
-        logging.warning('%s', error)
+    except (errors.DeadlineError, errors.ReplacedError) as error:
+      # Which the program will learn by itself.
+      logging.warning('%s', error)
 
   def _find_who_has_moved(self) -> None:
     try:
@@ -245,7 +258,7 @@ class SharedGuard:
   @contextlib.contextmanager
   def _alone(self) -> Iterator[None]:
     """Within it, only this thread does anything on a ps."""
-    with self._gate.closed():
+    with quiet_lib.alone(self._gate, self._recovery.timeout_secs):
       before = getattr(self._own, 'is_surviving', False)
       self._own.is_surviving = True
       try:
@@ -264,11 +277,13 @@ class SharedGuard:
       while True:
         try:
           prepare()
-          with self._gate:
+          with self._gate, self._calls.one():
             return function()
         except tf.errors.OpError as error:
           deadline = deadline or self._latest()
           if _deadline.is_over(deadline) or not self._mending.is_due(error):
+            # Else there are many ways in which operations fail.
+            self._mending.check()
             raise
           logging.warning('A ps is lost, or out of reach: %s', error)
           self.num_interruptions += 1

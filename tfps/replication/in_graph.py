@@ -13,6 +13,7 @@ model.fit(dataset)
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 import time
@@ -31,6 +32,7 @@ from tfps import hooks as hooks_lib
 from tfps import placement as placement_lib
 from tfps import replica_loop
 from tfps import strategy as strategy_lib
+from tfps import topology
 from tfps import training_plan
 from tfps import watch
 from tfps import worker_input
@@ -84,6 +86,13 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       `ByteBalanced()`.
     timeout_secs: how long a ps or a worker may be silent, as when it is frozen,
       before what waits for it raises an error.
+    by_host: whether the workers of a host add up their gradients on the first
+      of them, which pushes the sum to those ps that are on other hosts. So the
+      host's link carries one gradient instead of one for each worker. Where
+      links are faster than processes of a host are with each other, it takes
+      time.
+    host_of: the host of a task such as 'ps:0'. By default, and for tasks that
+      it leaves out, that in the cluster's address.
     connect_timeout_secs: how long to wait for all ps and workers to answer.
 
   Raises:
@@ -92,7 +101,8 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task holds another idea of the cluster.
     ValueError: the cluster has no ps or no worker, workers have different
-      numbers of devices, or `timeout_secs` is not above 0.
+      numbers of devices, `timeout_secs` is not above 0, or `host_of` names a
+      task that there is not.
   """
 
   # See `ParameterServerStrategy`.
@@ -114,6 +124,8 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     *,
     placement: placement_lib.Placement | None = None,
     timeout_secs: float = 30.0,
+    by_host: bool = True,
+    host_of: Mapping[str, str] | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
     if not timeout_secs > 0:
@@ -121,6 +133,8 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
         f'InGraphStrategy: timeout_secs is {timeout_secs!r}. Give a number of '
         'seconds above 0.'
       )
+    self._host_of, self._is_by_host = host_of, by_host
+    self.hosts: Mapping[cluster_lib.Task, str] = {}
     super().__init__(
       cluster,
       variable_partitioner,
@@ -261,6 +275,14 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """Nobody is waited for: this is the chief."""
+
+  def _connect_to_cluster(self, coordinator_name: str) -> None:
+    cluster = cluster_lib.Cluster(
+      self._cluster_resolver.cluster_spec().as_dict()
+    )
+    if self._is_by_host:
+      self.hosts = topology.Topology.of(cluster, self._host_of).hosts
+    super()._connect_to_cluster(coordinator_name)
 
   def _gradients_age(self, updates: policies.Policy | None) -> bool:
     return False

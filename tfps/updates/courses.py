@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps._compat import writes
 from tfps.updates import board as board_lib
+from tfps.updates import host_sums
 from tfps.updates import pace as pace_lib
 from tfps.updates import sums as sums_lib
 from tfps.updates import turns as turns_lib
@@ -28,6 +29,7 @@ class Meeting:
     worker: who executes the function.
     points: each point's turn at the beginning.
     count: called where the first point of a step makes its update.
+    host: has the workers of this one's host push together, if they do.
 
   Attributes:
     comes_and_goes: whether workers do, within the others' steps. A step then
@@ -45,6 +47,7 @@ class Meeting:
     worker: tf.Tensor,
     points: list[turns_lib.Turn],
     count: Callable[[], object],
+    host: host_sums.HostSums | None = None,
   ) -> None:
     self._turns = turns
     self._board = board
@@ -52,6 +55,7 @@ class Meeting:
     self._worker = worker
     self._points = points
     self._count = count
+    self._host = host
     self._sums: dict[int, sums_lib.Sums] = {}
     self._num_met = 0
     self._counted: list[Any] = []  # whether each step is
@@ -109,7 +113,12 @@ class Meeting:
         self._board, self._name, number, pieces
       )
     sums, turn = self._sums[number], self._turn(number)
-    with tf.control_dependencies(sums.add(pieces, self._turns.for_sums(turn))):
+    if self._host is None:
+      added = sums.add(pieces, self._turns.for_sums(turn))
+    else:
+      place = host_sums.Place(self._step, number, turn)
+      added, turn = self._host.add(sums, pieces, place)
+    with tf.control_dependencies(added):
       arrival = self._turns.arrive(number, self._worker, turn, self._step)
 
     def lead() -> tuple[tf.Tensor, tf.Tensor]:

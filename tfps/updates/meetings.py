@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfps.updates import board as board_lib
 from tfps.updates import courses
+from tfps.updates import host_sums
 from tfps.updates import pace as pace_lib
 from tfps.updates import policies
 from tfps.updates import turns as turns_lib
@@ -45,6 +46,7 @@ class Meetings:
     name: of the job; unique on the ps.
     worker: tells the worker that executes what this thread calls.
     tell: gets a worker, and how many steps may be applied twice because of it.
+    host: has the workers of this process' host push together, if they do.
 
   Attributes:
     makes_one_update: whether a step of all workers makes one update.
@@ -60,8 +62,10 @@ class Meetings:
     name: str,
     worker: Callable[[], int],
     tell: Callable[[str, int], object] | None = None,
+    host: host_sums.HostSums | None = None,
   ) -> None:
     self.worker = worker
+    self._host = host
     self._tell = tell
     self.policy = policy
     self.board = board
@@ -177,6 +181,8 @@ class Meetings:
       self._attempts[attempt] = worker
       if is_new and self._rests:
         self._tell_last()
+    if self._host is not None:
+      self._host.begin()
     self._at_work()
 
   def fail(self, attempt: 'Presence', worker: int) -> None:
@@ -277,6 +283,8 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
+    if self._host is not None:
+      self._host.leave()
     self._call('leave_out', worker, board_lib.DONE)
 
   def give_up_on(self, worker: int) -> None:
@@ -361,7 +369,7 @@ class Meetings:
       return courses.Walk(self.pace, worker)
     turns = [turns_lib.Turn(v, quorum) for v in tf.unstack(versions)]
     made = self._meeting_class(
-      self.turns, self.board, self.name, worker, turns, count
+      self.turns, self.board, self.name, worker, turns, count, self._host
     )
     made.comes_and_goes = comes_and_goes
     return made

@@ -1,10 +1,12 @@
 """Makes one gradient of those that the replicas of a step have.
 
 Replicas of one worker add theirs up there, and push the sum. Where replicas are
-on several workers, each pushes its own, and each ps adds up what comes to it.
+on several workers, those of one host add up theirs on the first of them if the
+ps is elsewhere, and each ps adds up what comes to it.
 """
 
 import collections
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +14,15 @@ import tensorflow as tf
 
 from tfps import _ledger
 from tfps import _replicas
+from tfps import cluster as cluster_lib
 from tfps.updates import applying
 from tfps.updates import sums
 from tfps.wire import chunking
+from tfps.wire import frames
 from tfps.wire import sending
+
+# The host of each task; where it is not known, none shares it.
+Hosts = Mapping[cluster_lib.Task, str]
 
 
 def on_worker(group: _replicas.Group, gradients: Sequence[Any]) -> Any:
@@ -29,37 +36,109 @@ def on_worker(group: _replicas.Group, gradients: Sequence[Any]) -> Any:
 
 
 def on_ps(
-  group: _replicas.Group, pieces: Sequence[Sequence[sums.Piece]]
+  group: _replicas.Group,
+  pieces: Sequence[Sequence[sums.Piece]],
+  hosts: Hosts,
 ) -> list[Any]:
   """The sums of gradients, each on the ps that has its variable.
 
   Args:
     group: the replicas.
     pieces: of each replica, its gradients of the same variables and shards.
+    hosts: of all tasks.
 
   Returns:
     One sum for each variable or shard.
   """
-  weights = group.weights()
   by_device: dict[str, list[int]] = collections.defaultdict(list)
+  gradients: Sequence[Any]
   for i, piece in enumerate(pieces[0]):
     by_device[piece.variable.device].append(i)
   found: dict[int, Any] = {}
   for device, indices in by_device.items():
-    arrived = []
-    for own_device, own in zip(group.devices, pieces, strict=True):
-      with tf.device(own_device):
-        arrived.append(_push([own[i] for i in indices], device))
+    own = [[piece[i] for i in indices] for piece in pieces]
+    arrived, weights = [], []
+    for members in _together(group.devices, device, hosts):
+      with tf.device(group.devices[members[0]]):
+        gradients, weight = _of_members(group, own, members)
+        arrived.append(_push(gradients, own[0], device))
+      weights.append(weight)
     with tf.device(device):
       for i, gradients in zip(indices, zip(*arrived, strict=True), strict=True):
         found[i] = _sum(gradients, weights)
   return [found[i] for i in range(len(found))]
 
 
-def _push(pieces: Sequence[sums.Piece], device: str) -> list[Any]:
+def _together(
+  devices: Sequence[str], ps_device: str, hosts: Hosts
+) -> list[list[int]]:
+  """Which replicas push to a ps as one: those of a worker, or of a host."""
+  ps = _task_of(ps_device)
+  found: dict[Any, list[int]] = collections.defaultdict(list)
+  for i, device in enumerate(devices):
+    worker = _task_of(device)
+    host = hosts.get(worker)
+    is_far = host is not None and host != hosts.get(ps)
+    found[host if is_far else worker].append(i)
+  return list(found.values())
+
+
+def _of_members(
+  group: _replicas.Group,
+  pieces: Sequence[Sequence[sums.Piece]],
+  members: Sequence[int],
+) -> tuple[list[Any], Any]:
+  """The sums of what some replicas have, here, and their weight."""
+  weights = group.weights()
+  gradients = []
+  for i in members:
+    with tf.device(group.devices[i]):
+      gradients.append([_distinct(piece) for piece in pieces[i]])
+  if len(members) == 1:
+    return gradients[0], weights[members[0]]
+  first = group.devices[members[0]]
+  handed = [
+    _hand_on(own, group.devices[i], first)
+    for i, own in zip(members, gradients, strict=True)
+  ]
+  own_weights = [weights[i] for i in members]
+  sums_of = [_sum(each, own_weights) for each in zip(*handed, strict=True)]
+  return sums_of, 1.0
+
+
+def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
+  """The same on another worker; there they come as few tensors."""
+  if _task_of(source) == _task_of(destination):
+    return gradients
+  handed: list[Any] = []
+  for chunk in chunking.divide(gradients, lambda gradient: gradient):
+    flat = tf.nest.flatten(chunk, expand_composites=True)
+    with tf.device(source):
+      frame = frames.Frame(flat)
+      packed = frame.pack(flat)
+    with tf.device(destination):
+      parts = frame.unpack(tf.identity(packed))
+      handed += tf.nest.pack_sequence_as(chunk, parts, expand_composites=True)
+  return handed
+
+
+def _distinct(piece: sums.Piece) -> Any:
+  return applying.with_distinct_rows(
+    tf.cast(piece.gradient, piece.variable.dtype)
+  )
+
+
+def _task_of(device: str) -> cluster_lib.Task:
+  spec: Any = tf.DeviceSpec.from_string(device)
+  return cluster_lib.Task(spec.job or '', spec.task or 0)
+
+
+def _push(
+  gradients: Sequence[Any], pieces: Sequence[sums.Piece], device: str
+) -> list[Any]:
   gradients = [
-    applying.with_distinct_rows(tf.cast(piece.gradient, piece.variable.dtype))
-    for piece in pieces
+    applying.with_distinct_rows(tf.cast(gradient, piece.variable.dtype))
+    for gradient, piece in zip(gradients, pieces, strict=True)
   ]
   if _ledger.ps_index(device) is None:
     return gradients
@@ -71,7 +150,7 @@ def _push(pieces: Sequence[sums.Piece], device: str) -> list[Any]:
 
 def _sum(gradients: Sequence[Any], weights: Sequence[Any]) -> Any:
   first, number = gradients[0], len(gradients)
-  if all(isinstance(weight, float) for weight in weights):  # all the same
+  if all(isinstance(w, float) and w == weights[0] for w in weights):
     return _times(weights[0], _total(first, gradients))
   terms = [_times(weights[i], gradients[i]) for i in range(number)]
   return _total(first, terms)

@@ -2,7 +2,8 @@
 
 Gradients come with the version of the parameters by which they were computed.
 The first of a version begins a new sum, and more are added until the quorum is
-there. Those of older versions, and those beyond the quorum, are dropped.
+there. Those of older versions, and those beyond the quorum, are dropped. What
+comes may be the sum of several workers' gradients; it counts as so many.
 
 Gradients of whole variables are summed as one buffer for each ps and type.
 Those of rows are kept side by side until their sum is taken.
@@ -29,6 +30,8 @@ from tfps.wire import sending
 
 # More than any quorum: no more gradients are taken.
 _CLOSED = np.int64(turns_lib.ALL)
+
+REFUSED = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +73,32 @@ class Sums:
       for device, indices in by_device.items()
     }
 
+  @property
+  def num_ps(self) -> int:
+    """How many ps have sums."""
+    return len(self._sums)
+
   def add(
-    self, pieces: Sequence[Piece], turn: turns_lib.Turn
+    self,
+    pieces: Sequence[Piece],
+    turn: turns_lib.Turn,
+    workers: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     """Sends gradients to the ps, which add them.
 
+    Args:
+      pieces: the gradients.
+      turn: in which they were computed.
+      workers: the numbers of those whose gradients these are the sum of. A ps
+        that has one of them already does not take the sum. By default they are
+        those of one worker, whoever it is.
+
     Returns:
-      Tensors, here, after which all are there.
+      Tensors, here, after which all are there; `REFUSED` from a ps that has
+      had a part of it.
     """
     added = [
-      self._sums[device].add([pieces[i] for i in indices], turn)
+      self._sums[device].add([pieces[i] for i in indices], turn, workers)
       for device, indices in self._indices.items()
     ]
     return [tf.identity(count) for count in added]
@@ -112,6 +131,7 @@ class _OfDevice:
       )
     self._device = device
     self._tags = board.tags[ps]
+    self._added: Any = board.added[ps] if board.added else None
     self._point = point
     self._dense: dict[tf.DType, list[int]] = collections.defaultdict(list)
     self._rows: list[int] = []
@@ -141,10 +161,13 @@ class _OfDevice:
         for i in self._rows
       ]
 
-  def add(self, pieces: Sequence[Piece], turn: turns_lib.Turn) -> tf.Tensor:
-    gradients = [
-      _in_type_of(piece.variable, piece.gradient) for piece in pieces
-    ]
+  def add(
+    self,
+    pieces: Sequence[Piece],
+    turn: turns_lib.Turn,
+    workers: tf.Tensor | None,
+  ) -> tf.Tensor:
+    gradients = [in_type_of(piece) for piece in pieces]
     names = {
       id(getattr(gradient, 'values', gradient)): sending.name_of(piece.variable)
       for piece, gradient in zip(pieces, gradients, strict=True)
@@ -152,26 +175,61 @@ class _OfDevice:
     arrived = []
     for chunk in chunking.divide(gradients, lambda gradient: gradient):
       arrived += sending.send(chunk, self._device, names)
-    return self._locked(self._add, [turn, arrived])[0]
+    if workers is None:
+      return self._locked(self._add, [turn, arrived])[0]
+    return self._locked(self._add_of, [turn, arrived, workers])[0]
 
   def take_means(self, version: tf.Tensor) -> list[Any]:
     return self._locked(self._take, [version])
 
   def _add(self, turn: turns_lib.Turn, gradients: Sequence[Any]) -> Any:
+    one = tf.constant(1, tf.int64)
+    count, _, written = self._add_if(None, turn, gradients, one)
+    return [count], written
+
+  def _add_of(
+    self, turn: turns_lib.Turn, gradients: Sequence[Any], workers: tf.Tensor
+  ) -> Any:
+    numbers = self._point * board_lib.MAX_WORKERS + workers
+    before = tf.raw_ops.ResourceGather(
+      resource=self._added.handle, indices=numbers, dtype=tf.int64
+    )
+    is_there = tf.reduce_any(tf.equal(before, turn.version))
+    count, is_added, written = self._add_if(
+      ~is_there, turn, gradients, tf.size(workers, tf.int64)
+    )
+    added = tf.raw_ops.ResourceScatterUpdate(
+      resource=self._added.handle,
+      indices=numbers,
+      updates=tf.where(is_added, turn.version, before),
+    )
+    refused = tf.constant(REFUSED, tf.int64)
+    return [tf.where(is_there, refused, count)], [*written, added]
+
+  def _add_if(
+    self,
+    may_be: tf.Tensor | None,
+    turn: turns_lib.Turn,
+    gradients: Sequence[Any],
+    number: tf.Tensor,
+  ) -> Any:
+    """Adds the sum of a number of gradients, if it may be and is not late."""
     version, count = self._tag()
     begins = turn.version > version
     fits = tf.equal(turn.version, version) & (count < turn.quorum)
+    if may_be is not None:
+      begins, fits = begins & may_be, fits & may_be
     parts = self._parts(gradients)
     count = tf.switch_case(
       tf.where(begins, 0, tf.where(fits, 1, 2)),
       [
-        functools.partial(self._begin_sums, parts),
-        functools.partial(self._add_to_sums, parts, count),
+        functools.partial(self._begin_sums, parts, number),
+        functools.partial(self._add_to_sums, parts, count + number),
         lambda: count,
       ],
     )
     version = tf.where(begins, turn.version, version)
-    return [count], self._set_tag(version, count)
+    return count, begins | fits, self._set_tag(version, count)
 
   def _parts(self, gradients: Sequence[Any]) -> Any:
     dense = {
@@ -180,7 +238,7 @@ class _OfDevice:
     }
     return dense, [gradients[i] for i in self._rows]
 
-  def _begin_sums(self, parts: Any) -> tf.Tensor:
+  def _begin_sums(self, parts: Any, count: tf.Tensor) -> tf.Tensor:
     dense, rows = parts
     for dtype, flat in dense.items():
       tf.raw_ops.AssignVariableOp(resource=self._buffers[dtype], value=flat)
@@ -192,7 +250,7 @@ class _OfDevice:
         for shape, dtype in self._types_of_rows(i)
       ]
       _push(lists, empty, slices)
-    return tf.constant(1, tf.int64)
+    return tf.identity(count)
 
   def _add_to_sums(self, parts: Any, count: tf.Tensor) -> tf.Tensor:
     dense, rows = parts
@@ -200,7 +258,7 @@ class _OfDevice:
       tf.raw_ops.AssignAddVariableOp(resource=self._buffers[dtype], value=flat)
     for slices, lists in zip(rows, self._lists, strict=True):
       _push(lists, [_read_list(handle) for handle in lists], slices)
-    return count + 1
+    return tf.identity(count)
 
   def _take(self, version: tf.Tensor) -> Any:
     found, count = self._tag()
@@ -299,13 +357,13 @@ def _read_list(handle: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.variant)
 
 
-def _in_type_of(variable: Any, gradient: Any) -> Any:
-  if not isinstance(gradient, tf.IndexedSlices):
-    return tf.cast(gradient, variable.dtype)
-  slices = applying.with_distinct_rows(gradient)
-  return tf.IndexedSlices(
-    tf.cast(slices.values, variable.dtype), slices.indices
-  )
+def in_type_of(piece: Piece) -> Any:
+  """A gradient in the type of its variable, naming each row once."""
+  dtype = piece.variable.dtype
+  if not isinstance(piece.gradient, tf.IndexedSlices):
+    return tf.cast(piece.gradient, dtype)
+  slices = applying.with_distinct_rows(piece.gradient)
+  return tf.IndexedSlices(tf.cast(slices.values, dtype), slices.indices)
 
 
 def _digest(pieces: Sequence[Piece]) -> str:

@@ -35,7 +35,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   }
   workspace = steps.workspace if steps and ps is not None else None
   route = crossings.Route(crossings.PUSH, device, ps or 0)
-  together = [list(items.values())]
+  together = [list(items.values())] if items else []
   if not wire.fuse:
     together = [[item] for item in items.values()]
   arrived = [
