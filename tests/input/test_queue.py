@@ -359,6 +359,15 @@ def test_workers_that_add_up_gradients_do_not_take_a_queue(tfps_cluster):
     strategy.train(lambda batch: None, queue.dataset, steps=5)
 
 
+def test_workers_that_push_by_host_do_not_take_a_queue(tfps_cluster):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync(by_host=True)
+  )
+  queue = queue_of(strategy, input_lib.Ranges(10, 5))
+  with pytest.raises(ValueError, match='Leave out by_host'):
+    strategy.train(lambda batch: None, queue.dataset, steps=5)
+
+
 def test_a_step_with_two_updates_of_all_workers_is_refused(tfps_cluster):
   strategy = strategy_of(
     'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']
