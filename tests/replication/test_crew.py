@@ -12,6 +12,7 @@ from tfps.replication import crew as crew_lib
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
 from tfps.replication import roster as roster_lib
+from tfps.replication import rounds
 
 _NUM = 2
 _WAITS = crew_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
@@ -69,16 +70,16 @@ class _Worker:
 
   def __init__(self, cluster, roster, index, waits):
     self.value = tf.Variable(float(index), name='value')
-    holdings = holdings_lib.Holdings()
-    holdings.variables.append(self.value)
+    self.holdings = holdings_lib.Holdings()
+    self.holdings.variables.append(self.value)
     tasks = [cluster_lib.Task('worker', i) for i in range(_NUM)]
     self.told = []
     self.crew = crew_lib.Crew(
       [crew_watch.Peer(task, cluster.address(task)) for task in tasks],
       index,
       roster,
-      holdings,
-      crew_lib.Meetings(lambda: None, lambda worker: None, lambda worker: None),
+      self.holdings,
+      rounds.Meetings(lambda: None, lambda worker: None, lambda worker: None),
       waits=waits,
       tell=lambda kind, who: self.told.append((kind, who)),
     )
@@ -185,7 +186,7 @@ def test_who_lives_and_does_something_else_is_named(make, pool):
 
 def test_who_holds_something_else_is_told(make, pool):
   workers = [make(index) for index in range(2)]
-  workers[1].crew._holdings.variables.append(tf.Variable(1.0, name='slot'))
+  workers[1].holdings.variables.append(tf.Variable(1.0, name='slot'))
   first = pool.submit(workers[0].steps, 1.0)
   with pytest.raises(ValueError, match='other variables than worker:0'):
     workers[1].crew.take_up()

@@ -5,6 +5,7 @@ has become of others is on the roster, and a probe of their servers tells.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -43,6 +44,11 @@ class Peer:
 
   task: cluster_lib.Task
   address: str
+
+
+def names(peers: Sequence[Peer], workers: Iterable[int]) -> str:
+  """Some of all workers, for people."""
+  return ', '.join(str(peers[i].task) for i in sorted(workers))
 
 
 def incarnation(status: probe.Status) -> int:
@@ -214,12 +220,8 @@ class Watch:
     for i in lost:  # this one itself may be waiting where gradients meet
       self._leave_out(i)
     if lost:
-      return f'{_names([self._peers[i].task for i in lost])} is lost.'
+      return f'{names(self._peers, lost)} is lost.'
     if secs is not None and secs > step_secs:
       self.has_waited_too_long = True
       return f'Others have not come for {secs:.0f} seconds.'
     return ''
-
-
-def _names(tasks: Sequence[cluster_lib.Task]) -> str:
-  return ', '.join(map(str, tasks))

@@ -35,6 +35,7 @@ from tfps.replication import holdings as holdings_lib
 from tfps.replication import lockstep
 from tfps.replication import means as means_lib
 from tfps.replication import roster as roster_lib
+from tfps.replication import rounds
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.wire import config
@@ -218,7 +219,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       trainers.index(self.task),
       roster_lib.Roster(self.extended.make_own, len(trainers)),
       self.extended.holdings,
-      crew_lib.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
+      rounds.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
       waits=waits,
       tell=self._events.tell,
     )

@@ -1,0 +1,303 @@
+"""How a crew comes about, and how all of it come to have the same.
+
+Who wants another round enters for it on the roster. Once all have who are
+expected, it is closed, each makes its part of a ring, and all take over what
+that one has who has added up most arrays.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+import time
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from tfps import _deadline
+from tfps import _ports
+from tfps import errors
+from tfps import probe
+from tfps.replication import crew_watch
+from tfps.replication import holdings as holdings_lib
+from tfps.replication import rings
+from tfps.replication import roster as roster_lib
+
+_POLL_SECS = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Meetings:
+  """What is to be done where gradients of what is on the ps meet.
+
+  Attributes:
+    restart: drops gradients that have come; nobody executes anything by then.
+    take_in: has all wait for a worker.
+    leave_out: has nobody wait for a worker until it executes something.
+  """
+
+  restart: Callable[[], object]
+  take_in: Callable[[int], object]
+  leave_out: Callable[[int], object]
+
+
+class Rounds:
+  """The rounds that this worker takes part in.
+
+  Args:
+    peers: all workers.
+    own: the number of this one.
+    roster: where they meet.
+    holdings: what each has of its own.
+    meetings: of the gradients for the ps.
+    watch: breaks off the ring of who waits in vain.
+    silence_secs: how long one may not answer.
+
+  Attributes:
+    place: how many arrays this worker has added up with others, or NEW.
+  """
+
+  def __init__(
+    self,
+    peers: Sequence[crew_watch.Peer],
+    own: int,
+    roster: roster_lib.Roster,
+    holdings: holdings_lib.Holdings,
+    meetings: Meetings,
+    watch: crew_watch.Watch,
+    *,
+    silence_secs: float,
+  ) -> None:
+    self.place = roster_lib.NEW
+    self._peers = peers
+    self._own = own
+    self._roster = roster
+    self._holdings = holdings
+    self._meetings = meetings
+    self._watch = watch
+    self._silence_secs = silence_secs
+    status = probe.probe(peers[own].task, peers[own].address)
+    self._incarnation = crew_watch.incarnation(status)
+
+  def next(self, secs: float) -> tuple[crew_watch.Round, roster_lib.State]:
+    """The next round, once it has begun, and what was on the roster by then.
+
+    Args:
+      secs: how long to wait for others.
+
+    Raises:
+      errors.DeadlineError: names who has not come.
+      tf.errors.OpError: a ps is lost.
+      ValueError: nobody has what workers that are gone had, or this one does
+        not hold what the others do.
+    """
+    deadline = _deadline.after(secs)
+    while True:
+      state = self._close_round(deadline, secs)
+      made = self._make(state)
+      if made is None:
+        continue
+      if self._are_ready(state, deadline) and self._begin(made, state, secs):
+        return made, state
+      made.ring.break_off()
+
+  def leave(self, made: crew_watch.Round) -> None:
+    """Says that this worker is done.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    self._enter(roster_lib.LEFT, made)
+
+  def come_again(self, made: crew_watch.Round, secs: float) -> bool:
+    """Goes on with the same crew, if all of it come again; whether they do.
+
+    Raises: as `next`.
+    """
+    made.stint += 1
+    self._enter(made.number, made)
+    deadline = _deadline.after(secs)
+    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    state = self._roster.read()
+    while late := {
+      i: state.entries[i]
+      for i in made.crew
+      if not made.is_along(state.entries[i])
+    }:
+      if state.round != made.number or state.entered(made.number + 1):
+        return False
+      if silence.lost(late):
+        return False
+      if _deadline.is_over(deadline):
+        raise self._not_come(late, secs)
+      time.sleep(_POLL_SECS)
+      state = self._roster.read()
+    return self._begin(made, state, secs)
+
+  def _begin(
+    self, made: crew_watch.Round, state: roster_lib.State, secs: float
+  ) -> bool:
+    """Has all begin with the same; whether they do, or somebody was lost."""
+    if made.ring.index == 0:
+      for i in made.crew:  # else updates would be made of who is first
+        self._meetings.take_in(i)
+    try:
+      return self._share(made, state, secs)
+    except tf.errors.OpError as error:
+      self._roster.read()  # raises if a ps is the cause
+      logging.warning('%s', errors.first_line(error))
+      return False
+
+  def _enter(
+    self,
+    round: int,
+    made: crew_watch.Round | None = None,
+    *,
+    port: int = 0,
+  ) -> None:
+    entry = roster_lib.Entry(
+      round=round,
+      port=port,
+      place=self.place,
+      stint=made.stint if made else 0,
+      ready=made.number if made else 0,
+      incarnation=self._incarnation,
+      digest=self._holdings.digest(),
+    )
+    self._roster.enter(self._own, entry)
+
+  def _close_round(
+    self, deadline: float | None, secs: float
+  ) -> roster_lib.State:
+    """Enters for the next round; what is there once it is closed with this."""
+    state = self._roster.read()
+    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    round = 0
+    while state.round < round or self._own not in state.crew or not round:
+      if state.round >= round:
+        round = state.round + 1
+        self._enter(round, port=_ports.pick())
+      missing = self._missing(state, round, silence)
+      if not missing:
+        self._roster.close(round)
+      elif _deadline.is_over(deadline):
+        raise self._not_come(missing, secs)
+      else:
+        time.sleep(_POLL_SECS)
+      state = self._roster.read()
+    return state
+
+  def _missing(
+    self, state: roster_lib.State, round: int, silence: crew_watch.Silence
+  ) -> set[int]:
+    """Who is expected and has not entered."""
+    late = set(self._expected(state)) - set(state.entered(round))
+    if state.round:
+      entries = {i: state.entries[i] for i in late - {self._own}}
+      for lost in silence.lost(entries):
+        self._meetings.leave_out(lost)
+        late.discard(lost)
+    return late
+
+  def _not_come(self, late: Iterable[int], secs: float) -> errors.DeadlineError:
+    return errors.DeadlineError(
+      f'After {secs:g} seconds, {self._peers[self._own].task} still waits for '
+      f'{self._names(late)} to add up gradients with. Do all workers run the '
+      f'same program?'
+    )
+
+  def _names(self, workers: Iterable[int]) -> str:
+    return crew_watch.names(self._peers, workers)
+
+  def _expected(self, state: roster_lib.State) -> Sequence[int]:
+    """All at first; then who was there and is not done, or all once all are."""
+    if not state.round:
+      return range(len(self._peers))
+    going_on = [i for i in state.crew if not state.has_left(i)]
+    return going_on or state.crew
+
+  def _make(self, state: roster_lib.State) -> crew_watch.Round | None:
+    """The round, with a ring that others may not be at yet.
+
+    Returns:
+      None if the port is taken by now.
+    """
+    crew = state.crew
+    places = [state.entries[i].place for i in crew]
+    if state.has_begun and max(places) == roster_lib.NEW:
+      raise ValueError(
+        'HybridStrategy: the ps have variables of workers that are gone, and '
+        'with these went what each worker had of its own. Start the ps anew, '
+        'too; training goes on from its checkpoint.'
+      )
+    hosts = [self._peers[i].address.rpartition(':')[0] for i in crew]
+    ports = [state.entries[i].port for i in crew]
+    try:
+      ring = rings.Ring(
+        [f'{host}:{port}' for host, port in zip(hosts, ports, strict=True)],
+        crew.index(self._own),
+      )
+    except tf.errors.OpError as error:
+      logging.warning('Another port: %s', errors.first_line(error))
+      return None
+    if ring.index == 0:
+      self._meetings.restart()
+      for i in set(range(len(self._peers))) - set(crew):
+        self._meetings.leave_out(i)
+    made = crew_watch.Round(state.round, crew, ring)
+    self._enter(state.round, made, port=ports[ring.index])
+    return made
+
+  def _are_ready(self, state: roster_lib.State, deadline: float | None) -> bool:
+    """Waits for the servers of all; whether they are there."""
+    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    now = state
+    while now.round == state.round and not _deadline.is_over(deadline):
+      late = {
+        i: now.entries[i]
+        for i in state.crew
+        if now.entries[i].ready < state.round
+      }
+      if not late:
+        return True
+      if any(entry.round != state.round for entry in late.values()):
+        return False
+      if silence.lost(late):
+        return False
+      time.sleep(_POLL_SECS)
+      now = self._roster.read()
+    return False
+
+  def _share(
+    self, made: crew_watch.Round, state: roster_lib.State, secs: float
+  ) -> bool:
+    """Has all take over what one has; whether all agree on whom."""
+    entries = state.entries
+    source = max(made.crew, key=lambda i: (entries[i].place, -i))
+    votes = np.zeros([len(self._peers)], np.int32)
+    votes[source] = 1
+    made.place = crew_watch.NOWHERE
+    with self._watch.during(made, secs):
+      if made.ring.sum_of(votes)[source] != len(made.crew):
+        return False
+      self._check(state, source)
+      packed = self._holdings.packed()
+      given = packed if source == self._own else np.zeros_like(packed)
+      whole = made.ring.sum_of(given)
+    if source != self._own:
+      self._holdings.unpack(whole)
+    self.place = made.place = max(entries[source].place, 0)
+    self._roster.note_begun()
+    return True
+
+  def _check(self, state: roster_lib.State, source: int) -> None:
+    own, other = state.entries[self._own], state.entries[source]
+    if own.digest != other.digest:
+      self._enter(roster_lib.LEFT)
+      raise ValueError(
+        f'HybridStrategy: {self._peers[self._own].task} has other variables '
+        f'than {self._peers[source].task}, which has trained already. Do both '
+        "run the same program? An optimizer's slots are to be made in the scope: "
+        'optimizer.build(model.trainable_variables).'
+      )
