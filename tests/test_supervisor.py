@@ -156,6 +156,38 @@ def test_restarts_are_counted(tmp_path, max_restarts, status, expected, starts):
   assert said.count('Starting it again') == starts - 1
 
 
+def _first_then(folder, name, program):
+  """What does something on its first start, and nothing later on."""
+  path = str(folder / name)
+  return (
+    f'import os, time\n'
+    f'open({path!r}, "a").write(".")\n'
+    f'if open({path!r}).read() == ".":\n'
+    f'  {program}\n'
+    f'print("again", flush=True)\n'
+  )
+
+
+@pytest.mark.parametrize(
+  ('status', 'expected'),
+  [pytest.param(1, 0, id='error'), pytest.param(2, 2, id='something else')],
+)
+def test_an_error_soon_after_a_loss_is_put_down_to_it(
+  tmp_path, status, expected
+):
+  later = f"""while 'again' not in open(os.environ['PEER_LOG']).read():
+    time.sleep(0.05)
+  raise SystemExit({status})"""
+  programs = {
+    _WORKERS[0]: _first_then(tmp_path, 'first', later),
+    _WORKERS[1]: _first_then(tmp_path, 'lost', 'os.kill(os.getpid(), 9)'),
+  }
+  found, said, _ = _supervise(tmp_path, programs, max_restarts=3)
+  assert found == expected
+  words = 'worker:0 failed with status 1, soon after worker:1 was lost.'
+  assert (words in said) == (expected == 0)
+
+
 def test_what_a_task_leaves_behind_is_killed(tmp_path):
   status, _, shown = _supervise(tmp_path, {_WORKERS[0]: _LEAVE_A_CHILD})
   assert status == 0

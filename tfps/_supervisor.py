@@ -28,6 +28,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORK_SECS = 120.0  # imports that many tasks wait for at once
 _DRAIN_SECS = 5.0  # for output that a stray grandchild keeps open
 
+# How long after a task was lost another's error may come of that, as where a
+# program is not in `train` or `fit` yet, which outlast it.
+_CONSEQUENCE_SECS = 30.0
+_ERROR_STATUS = 1  # that of a Python program which an exception ends
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Command:
@@ -73,7 +78,8 @@ class Supervisor:
     grace_secs: how long tasks may take to end by themselves: servers once the
       others are done, and all after SIGTERM.
     max_restarts: how many tasks, in all, are started again after they ended
-      with a status of 128 or more, which says that a retry may help.
+      with a status of 128 or more, which says that a retry may help, or by an
+      error soon after another one did.
     silent_secs: after how long to kill a task that has answered and no longer
       does.
   """
@@ -97,6 +103,7 @@ class Supervisor:
     self._status: int | None = None  # of the whole, once the end is decided
     self._cause: _End | None = None
     self._deadline: float | None = None
+    self._lost: tuple[cluster_lib.Task, float] | None = None  # the last, when
 
   def run(self) -> int:
     """The status: 0, or the first failing task's, or 128 + our own signal.
@@ -194,19 +201,35 @@ class Supervisor:
       if all(command.serves for command in self._running):
         self._deadline = self._deadline or time.monotonic() + self._grace_secs
     elif self._may_restart(end):
-      self._restarts_left -= 1
-      self._output.say(
-        f'{_describe(end)}. Starting it again; '
-        f'restarts left: {self._restarts_left}.'
-      )
-      self._start(end.command)
+      self._restart(end)
     else:
       self._cause = end
       self._stop(end.status, f'{_describe(end)}. Stopping the others.')
 
   def _may_restart(self, end: _End) -> bool:
     done = self._deadline is not None  # and only servers are left
-    return end.status >= 128 and self._restarts_left > 0 and not done
+    may_help = end.status >= 128 or self._lost_before(end) is not None
+    return may_help and self._restarts_left > 0 and not done
+
+  def _lost_before(self, end: _End) -> cluster_lib.Task | None:
+    """Another task whose loss an error may come of."""
+    if self._lost is None or end.status != _ERROR_STATUS:
+      return None
+    task, at = self._lost
+    is_recent = time.monotonic() < at + _CONSEQUENCE_SECS
+    return task if is_recent and task != end.command.task else None
+
+  def _restart(self, end: _End) -> None:
+    lost = self._lost_before(end)
+    cause = '' if lost is None else f', soon after {lost} was lost'
+    if lost is None:
+      self._lost = end.command.task, time.monotonic()
+    self._restarts_left -= 1
+    self._output.say(
+      f'{_describe(end)}{cause}. Starting it again; '
+      f'restarts left: {self._restarts_left}.'
+    )
+    self._start(end.command)
 
   def _on_signal(self, number: signal.Signals) -> None:
     if self._status is None:

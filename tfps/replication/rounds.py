@@ -292,12 +292,12 @@ class Rounds:
     return True
 
   def _check(self, state: roster_lib.State, source: int) -> None:
-    own, other = state.entries[self._own], state.entries[source]
-    if own.digest != other.digest:
-      self._enter(roster_lib.LEFT)
-      raise ValueError(
-        f'HybridStrategy: {self._peers[self._own].task} has other variables '
-        f'than {self._peers[source].task}, which has trained already. Do both '
-        "run the same program? An optimizer's slots are to be made in the scope: "
-        'optimizer.build(model.trainable_variables).'
-      )
+    if state.entries[self._own].digest == state.entries[source].digest:
+      return
+    self._enter(roster_lib.LEFT)
+    own, other = self._peers[self._own].task, self._peers[source].task
+    raise ValueError(
+      f'HybridStrategy: {own} has other variables than {other}, which has '
+      "trained already. Do both run the same program? An optimizer's slots are "
+      'to be made in the scope: optimizer.build(model.trainable_variables).'
+    )
