@@ -25,8 +25,8 @@ from tfps import testing
 from tfps.replication import choices
 
 _MBIT_PER_SEC = 400.0
-_SECS = 4.0  # of a turn
-_NUM_ROUNDS = 5
+_SECS = 3.0  # of a turn
+_NUM_ROUNDS = 3
 _NEAR = 0.1  # as near as places are taken to be equally fast
 _SIZE = trainers.HYBRID_STEPS_PER_EXECUTION
 
