@@ -163,6 +163,7 @@ def test_train_makes_each_update_of_the_mean(
     steps_per_execution=steps_per_execution,
     max_unroll=max_unroll,
     hooks=[seen.append],
+    log_every_secs=1e6,  # the metrics are those since the last line
   )
   mean = 10 * np.arange(30) + np.mean(range(_WORKERS))
   assert (result.step, result.steps) == (30, 30)
