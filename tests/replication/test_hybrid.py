@@ -17,13 +17,13 @@ def _of(num_bytes, shape=(10,), *, is_table=False, name='kernel'):
 @pytest.mark.parametrize(
   ('num_workers', 'num_ps', 'description', 'workers', 'ps'),
   [
-    (1, 1, _of(100), 0, 100),
-    (2, 1, _of(100), 100, 200),
-    (2, 2, _of(100), 100, 100),
-    (4, 1, _of(100), 150, 400),
-    (4, 8, _of(100), 150, 100),
-    (4, 2, _of(4000, (1000, 1), is_table=True), 6000, 2 * 5 * (4 + 8)),
-    (2, 2, _of(12, (3, 1), is_table=True), 12, 3 * (4 + 8)),
+    (1, 1, _of(100), 0, 200),
+    (2, 1, _of(100), 100, 400),
+    (2, 2, _of(100), 100, 200),
+    (4, 1, _of(100), 150, 800),
+    (4, 8, _of(100), 150, 200),
+    (4, 2, _of(4000, (1000, 1), is_table=True), 6000, 2 * 2 * 5 * (4 + 8)),
+    (2, 2, _of(12, (3, 1), is_table=True), 12, 2 * 3 * (4 + 8)),
     (2, 1, _of(0, None, is_table=True), 0, 0),
   ],
 )
@@ -49,8 +49,8 @@ def test_a_report_tells_costs_and_choices():
     *['in', 'a', 'ring', 'by', 'ps'],
   ]
   assert [line.split() for line in lines] == [
-    ['users', 'ps', '4,000', '6,000', '120'],
-    ['kernel', 'workers', '100', '150', '200'],
+    ['users', 'ps', '4,000', '6,000', '240'],
+    ['kernel', 'workers', '100', '150', '400'],
   ]
 
 

@@ -3,7 +3,8 @@
 A dense gradient travels less where workers add up theirs among themselves; a
 few rows of a large table travel less to and from the ps that has it (Parallax:
 Kim et al. 2019, "Parallax: sparsity-aware data parallel training of deep neural
-networks"). The rule is by the bytes that pass the busiest link in a step.
+networks"). The rule is by the bytes that pass the busiest link one after another
+in a step.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ Choose = Callable[[Description], str]
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """The bytes of a step on the busiest link, in one direction.
+  """The bytes of a step that pass the busiest link one after another.
 
   Attributes:
     workers: if the workers add up gradients among themselves, in a ring.
@@ -67,7 +68,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """Chooses by the bytes that cross the busiest link.
+  """Chooses by the bytes that pass the busiest link one after another.
 
   Attributes:
     num_workers: how many workers there are.
@@ -83,13 +84,14 @@ class Rule:
     """What both places cost.
 
     In a ring of n workers, each sends a gradient 2 (n - 1) / n times (Patarasuk
-    and Yuan 2009). To and from p ps, each worker's link passes what it uses
-    once in each direction, and each ps' link what all workers use of its part.
+    and Yuan 2009), while it receives as much. From p ps, each worker's link
+    passes what it uses, and each ps' link what all workers use of its part. As
+    much goes back, but only once the step is computed.
     """
     workers, used = self.num_workers, self._used_bytes(description)
     return Costs(
       workers=2 * (workers - 1) / workers * description.num_bytes,
-      ps=max(used, workers * used / self.num_ps),
+      ps=2 * max(used, workers * used / self.num_ps),
     )
 
   def choose(self, description: Description) -> str:
