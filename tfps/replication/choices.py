@@ -3,8 +3,8 @@
 A dense gradient travels less where workers add up theirs among themselves; a
 few rows of a large table travel less to and from the ps that has it (Parallax:
 Kim et al. 2019, "Parallax: sparsity-aware data parallel training of deep neural
-networks"). The rule is by the bytes that pass the busiest link one after another
-in a step.
+networks"). The rule is by the bytes that pass the busiest link in a step, one
+after another.
 """
 
 from collections.abc import Callable
