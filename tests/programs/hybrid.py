@@ -78,7 +78,7 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
       hooks=[lambda progress: tell(progress.step)],
     )
   print('iterations', int(model.optimizer.iterations), flush=True)
-  print(strategy.recovery_report(), flush=True)
+  print(strategy.recovery_report(), strategy.updates_report(), flush=True)
   np.savez(folder / f'{strategy.task.index}.npz', *model.get_weights())
   strategy.barrier('end', 60)
 

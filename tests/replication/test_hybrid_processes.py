@@ -117,8 +117,10 @@ def test_who_comes_back_gets_what_the_others_have(start, tmp_path, lost):
   for index in range(3):
     log = cluster.log('worker', index)
     # Of the step at which it was lost, the ps may have made their part, and
-    # twice if it was just then having them make it.
-    assert re.search(r'^iterations (598|599|600)$', log, re.M), log
+    # twice if it was just then having them make it, which they count.
+    steps = int(re.search(r'^iterations (\d+)$', log, re.M)[1])
+    repeated = int(re.search(r'repeated=(\d+)\)$', log, re.M)[1])
+    assert 0 <= 600 - steps <= 1 + repeated <= 2, log
     for own, found in zip(
       _weights(tmp_path, index), _weights(tmp_path, 1), strict=True
     ):
