@@ -1,9 +1,11 @@
 """Workers that wait for each other, with gradients that are all 1.
 
-Usage: meet.py POLICY STEPS: so many with `train`, then 40 with `fit`, of which
-each worker does 5 fewer than the one before.
+Usage: meet.py POLICY STEPS [FILE]: so many with `train`, slowly as long as
+there is that file, then 40 with `fit`, of which each worker does 5 fewer than
+the one before.
 """
 
+import os
 import sys
 import time
 
@@ -20,12 +22,12 @@ _POLICIES = {
 }
 
 
-def main(policy: str, steps: int) -> None:
+def main(policy: str, steps: int, slowly: str = '') -> None:
   strategy = tfps.BetweenGraphStrategy(
     tfps.resolve_cluster(), updates=_POLICIES[policy]
   )
   for name, work in (('train', train), ('fit', fit)):
-    found = work(strategy, steps)
+    found = work(strategy, steps, slowly)
     strategy.barrier(name, 120)
     tell(strategy, *found)
 
@@ -36,7 +38,7 @@ def tell(strategy, number, optimizer) -> None:
   print('short', strategy.updates_report().short, flush=True)
 
 
-def train(strategy, steps):
+def train(strategy, steps, slowly):
   with strategy.scope():
     number = tf.Variable(0.0, dtype=tf.float64, name='number')
     optimizer = keras.optimizers.SGD(1.0)
@@ -49,7 +51,7 @@ def train(strategy, steps):
 
   def say(progress):
     print('at', progress.step, flush=True)
-    time.sleep(0.02)
+    time.sleep(0.5 if os.path.exists(slowly) else 0.02)
 
   strategy.train(
     step,
@@ -61,7 +63,7 @@ def train(strategy, steps):
   return number, optimizer
 
 
-def fit(strategy, _):
+def fit(strategy, *_):
   steps = 40 - 5 * strategy.task.index
   with strategy.scope():
     model = keras.Sequential(
@@ -80,4 +82,4 @@ def fit(strategy, _):
   return model.layers[0].kernel, model.optimizer
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
