@@ -40,6 +40,15 @@ class Replicas:
   def span_workers(self) -> bool:
     return len(self.devices) > self.per_worker
 
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """Of how many of them steps are where there may be fewer batches.
+
+    Of all, of half of them, and so on, so that few graphs are needed.
+    """
+    number = len(self.devices)
+    return tuple(number >> i for i in range(number.bit_length()))
+
   def group(self, batches: Any) -> 'Group':
     """Those that take part in a step.
 
@@ -163,22 +172,28 @@ def worker_device() -> str:
   return group.devices[compat.current()] if group else ''
 
 
-def draw(strategy: Any, batches: Any) -> Any:
+def draw(strategy: Any, batches: Any, number: int | None = None) -> Any:
   """A step's batch: the next one, or the next one for each of its replicas.
 
   Args:
     strategy: whose step it is.
     batches: an iterator, or one for each worker.
+    number: how many of the replicas take part; by default all.
   """
   replicas = of(strategy)
-  if not replicas.are_several:
-    return next(batches)
   iterators = batches if isinstance(batches, list | tuple) else [batches]
+  if not replicas.are_several:
+    return next(iterators[0])
   drawn = []
-  for i, device in enumerate(replicas.devices):
+  for i, device in enumerate(replicas.devices[:number]):
     with tf.device(_cpu_of(device)):
       drawn.append(next(iterators[i // replicas.per_worker]))
   return compat.Batches(drawn)
+
+
+def dealt(strategy: Any, batches: Sequence[Any]) -> Any:
+  """A step's batch: the only one, or one for each of its first replicas."""
+  return compat.Batches(batches) if of(strategy).are_several else batches[0]
 
 
 def given(strategy: Any, batches: Any) -> Any:

@@ -42,6 +42,7 @@ from tfps import replica_loop
 from tfps import shared_variables
 from tfps import training_plan
 from tfps import worker_input
+from tfps.input import _feeds as input_feeds
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
@@ -193,6 +194,16 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     `strategy.global_step.assign_add(1)`.
     """
     return self._global_step
+
+  def feeds(self, dataset_fn: worker_input.DatasetFn) -> input_feeds.Own:
+    """Where this worker's batches come from if there is a queue."""
+    return input_feeds.Own(
+      self.task,
+      self.addresses(),
+      dataset_fn,
+      self.input_context(),
+      lambda: self.num_interruptions,
+    )
 
   def input_context(self) -> tf.distribute.InputContext:
     """Which of the workers this is, to shard data by."""

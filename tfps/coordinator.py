@@ -121,7 +121,12 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     if self._global_step is None:
       with self.strategy.scope():
         self._global_step = tf.Variable(
-          0, dtype=tf.int64, trainable=False, name='global_step'
+          0,
+          dtype=tf.int64,
+          trainable=False,
+          name='global_step',
+          # Of replicas whose gradients make one update, one counts it.
+          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
     return self._global_step
 

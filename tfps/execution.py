@@ -48,6 +48,9 @@ class Source(Protocol):
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
     """What `next` gets batches of, once steps have had so many of them."""
 
+  def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    """A step's batch, or one for each of its replicas."""
+
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     """What to return, too; the last is a vector that goes to the others."""
 
@@ -73,6 +76,9 @@ class Iterated:
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
     del number
     return batches
+
+  def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    return _replicas.draw(strategy, batches)
 
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     del given
@@ -129,7 +135,7 @@ def trace(
     num_steps: how many steps to do.
     max_unroll: how many of them to lay out in the graph.
   """
-  step = _Step(strategy, step_fn)
+  step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
   meetings = meetings_lib.of(strategy)
 
@@ -204,13 +210,19 @@ def _with_ahead(
 class _Step:
   """One step, its metrics as a vector; knows their names once traced."""
 
-  def __init__(self, strategy: tf.distribute.Strategy, step_fn: StepFn) -> None:
+  def __init__(
+    self,
+    strategy: tf.distribute.Strategy,
+    step_fn: StepFn,
+    draw: Callable[[tf.distribute.Strategy, Any], Any],
+  ) -> None:
     self.names: tuple[str, ...] | None = None
     self._strategy = strategy
     self._step_fn = step_fn
+    self._draw = draw
 
   def __call__(self, batches: Any) -> tf.Tensor:
-    batch = _replicas.draw(self._strategy, batches)
+    batch = self._draw(self._strategy, batches)
     return self._vector(self._strategy.run(self._step_fn, args=(batch,)))
 
   def _vector(self, metrics: Mapping[str, Any] | None) -> tf.Tensor:

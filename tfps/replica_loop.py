@@ -8,6 +8,7 @@ from typing import Protocol
 from absl import logging
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
@@ -15,7 +16,6 @@ from tfps import course as course_lib
 from tfps import execution
 from tfps import marks as marks_lib
 from tfps import worker_input
-from tfps.input import _feeds as input_feeds
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
 from tfps.updates import meetings as meetings_lib
@@ -58,6 +58,7 @@ class Strategy(Protocol):
   def scope(self) -> Any: ...
   def surviving(self, function: Callable[[], Any]) -> Any: ...
   def batches(self, dataset_fn: worker_input.DatasetFn) -> Batches: ...
+  def feeds(self, dataset_fn: worker_input.DatasetFn) -> Any: ...
   def input_context(self) -> tf.distribute.InputContext: ...
   def addresses(self) -> dict[cluster_lib.Task, str]: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
@@ -151,12 +152,13 @@ class ReplicaLoop:
     self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
   ) -> supply_lib.Supply:
     supply_lib.check(self._strategy)
-    feeds = input_feeds.Own.of(self._strategy, dataset_fn)
+    feeds = self._strategy.feeds(dataset_fn)
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
+    replicas = _replicas.of(self._strategy)
     return supply_lib.Supply(
-      feeds, trace, num_steps, self._counts, self._meetings
+      feeds, replicas, trace, num_steps, self._counts, self._meetings
     )
 
   def _execute_of_queue(self, step: int) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import cluster as cluster_lib
@@ -226,7 +227,12 @@ class TrainingLoop:
         num_steps = self._plan.steps_per_execution
         meetings = meetings_lib.of(strategy)
         self._supply = supply_lib.Supply(
-          feeds, trace, num_steps, self._counts, meetings
+          feeds,
+          _replicas.of(strategy),
+          trace,
+          num_steps,
+          self._counts,
+          meetings,
         )
         return
       self._iterators, spec = given

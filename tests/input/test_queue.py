@@ -21,10 +21,11 @@ def strategy_of(mode, cluster, **kwargs):
   return {
     'coordinator': tfps.ParameterServerStrategy,
     'between graphs': tfps.BetweenGraphStrategy,
+    'in graph': tfps.replication.InGraphStrategy,
   }[mode](cluster, **kwargs)
 
 
-@pytest.fixture(params=['coordinator', 'between graphs'])
+@pytest.fixture(params=['coordinator', 'between graphs', 'in graph'])
 def strategy(request, tfps_cluster):
   return strategy_of(request.param, tfps_cluster.cluster)
 
@@ -45,6 +46,8 @@ def visiting(visits):
 def train(strategy, step, dataset_fn, **kwargs):
   if isinstance(strategy, tfps.BetweenGraphStrategy):
     kwargs['checkpoint_dir'] = kwargs.pop('directory', None)
+    return strategy.train(step, dataset_fn, **kwargs)
+  if isinstance(strategy, tfps.replication.InGraphStrategy):
     return strategy.train(step, dataset_fn, **kwargs)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     return coordinator.train(step, dataset_fn, **kwargs)
@@ -76,15 +79,26 @@ def parse(record):
     pytest.param(
       None,
       per_execution,
-      marks=pytest.mark.tfps_cluster(workers=workers, ps=2),
-      id=f'{workers} workers, {per_execution} steps at a time',
+      marks=pytest.mark.tfps_cluster(
+        workers=workers, ps=2, devices_per_worker=devices
+      ),
+      id=f'{workers} workers, {devices} devices, {per_execution} at a time',
     )
-    for workers, per_execution in [(1, 7), (2, 1), (2, 20), (3, 7)]
+    for workers, devices, per_execution in [
+      (1, 1, 7),
+      (2, 1, 1),
+      (2, 1, 20),
+      (3, 1, 7),
+      (2, 3, 2),
+    ]
   ],
   indirect=['tfps_cluster'],
 )
-def test_all_is_visited_once_in_each_epoch(tfps_cluster, files, per_execution):
-  strategy = strategy_of('coordinator', tfps_cluster.cluster)
+@pytest.mark.parametrize('mode', ['coordinator', 'in graph'])
+def test_all_is_visited_once_in_each_epoch(
+  tfps_cluster, files, mode, per_execution
+):
+  strategy = strategy_of(mode, tfps_cluster.cluster)
   visits = visits_of(strategy)
   queue = queue_of(strategy, files, epochs=2, shuffle_seed=per_execution)
 
@@ -95,7 +109,9 @@ def test_all_is_visited_once_in_each_epoch(tfps_cluster, files, per_execution):
     strategy, visiting(visits), dataset, steps_per_execution=per_execution
   )
   np.testing.assert_array_equal(visits.numpy(), 2)
-  assert result.step == 2 * sum(-(-n // 8) for n in _LENGTHS)
+  num_batches = 2 * sum(-(-n // 8) for n in _LENGTHS)
+  num_replicas = len(strategy.extended.replicas.devices)
+  assert num_batches / num_replicas <= result.step <= num_batches
   assert str(queue.report()) == 'epoch 1: 0 to do, 0 doing, 7 done'
 
 

@@ -14,6 +14,7 @@ _BATCHES = 7 * 8 + 5  # of an epoch
 _MODES = {
   'coordinator': tfps.ParameterServerStrategy,
   'between graphs': tfps.BetweenGraphStrategy,
+  'in graph': tfps.replication.InGraphStrategy,
 }
 
 
@@ -229,14 +230,27 @@ def test_workers_that_wait_for_each_other_take_a_queue(
   assert least <= report.updates <= most
 
 
-@pytest.mark.parametrize('steps_per_epoch', [None, 2])
-def test_one_graph_over_all_workers_does_not_take_a_queue(
-  tfps_cluster, steps_per_epoch
-):
+@pytest.mark.tfps_cluster(workers=3, ps=1)
+def test_one_graph_over_all_workers_takes_a_queue(tfps_cluster):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
-  model, dataset = visiting(strategy)
-  with pytest.raises(ValueError, match='a batch for every worker'):
-    model.fit(dataset, steps_per_epoch=steps_per_epoch, verbose=0)
+  with strategy.scope():
+    queue = input_lib.SplitQueue(input_lib.Ranges(_TOTAL, _SPLIT), epochs=2)
+    model = Learning(Largest())
+    model.compile('sgd', steps_per_execution=3)
+  at_ends = _AtEnds()
+  history = model.fit(
+    lambda context: queue.dataset(context).batch(_BATCH),
+    epochs=3,
+    callbacks=[at_ends],
+    verbose=0,
+  )
+  assert at_ends.visits == [{1}, {2}]
+  assert history.history['seen'] == [_TOTAL] * 2
+  assert history.history['largest'] == [_TOTAL - 1] * 2
+  # Seven splits have eight batches and one has five.
+  iterations = int(model.optimizer.iterations)
+  assert 2 * _BATCHES / 3 <= iterations < 2 * _BATCHES
+  assert float(model.number) == pytest.approx(-0.01 * iterations)
 
 
 def test_splits_without_batches_are_told(strategy):

@@ -262,6 +262,70 @@ def test_workers_read_their_own_data(tfps_cluster):
     model.fit(dataset_fn, verbose=0)
 
 
+def _queue_shares(strategy, total, batch):
+  """What each batch of a queue has of all updates, and a step that trains."""
+  with strategy.scope():
+    shares = tf.Variable(tf.zeros([total // batch], tf.float64))
+    optimizer = keras.optimizers.SGD(1.0)
+
+  def step(numbers):
+    with tf.GradientTape() as tape:
+      loss = tf.gather(shares, numbers[0] // batch)
+    gradient = tf.convert_to_tensor(tape.gradient(loss, shares))
+    optimizer.apply([gradient], [shares])
+    return {'mean': tf.reduce_mean(tf.cast(numbers, tf.float64))}
+
+  return shares, optimizer, step
+
+
+@pytest.mark.parametrize('steps_per_execution', [1, 4])
+def test_a_step_has_what_a_queue_has_left(tfps_cluster, steps_per_execution):
+  strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
+  total, batch = 22 * 5, 5
+  shares, optimizer, step = _queue_shares(strategy, total, batch)
+  with strategy.scope():  # of six, six, six and four batches
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(total, 30))
+  result = strategy.train(
+    step,
+    lambda context: queue.dataset(context).batch(batch),
+    steps_per_execution=steps_per_execution,
+    log_every_secs=1e6,
+  )
+  # Six steps of all three workers, and four of who has taken the last split.
+  found = -shares.numpy()
+  np.testing.assert_allclose(np.sort(found), [1 / 3] * 18 + [1] * 4)
+  assert result.step == int(optimizer.iterations) == 10
+  last = found > 0.5
+  means = batch * np.arange(22) + 2
+  total = means[~last].sum() / 3 + means[last].sum()
+  assert result.metrics['mean'] == pytest.approx(total / 10)
+
+
+def test_a_queue_is_gone_on_with_from_a_checkpoint(tfps_cluster, tmp_path):
+  found = []
+  for steps in (3, None):
+    strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
+    shares, optimizer, step = _queue_shares(strategy, 100, 5)
+    with strategy.scope():
+      queue = tfps.input.SplitQueue(
+        tfps.input.Ranges(100, 25), visitation='exactly_once'
+      )
+    strategy.train(
+      step,
+      lambda context, queue=queue: queue.dataset(context).batch(5),
+      steps=steps,
+      steps_per_execution=2,
+      checkpoint=tf.train.Checkpoint(shares=shares, optimizer=optimizer),
+      directory=tmp_path,
+    )
+    found.append(-shares.numpy())
+  first, last = found
+  assert np.count_nonzero(first) == 9
+  np.testing.assert_allclose(last[first > 0], 1 / 3)
+  assert np.count_nonzero(last) == 20
+  assert last.sum() == pytest.approx(int(optimizer.iterations))
+
+
 def test_what_cannot_work_is_refused(tfps_cluster):
   with pytest.raises(ValueError, match='timeout_secs is 0'):
     tfps.replication.InGraphStrategy(tfps_cluster.cluster, timeout_secs=0)
@@ -275,9 +339,5 @@ def test_what_cannot_work_is_refused(tfps_cluster):
 
   with pytest.raises(ValueError, match='ran out'):
     strategy.train(slopes.step, ends, steps=5)
-  with strategy.scope():
-    queue = tfps.input.SplitQueue(tfps.input.Ranges(8, 2))
-  with pytest.raises(ValueError, match='a SplitQueue has nothing for some'):
-    strategy.train(slopes.step, queue.dataset, steps=5)
   with pytest.raises(TypeError, match='return metrics by name'):
     strategy.train(lambda batch: batch, _dataset_fn, steps=6)

@@ -4,6 +4,7 @@ import threading
 import time
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -59,3 +60,43 @@ def test_a_lost_task_is_named(tfps_cluster, fault, task, error, said):
 def test_training_begins_anew_once_the_worker_is_back(tfps_cluster):
   strategy = InGraphStrategy(tfps_cluster.cluster, timeout_secs=4)
   assert _train(strategy, 10, lambda progress: None) == -10.0
+
+
+def test_an_epoch_is_gone_on_with_after_a_worker_was_killed(
+  tfps_cluster, tmp_path
+):
+  total, size, batch = 600, 50, 5
+
+  def train(*hooks):
+    strategy = InGraphStrategy(tfps_cluster.cluster, timeout_secs=4)
+    with strategy.scope():
+      visits = tf.Variable(tf.zeros([total], tf.int64), trainable=False)
+      queue = tfps.input.SplitQueue(
+        tfps.input.Ranges(total, size), visitation='exactly_once'
+      )
+
+    def step(numbers):
+      visits.scatter_add(tf.IndexedSlices(tf.ones_like(numbers), numbers))
+
+    result = strategy.train(
+      step,
+      lambda context: queue.dataset(context).batch(batch),
+      steps_per_execution=2,
+      checkpoint=tf.train.Checkpoint(visits=visits),
+      directory=tmp_path,
+      checkpoint_every_steps=4,
+      hooks=hooks,
+    )
+    return result, visits.numpy()
+
+  def kill(progress):
+    if progress.step == 22:
+      tfps_cluster.kill('worker', 1)
+
+  with pytest.raises(tfps.errors.UnreachableError, match='worker:1'):
+    train(kill)
+  tfps_cluster.start('worker', 1)
+  result, counts = train()
+  np.testing.assert_array_equal(counts, 1)
+  assert result.step - result.steps == 20
+  assert result.step >= total / batch / 2

@@ -242,17 +242,46 @@ def test_workers_have_equally_many_devices():
     _replicas.find(_names(2, 1), span_workers=False)
 
 
-def test_a_queue_of_splits_is_refused(tfps_cluster):
-  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  step, _, _ = _slopes(strategy)
+@pytest.mark.parametrize(
+  'updates', [None, tfps.updates.Sync()], ids=['Async', 'Sync']
+)
+def test_each_replica_has_a_batch_of_a_queue(tfps_cluster, updates):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, updates=updates)
   with strategy.scope():
-    queue = tfps.input.SplitQueue(tfps.input.Ranges(8, 2))
+    shares = tf.Variable(tf.zeros([9], tf.float64))
+    optimizer = keras.optimizers.SGD(1.0)
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(9, 4))
+
+  def step(number):
+    with tf.GradientTape() as tape:
+      loss = tf.gather(shares, number) / strategy.num_replicas_in_sync
+    gradient = tf.convert_to_tensor(tape.gradient(loss, shares))
+    optimizer.apply([gradient], [shares])
 
   def dataset_fn(context):
-    return queue.dataset(context).map(lambda i: tf.cast(i, tf.float64))
+    assert context.num_replicas_in_sync == _REPLICAS
+    return queue.dataset(context)
 
-  with (
-    tfps.Coordinator(strategy, timeout_secs=60) as coordinator,
-    pytest.raises(ValueError, match='2 replicas on a worker'),
-  ):
-    coordinator.train(step, dataset_fn, steps=1)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    result = coordinator.train(step, dataset_fn, steps_per_execution=3)
+  assert result.step == int(optimizer.iterations) == 5
+  np.testing.assert_allclose(-shares.numpy(), [1 / 2] * 8 + [1])
+
+
+def test_fit_gives_each_replica_a_batch_of_a_queue(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    model = _model('sgd', steps_per_execution=3)
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(40, 20))
+  size = _SIZE // _REPLICAS  # five batches of each split, of which two are one
+
+  def dataset_fn(context):
+    numbers = queue.dataset(context).batch(size)
+    return numbers.map(lambda i: (tf.gather(_X, i), tf.gather(_Y, i)))
+
+  history = model.fit(dataset_fn, verbose=0)
+  alone = _model('sgd')
+  alone_history = alone.fit(_X[:40], _Y[:40], _SIZE, shuffle=False, verbose=0)
+  alone_lib.assert_same_weights(model, alone)
+  for name, values in alone_history.history.items():
+    np.testing.assert_allclose(history.history[name], values, rtol=1e-5)

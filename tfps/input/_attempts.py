@@ -25,11 +25,14 @@ class Steps(Protocol):
 
   Attributes:
     num_steps: how many are done at once, where there are as many batches.
+    sizes: how many batches a step may take, the most first: one for each of its
+      replicas, or of some of them where there are fewer batches.
     marks: of executions; None if nothing is known of those that are cut short.
     meetings: where workers wait for each other; None if they do not.
   """
 
   num_steps: int
+  sizes: tuple[int, ...]
   marks: marks_lib.Marks | None
   meetings: meetings_lib.Meetings | None
 
@@ -46,10 +49,19 @@ class Steps(Protocol):
       count, and the result.
     """
 
+  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
+    """Does them at once, and reads nothing meanwhile; their result."""
+
   def do_one(
-    self, given: Any, before: list[Any], *told: Any
+    self, size: int, given: Any, before: list[Any], *told: Any
   ) -> tuple[int, Any]:
     """Does one step, after those that have been done singly.
+
+    Args:
+      size: how many batches it takes.
+      given: what the function gets for them.
+      before: the results of the other steps.
+      *told: what else it gets.
 
     Returns:
       Whether it counts, as 1 or 0, and its result.
@@ -76,6 +88,7 @@ class Attempt:
     self._feeds = feeds
     self._wanted = wanted
     self._steps = steps
+    self._width = steps.sizes[0]
     self._feed: _feed.Feed | None = None  # that it was begun with
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
@@ -105,8 +118,10 @@ class Attempt:
         return self._steps.join(self._singles)
       feed = self._feed = self._feeds.here()
       with feed.in_use():
-        ready = feed.gather(self._wanted, self._feeds.taking, self._feeds.until)
-        if ready == self._steps.num_steps:
+        ready = feed.gather(
+          self._wanted * self._width, self._feeds.taking, self._feeds.until
+        )
+        if ready == self._steps.num_steps * self._width:
           return self._do_all(feed, function, told)
         self._do_singly(feed, ready, told)
       self._end(feed)
@@ -123,7 +138,7 @@ class Attempt:
   def _do_all(
     self, feed: _feed.Feed, function: Callable[..., Any], told: _Told
   ) -> Any:
-    given = feed.given(self._wanted)
+    given = feed.given(self._wanted, self._width)
     self._execution = self._steps.attempt()
     if self._execution is None:
       self._about_to_do(self._wanted)
@@ -137,29 +152,33 @@ class Attempt:
     if counted < self._wanted:
       self._give_back(feed)
     else:
-      feed.use(self._wanted)
+      feed.use(self._wanted * self._width)
       feed.take_in(batches, number, ended=ended)
     self._end(feed)
     self.num_steps = counted
     return result
 
   def _do_singly(self, feed: _feed.Feed, ready: int, told: _Told) -> None:
-    """Does so many steps; others wait no longer if there were no more."""
-    for _ in range(ready):
-      if not self._do_one(feed, told):
+    """Does steps on so many batches; if there are no more, others go ahead."""
+    left = ready
+    while left and len(self._singles) < self._wanted:
+      size = next(size for size in self._steps.sizes if size <= left)
+      if not self._do_one(feed, size, told):
         self._give_back(feed)
         break
-    if self._shift is not None and ready < self._wanted:
+      left -= size
+    if self._shift is not None and ready < self._wanted * self._width:
       self._shift.step_out()
 
-  def _do_one(self, feed: _feed.Feed, told: _Told) -> int:
+  def _do_one(self, feed: _feed.Feed, size: int, told: _Told) -> int:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
     self._about_to_do(1)
-    counted, result = self._steps.do_one(feed.given(1), self._singles, *told)
+    given = feed.given(1, size)
+    counted, result = self._steps.do_one(size, given, self._singles, *told)
     self._task = ''
     if counted:
-      feed.use(1)
+      feed.use(size)
       self._singles.append(result)
     return counted
 
@@ -184,7 +203,7 @@ class Attempt:
       again = self._execution(lambda *id: _AGAIN, *self._execution.args)
       number = 0 if again is _AGAIN else self._execution.num_steps
       if number:
-        self._feeds.ledger.note(feed.marks(number))
+        self._feeds.ledger.note(feed.marks(number * self._width))
       self._execution = None
     elif self._task and self._steps.marks is not None:
       self._steps.marks.tell(self._task, 1)

@@ -12,11 +12,16 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from tfps import _replicas
+
 _LIST = tf.TensorSpec([], tf.variant)
 _NUMBER = tf.TensorSpec([], tf.int64)
 _NUMBERS = tf.TensorSpec([None], tf.int64)
 _TABLE = tf.TensorSpec([None, None], tf.int64)
 _SCALAR = tf.TensorShape([])
+
+# Those that a worker has: a list, and the place of the first that is new.
+AT_HAND = (_LIST, _NUMBER)
 
 Given = tuple[Any, Any, Any, Any, Any]
 
@@ -29,6 +34,7 @@ class Source:
     element_spec: the type of a batch.
     add: notes on the ledger how far splits have come.
     ahead: how many batches to read for the next execution, meanwhile.
+    width: how many batches a step takes, one for each of its replicas.
   """
 
   may_be_empty: ClassVar[bool] = True
@@ -36,6 +42,7 @@ class Source:
   element_spec: Any
   add: Callable[[tf.Tensor, tf.Tensor], tf.Operation]
   ahead: int
+  width: int
 
   @property
   def spec(self) -> Any:
@@ -46,7 +53,7 @@ class Source:
     come after each number of steps.
     """
     iterator = tf.data.IteratorSpec(self.element_spec)
-    return iterator, _LIST, _NUMBER, _NUMBERS, _TABLE
+    return iterator, *AT_HAND, _NUMBERS, _TABLE
 
   def batches(self, given: Given) -> Any:
     """What the steps need of it: nothing that is read from meanwhile."""
@@ -55,7 +62,10 @@ class Source:
 
   def after(self, batches: Any, number: tf.Tensor | int) -> '_Rest':
     listed, first = batches
-    return _Rest(self.element_spec, listed, first, number)
+    return _Rest(self.element_spec, listed, first, number * self.width)
+
+  def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    return _replicas.draw(strategy, batches, self.width)
 
   def read_ahead(self, given: Given) -> tuple[tf.Tensor, ...]:
     if not self.ahead:
@@ -72,7 +82,7 @@ class _Rest:
   """The batches of a list from a place on."""
 
   def __init__(
-    self, element_spec: Any, batches: tf.Tensor, first: Any, number: Any
+    self, element_spec: Any, batches: tf.Tensor, first: Any, number: Any = 0
   ) -> None:
     self._spec = tf.OptionalSpec(element_spec)
     self._batches = batches
@@ -90,6 +100,11 @@ class _Rest:
     return tf.nest.pack_sequence_as(
       self._spec, [batch], expand_composites=True
     ).get_value()
+
+
+def pick(element_spec: Any, batches: tf.Tensor, place: tf.Tensor) -> Any:
+  """One batch of a list."""
+  return next(_Rest(element_spec, batches, place))
 
 
 def empty() -> tf.Tensor:

@@ -57,6 +57,7 @@ class Pipeline:
     over: gives an iterator over a dataset.
     read: a function of an iterator, a list and a number; see `_batches.read`.
     empty: a function that gives a list without batches.
+    pick: a function of a list and a place, which gives the batch that is there.
   """
 
   splits: splits_lib.Splits
@@ -64,6 +65,7 @@ class Pipeline:
   over: Callable[[tf.data.Dataset], Iterator[Any]]
   read: Callable[..., tuple[tf.Tensor, tf.Tensor]]
   empty: Callable[[], tf.Tensor]
+  pick: Callable[[tf.Tensor, tf.Tensor], Any]
 
 
 class Feed:
@@ -143,10 +145,19 @@ class Feed:
       self._read(wanted - self.ready)
     return min(self.ready, wanted)
 
-  def given(self, number: int) -> _batches.Given:
-    """What an execution of so many steps gets."""
-    first = _number(self._first)
-    return self._iterator, self._batches, first, *self._table(number)
+  def given(self, num_steps: int, width: int) -> _batches.Given:
+    """What an execution of steps gets that take so many batches each."""
+    iterator, (splits, values) = self._iterator, self.table(num_steps, width)
+    return iterator, *self.at_hand(), splits, values
+
+  def at_hand(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """A list of batches, and the place of the first that has not been used."""
+    return self._batches, _number(self._first)
+
+  def pick(self, number: int) -> list[Any]:
+    """The next batches, so many of them."""
+    places = range(self._first, self._first + number)
+    return [self._pipeline.pick(self._batches, _number(i)) for i in places]
 
   def marks(self, number: int) -> ledger_lib.Marks:
     """How far splits are once so many batches have been trained on."""
@@ -156,23 +167,35 @@ class Feed:
         found[run.split] = run.value(used)
     return ledger_lib.Marks(tuple(found), tuple(found.values()))
 
-  def _table(self, number: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits, and how far they are after no batch, after one, and so on."""
+  def table(self, num_steps: int, width: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits, and how far they are after no step, after one, and so on."""
     splits = [run.split for run in self._runs]
     values = [
-      [run.value(used) for run, used in self._used(after)]
-      for after in range(number + 1)
+      [run.value(used) for run, used in self._used(after * width)]
+      for after in range(num_steps + 1)
     ]
     with tf.device(None):  # see `_number`
       return tf.constant(splits, tf.int64), tf.constant(values, tf.int64)
 
   def use(self, number: int) -> None:
-    """To be told once an execution of so many steps is done."""
+    """To be told once so many batches have been trained on."""
     self._first += number
     for run, used in self._used(number):
       run.position += used
       run.ready -= used
     self._forget_done()
+
+  def read_ahead(self, number: int) -> tuple[tf.Tensor, int, bool]:
+    """Reads so many batches of the split more, or to its end.
+
+    Returns:
+      What `take_in` is to be told, once all that are at hand have been used.
+    """
+    batches, found = self._pipeline.read(
+      self._iterator, self._pipeline.empty(), _number(number)
+    )
+    read, ended = found.numpy()
+    return batches, int(read), bool(ended)
 
   def take_in(self, batches: tf.Tensor, number: int, *, ended: bool) -> None:
     """To be told of the batches that it has read meanwhile, and no others."""
@@ -223,8 +246,8 @@ class Feed:
       self._has_looked = True
 
   def _read(self, wanted: int) -> None:
-    if self._batches is None:
-      self._batches = self._pipeline.empty()
+    if not self.ready:
+      self._batches, self._first = self._pipeline.empty(), 0
     self._batches, found = self._pipeline.read(
       self._iterator, self._batches, _number(wanted)
     )

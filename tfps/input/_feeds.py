@@ -136,7 +136,9 @@ class OfWorkers:
       number = max(worker + 1, compat.num_workers(self._coordinator))
       self._traced[worker] = self._pipelines.trace(
         tf.distribute.InputContext(
-          num_input_pipelines=number, input_pipeline_id=worker
+          num_input_pipelines=number,
+          input_pipeline_id=worker,
+          num_replicas_in_sync=self._coordinator.strategy.num_replicas_in_sync,
         )
       )
     return self._traced[worker]
@@ -180,17 +182,6 @@ class Own:
     self._suspects: set[int] = set()
     self._dead: set[int] = set()
     self._seen: dict[int, tuple[int, float]] = {}
-
-  @classmethod
-  def of(cls, strategy: Any, dataset_fn: worker_input.DatasetFn) -> 'Own':
-    """Where each worker runs the program."""
-    return cls(
-      strategy.task,
-      strategy.addresses(),
-      dataset_fn,
-      strategy.input_context(),
-      lambda: strategy.num_interruptions,
-    )
 
   def here(self) -> _feed.Feed:
     number = self._num_interruptions()

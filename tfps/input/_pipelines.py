@@ -33,6 +33,7 @@ class Pipelines:
     self._over: Any = None
     self._read: Any = None
     self._empty: Any = None
+    self._pick: Any = None
 
   def trace(self, context: tf.distribute.InputContext) -> _feed.Pipeline:
     """The one of a worker.
@@ -55,13 +56,20 @@ class Pipelines:
         iterator, _LIST, _NUMBER
       )
       self._empty = tf.function(_batches.empty).get_concrete_function()
+      pick = functools.partial(_batches.pick, spec)
+      self._pick = tf.function(pick).get_concrete_function(_LIST, _NUMBER)
     elif spec != self.element_spec:
       raise ValueError(
         f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '
         f'{spec}, but those for the first are {self.element_spec}.'
       )
     return _feed.Pipeline(
-      self.queue.splits, opening, self._over, self._read, self._empty
+      self.queue.splits,
+      opening,
+      self._over,
+      self._read,
+      self._empty,
+      self._pick,
     )
 
   def _open(

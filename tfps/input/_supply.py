@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import execution as execution_lib
-from tfps.input import _attempts
-from tfps.input import _batches
 from tfps.input import _feeds
+from tfps.input import _sources
 from tfps.updates import meetings as meetings_lib
 
 
@@ -18,16 +18,8 @@ def check(strategy: tf.distribute.Strategy) -> None:
   """Makes sure that workers may do nothing while others do the last splits.
 
   Raises:
-    ValueError: they have to do equally many steps, or each of a worker's
-      replicas has to have a batch.
+    ValueError: they have to do equally many steps.
   """
-  number = strategy.num_replicas_in_sync
-  if number > 1:
-    raise ValueError(
-      f'Each step has {number} replicas on a worker, which need a batch each, '
-      'and a SplitQueue hands out batches one by one. Give each worker one '
-      'device, or a share without end: tfps.input.shard, and repeat().'
-    )
   meetings = meetings_lib.of(strategy)
   if meetings is not None and getattr(meetings.policy, 'by_host', False):
     raise ValueError(
@@ -51,6 +43,7 @@ class Supply:
 
   Args:
     feeds: where the batches come from.
+    replicas: of a step.
     trace: traces an execution of a source for a number of steps.
     num_steps: how many steps to do at a time.
     counts: counts what was cut short; None if nothing is known about that.
@@ -63,6 +56,7 @@ class Supply:
   def __init__(
     self,
     feeds: _feeds.Feeds,
+    replicas: _replicas.Replicas,
     trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,
@@ -70,19 +64,20 @@ class Supply:
   ) -> None:
     self._feeds = feeds
     feeds.ledger.trace()
-    full, single = sources(feeds, num_steps)
-    self.full = trace(full, num_steps)
-    self._steps = _Steps(self.full, trace(single, 1), counts, meetings)
+    found = _sources.of(feeds, replicas, num_steps)
+    self.full = trace(found.full, num_steps)
+    singles = found.traced(lambda source: trace(source, 1))
+    self._steps = _Steps(self.full, replicas.sizes, singles, counts, meetings)
 
   @property
   def finished(self) -> bool:
     """Whether all has been done that ever is to be."""
     return self._feeds.finished
 
-  def attempt(self, missing: int) -> _attempts.Attempt:
+  def attempt(self, missing: int) -> _sources.Attempt:
     """One to do so many steps, or as many as are done at a time."""
     wanted = min(missing, self.full.num_steps)
-    return _attempts.Attempt(self._feeds, wanted, self._steps)
+    return _sources.attempt(self._feeds, wanted, self._steps)
 
   def look_again(self) -> None:
     """Finds out whether all is done, which the loss of a ps may have undone.
@@ -93,23 +88,13 @@ class Supply:
     self._feeds.finished = self._feeds.ledger.is_finished()
 
 
-def sources(
-  feeds: _feeds.Feeds, num_steps: int
-) -> tuple[_batches.Source, _batches.Source]:
-  """What executions work on: those of so many steps, and those of one."""
-  spec, add = feeds.element_spec, feeds.ledger.add
-  return (
-    _batches.Source(spec, add, ahead=num_steps),
-    _batches.Source(spec, add, ahead=0),
-  )
-
-
 class _Steps:
   """Steps of which the means of metrics, and the bytes, are wanted.
 
   Args:
     full: does many.
-    single: does one.
+    sizes: how many batches a step may take.
+    single: gives what does one, of such a size.
     counts: counts what was cut short; None if nothing is known about that.
     meetings: where workers wait for each other; None if they do not.
   """
@@ -117,11 +102,13 @@ class _Steps:
   def __init__(
     self,
     full: execution_lib.Execution,
-    single: execution_lib.Execution,
+    sizes: tuple[int, ...],
+    single: Callable[[int], execution_lib.Execution],
     counts: attempts_lib.Counts | None,
     meetings: meetings_lib.Meetings | None,
   ) -> None:
     self.num_steps = full.num_steps
+    self.sizes = sizes
     self.marks = None if counts is None else counts.marks
     self.meetings = meetings
     self._full = full
@@ -140,11 +127,15 @@ class _Steps:
     *vector, number, ended, counted = vector.numpy()
     return batches, int(number), bool(ended), int(counted), np.array(vector)
 
+  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
+    (vector,) = function(given)
+    return np.array(vector[:-1])
+
   def do_one(
-    self, given: Any, before: list[Any], *told: Any
+    self, size: int, given: Any, before: list[Any], *told: Any
   ) -> tuple[int, Any]:
     del before
-    (vector,) = self._single.function(given, *told)
+    (vector,) = self._single(size).function(given, *told)
     *vector, counted = vector.numpy()
     return int(counted), np.array(vector)
 
@@ -153,6 +144,6 @@ class _Steps:
     if not results:
       return None
     stacked = np.stack(results)
-    num_metrics = len(self._single.names)
+    num_metrics = len(self._full.names)
     means = np.mean(stacked[:, :num_metrics], axis=0)
     return np.concatenate([means, np.sum(stacked[:, num_metrics:], axis=0)])

@@ -140,7 +140,7 @@ class Executions:
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       left = source.after(batches, 0)
-      draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
+      draw = functools.partial(source.draw, self._strategy, left)
       course = self._course(*told, comes_and_goes=source.may_be_empty)
       vector, others = self._execute(draw, num_steps, handed_on, course)
       return vector, others, courses.num_counted(course, num_steps)

@@ -13,20 +13,23 @@ from tfps.keras import inputs
 from tfps.keras import own_functions
 from tfps.keras import queues
 from tfps.keras import step_functions
-from tfps.replication import in_graph
 
 
 def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
   """What `fit` gets as its input, as Keras takes it; see `functions`.
 
   Raises:
-    ValueError: it takes from a queue, or its datasets have no common end and
-      there is no number of steps.
+    ValueError: its datasets have no common end and there is no number of
+      steps.
   """
   if not inputs.is_dataset_fn(x):
     return x
   if queues.takes_from_queue(x):
-    raise ValueError(in_graph.NO_QUEUE)
+    return queues.QueueAdapter(
+      x,
+      lambda _, dataset_fn: strategy.feeds(dataset_fn),
+      by_epochs=steps_per_epoch is None,
+    )
   functions.check_steps(x, steps_per_epoch)
   return inputs.PerWorkerAdapter(
     x, lambda _, dataset_fn: strategy.batches(dataset_fn).iterator

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps.input import _feeds as feeds_lib
 from tfps.input import _orders as input_orders
 from tfps.keras import functions
 from tfps.keras import inputs
@@ -32,7 +31,7 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
   except input_orders.NeedsOrderError:
     return queues.QueueAdapter(
       x,
-      lambda _, dataset_fn: feeds_lib.Own.of(strategy, dataset_fn),
+      lambda _, dataset_fn: strategy.feeds(dataset_fn),
       by_epochs=steps_per_epoch is None,
     )
 

@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps import _replicas
 from tfps import attempts as attempts_lib
+from tfps import execution as tf_execution
 from tfps import marks as marks_lib
 from tfps import worker_input
 from tfps._compat import keras_data
-from tfps.input import _attempts
-from tfps.input import _batches
 from tfps.input import _feeds
 from tfps.input import _orders
 from tfps.input import _pipelines
+from tfps.input import _sources
 from tfps.input import _supply
 from tfps.input import ledger as ledger_lib
 from tfps.keras import execution
 from tfps.updates import meetings as meetings_lib
 from tfps.wire import transfers
 
-MakeFeeds = Callable[[Any, worker_input.DatasetFn], _feeds.Feeds]
+MakeFeeds = Callable[[Any, worker_input.DatasetFn], Any]
 
 
 def takes_from_queue(dataset_fn: worker_input.DatasetFn) -> bool:
@@ -154,6 +155,7 @@ class Attempts:
   Args:
     executions: traces functions that do them.
     executor: executes them.
+    replicas: of a step.
     marks: theirs; None if nothing is known of those that are cut short.
     meetings: where workers wait for each other; None if they do not.
   """
@@ -162,19 +164,21 @@ class Attempts:
     self,
     executions: execution.Executions,
     executor: Any,
+    replicas: _replicas.Replicas,
     marks: marks_lib.Marks | None,
     meetings: meetings_lib.Meetings | None,
   ) -> None:
     self._executions = executions
     self._executor = executor
+    self._replicas = replicas
     self._marks = marks
     self._meetings = meetings
     self._kind: Any = None
-    self._functions: dict[int, tuple[Any, Any]] = {}
+    self._functions: dict[int, tuple[Any, Callable[[int], Any]]] = {}
 
   def make(
     self, feeds: _feeds.Feeds, num_steps: int, handed_on: list[np.ndarray]
-  ) -> tuple[Any, _attempts.Attempt]:
+  ) -> tuple[Any, _sources.Attempt]:
     """A function for so many steps, and what calls it if there are as many.
 
     Its result is a list of numbers of steps, each with what `Executions.result`
@@ -188,21 +192,22 @@ class Attempts:
       self._kind = kind
       self.forget()
     if num_steps not in self._functions:
-      full, single = _supply.sources(feeds, num_steps)
+      found = _sources.of(feeds, self._replicas, num_steps)
       self._functions[num_steps] = (
-        self._traced(full, num_steps),
-        self._traced(single, 1),
+        self._traced(found.full, num_steps),
+        found.traced(lambda source: self._traced(source, 1)),
       )
-    function, one = self._functions[num_steps]
-    steps = _Steps(num_steps, one, self._executions, handed_on)
+    function, single = self._functions[num_steps]
+    steps = _Steps(num_steps, single, self._executions, handed_on)
+    steps.sizes = self._replicas.sizes
     steps.marks, steps.meetings = self._marks, self._meetings
-    return function, _attempts.Attempt(feeds, num_steps, steps)
+    return function, _sources.attempt(feeds, num_steps, steps)
 
   def forget(self) -> None:
     """Has functions made anew."""
     self._functions.clear()
 
-  def _traced(self, source: _batches.Source, num_steps: int) -> Any:
+  def _traced(self, source: tf_execution.Source, num_steps: int) -> Any:
     with self._executor.scheduling():
       return transfers.traced(
         lambda: self._executions.on_source(source, num_steps)
@@ -214,18 +219,19 @@ class _Steps:
 
   Args:
     num_steps: how many are done at once.
-    single: a function that does one.
+    single: gives a function that does one on so many batches.
     executions: makes sense of its results.
     handed_on: to the first step.
   """
 
+  sizes: tuple[int, ...] = (1,)
   marks: marks_lib.Marks | None = None
   meetings: meetings_lib.Meetings | None = None
 
   def __init__(
     self,
     num_steps: int,
-    single: Any,
+    single: Callable[[int], Any],
     executions: execution.Executions,
     handed_on: list[np.ndarray],
   ) -> None:
@@ -248,14 +254,18 @@ class _Steps:
     result = [(self.num_steps, np.array(vector), others)]
     return batches, int(number), bool(ended), int(counted), result
 
+  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
+    vector, others = _arrays(function(given, _constants(self._handed_on)))
+    return self.num_steps, vector[:-1], others
+
   def do_one(
-    self, given: Any, before: list[Any], *told: Any
+    self, size: int, given: Any, before: list[Any], *told: Any
   ) -> tuple[int, Any]:
     handed_on = self._handed_on
     if before:
       number, *last = before[-1]
       handed_on = self._executions.handed_on(last, number)
-    fetched = self._single(given, _constants(handed_on), *told)
+    fetched = self._single(size)(given, _constants(handed_on), *told)
     vector, others = _arrays(fetched)
     *vector, counted = vector
     return int(counted), (1, np.array(vector), others)

@@ -18,6 +18,7 @@ from typing import Protocol
 import keras
 import numpy as np
 
+from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import execution as tf_execution
 from tfps import marks as marks_lib
@@ -109,7 +110,11 @@ class StepFunction:
       strategy, step_fn, self._state, self._meetings
     )
     self._attempts = queues.Attempts(
-      self._executions, executor, self._marks, self._meetings
+      self._executions,
+      executor,
+      _replicas.of(strategy),
+      self._marks,
+      self._meetings,
     )
     self._under_way: deque[_Scheduled] = deque()
     self._num_done = 0

@@ -36,19 +36,12 @@ from tfps import topology
 from tfps import training_plan
 from tfps import watch
 from tfps import worker_input
-from tfps.input import _orders as input_orders
+from tfps.input import _joint as input_joint
 from tfps.updates import policies
 
 _Result = TypeVar('_Result')
 
 _LOOK_SECS = 1.0
-
-NO_QUEUE = (
-  'dataset_fn: a SplitQueue has nothing for some workers while others are at '
-  'its end, and each step of InGraphStrategy needs a batch for every worker. '
-  'Give each a share without end: tfps.input.shard, and repeat(). Or take '
-  'updates.Sync(), with which updates go on without who has no batch.'
-)
 
 
 class _Extended(_placing.Extended):
@@ -163,7 +156,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     step_fn: execution.StepFn,
     dataset_fn: worker_input.DatasetFn,
     *,
-    steps: int,
+    steps: int | None = None,
     steps_per_execution: int = 1,
     max_unroll: int = execution.MAX_UNROLL,
     checkpoint: Any = None,
@@ -182,15 +175,23 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     batch of n examples, that is a step of one process on the n examples of each
     worker together.
 
+    At the end of what a queue has to share out, fewer batches may be left than
+    there are replicas. A step then takes half of their number, or a quarter,
+    and so on, and is the mean of those: of the first replicas, to which batches
+    of other workers go.
+
     Args:
       step_fn: takes a batch; computes a gradient, has an optimizer apply it and
         returns scalar metrics by name, or None. Traced once for each worker.
         What `optimizer.apply` gets is the mean over all workers.
       dataset_fn: makes the dataset of one worker, on that worker; called once
         for each, with `input_pipeline_id` the worker's index. The dataset must
-        not run out: `repeat()` it.
+        not run out: `repeat()` it. If it takes what it reads from a
+        `tfps.input.SplitQueue`, it makes the batches of one split, which must
+        not be repeated.
       steps: where to stop, counted from the beginning of training, not of this
-        call: after a resume, only what is left is done.
+        call: after a resume, only what is left is done. Training ends before
+        when all that a queue has to share out is done; None: then alone.
       steps_per_execution: how many steps a call of the graph does.
       max_unroll: how many of them to lay out in one graph; beyond it a loop
         goes over them. Fewer are traced faster, more are executed faster.
@@ -214,11 +215,12 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       errors.DeadlineError: names a task that is frozen.
       errors.CheckpointError: the latest checkpoint is damaged, or one cannot
         be written, for example because the disk is full.
+      errors.InputError: names a split that cannot be read.
       FloatingPointError: a metric is not a number.
       ValueError: a dataset ran out, or an argument is wrong.
     """
     plan = training_plan.Plan(
-      steps,
+      training_plan.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
       stop_on_nan=stop_on_nan,
@@ -257,13 +259,21 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     """The batches of the workers, for `train`.
 
     Raises:
-      ValueError: the workers' datasets have elements of different types, or
-        come from a `tfps.input.SplitQueue`.
+      ValueError: the workers' datasets have elements of different types.
     """
-    try:
-      return self.surviving(lambda: Iterators(self, dataset_fn))
-    except input_orders.NeedsOrderError as error:
-      raise ValueError(NO_QUEUE) from error
+    return self.surviving(lambda: Iterators(self, dataset_fn))
+
+  def feeds(self, dataset_fn: worker_input.DatasetFn) -> input_joint.Feeds:
+    """Where the batches of the workers come from if there is a queue.
+
+    Raises:
+      ValueError: as `batches`, or the queue's progress is that of others.
+    """
+    devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
+    replicas = self.extended.replicas
+    return self.surviving(
+      lambda: input_joint.Feeds(devices, replicas, dataset_fn)
+    )
 
   def addresses(self) -> dict[cluster_lib.Task, str]:
     """Where ps and workers answer."""
@@ -312,6 +322,9 @@ class Iterators:
     emptying = _iterators.emptying(specs[0])
     self.iterator = []
     for worker, fn in zip(workers, made, strict=True):
-      device = f'/job:worker/replica:0/task:{worker.index}/device:CPU:0'
-      with tf.device(device):
+      with tf.device(f'{_device(worker)}/device:CPU:0'):
         self.iterator.append(_iterators.over(fn(), emptying))
+
+
+def _device(worker: cluster_lib.Task) -> str:
+  return f'/job:worker/replica:0/task:{worker.index}'

@@ -1,0 +1,72 @@
+"""What executions of a queue's batches work on, and what has them done."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
+import functools
+from typing import Any
+from typing import TypeVar
+
+from tfps import _replicas
+from tfps import execution
+from tfps.input import _attempts
+from tfps.input import _batches
+from tfps.input import _feeds
+from tfps.input import _joint
+from tfps.input import _joint_batches
+
+Attempt = _attempts.Attempt | _joint.Attempt
+
+_Traced = TypeVar('_Traced')
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+  """Of batches.
+
+  Attributes:
+    full: of as many steps as are done at once.
+    singles: of one step, by how many batches it takes.
+    may_wait: whether the latter may be traced once they are needed, because
+      nothing is executed any more once a task is lost.
+  """
+
+  full: execution.Source
+  singles: Mapping[int, execution.Source]
+  may_wait: bool = False
+
+  def traced(self, trace: Callable[[Any], _Traced]) -> Callable[[int], _Traced]:
+    """Has single steps traced; gives them by how many batches one takes."""
+    traced = functools.cache(lambda size: trace(self.singles[size]))
+    if not self.may_wait:
+      for size in self.singles:
+        traced(size)
+    return traced
+
+
+def of(
+  feeds: _feeds.Feeds | _joint.Feeds,
+  replicas: _replicas.Replicas,
+  num_steps: int,
+) -> Sources:
+  """Those of so many steps at once, or of one, which have some replicas."""
+  spec, add = feeds.element_spec, feeds.ledger.add
+  if isinstance(feeds, _joint.Feeds):
+    own = _batches.Source(spec, add, ahead=0, width=replicas.per_worker)
+    singles = {n: _joint_batches.Dealt(spec, add, n) for n in replicas.sizes}
+    full = _joint_batches.Lists(own, len(feeds.devices))
+    return Sources(full, singles, may_wait=True)
+  width = len(replicas.devices)
+  return Sources(
+    _batches.Source(spec, add, ahead=num_steps * width, width=width),
+    {n: _batches.Source(spec, add, ahead=0, width=n) for n in replicas.sizes},
+  )
+
+
+def attempt(
+  feeds: _feeds.Feeds | _joint.Feeds, wanted: int, steps: _attempts.Steps
+) -> Attempt:
+  """One to do so many steps, if there are batches for them."""
+  if isinstance(feeds, _joint.Feeds):
+    return _joint.Attempt(feeds, wanted, steps)
+  return _attempts.Attempt(feeds, wanted, steps)
