@@ -28,6 +28,7 @@ _LONGEST = (
   'recovery/test_joining.py',
   'updates/test_sync_faults.py',
   'input/test_losses.py',
+  'input/test_by_host.py',
   'keras/test_fit.py',
   'keras/test_concurrent_updates.py',
   'examples/test_flights.py',

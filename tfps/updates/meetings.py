@@ -181,7 +181,8 @@ class Meetings:
       self._attempts[attempt] = worker
       if is_new and self._rests:
         self._tell_last()
-    if self._host is not None:
+    # Who may have no batches is in its host's group with its first gradients.
+    if self._host is not None and not attempt.comes_and_goes:
       self._host.begin()
     self._at_work()
 
@@ -255,6 +256,8 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
+    if self._host is not None:
+      self._host.leave()
     self._call('leave_out', worker, board_lib.AWAY)
 
   def dismiss_idle(self) -> None:
