@@ -88,6 +88,7 @@ class Meetings:
     self._num_ended = 0
     self._come_and_go = False  # instead of having their executions counted
     self._rests = False
+    self._num_awaiting = 0
     self._at_work: Callable[[], object] = lambda: None
 
   def start(self) -> None:
@@ -143,6 +144,17 @@ class Meetings:
     with self._lock:
       self._rests = rest
       self._tell_last()
+
+  @contextlib.contextmanager
+  def awaited(self) -> Iterator[None]:
+    """Within it nothing is scheduled, for somebody waits for a result."""
+    with self._lock:
+      self._num_awaiting += 1
+    try:
+      yield
+    finally:
+      with self._lock:
+        self._num_awaiting -= 1
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -263,12 +275,24 @@ class Meetings:
   def dismiss_idle(self) -> None:
     """Likewise of the workers for which this process has nothing to do.
 
+    Where these do not come and go, it will have something for them: not before
+    it has a result, though, if it waits for one, and that may be the result of
+    who waits for them.
+
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     with self._lock:
-      if self._come_and_go and None not in self._attempts.values():
+      if None in self._attempts.values():
+        return
+      if self._come_and_go or (self._num_awaiting and self._all_wait()):
         self._call('dismiss', self._are_busy())
+
+  def _all_wait(self) -> bool:
+    """Whether all who execute something wait for others."""
+    return sum(row.even + row.odd for row in self._points()) >= len(
+      self._busy()
+    )
 
   def take_in(self, worker: int) -> None:
     """Has all wait for a worker that is about to begin, though it was done.
@@ -310,8 +334,10 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    rows = [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
-    return [row.version for row in rows if row.even or row.odd]
+    return [row.version for row in self._points() if row.even or row.odd]
+
+  def _points(self) -> list[board_lib.Point]:
+    return [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
 
   def _try(self, name: str, *args: int | list[int]) -> None:
     try:
