@@ -1,5 +1,6 @@
 """What all tests have in common."""
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -77,6 +78,17 @@ def mailbox(ps_server):
   ) as mailbox:
     mailbox.take()
     yield mailbox
+
+
+@pytest.fixture
+def start_workers():
+  """Starts what `starting.workers` makes, until the test has ended."""
+  from tests import starting
+
+  with contextlib.ExitStack() as stack:
+    yield lambda *args, **env: stack.enter_context(
+      starting.workers(*args, **env)
+    )
 
 
 def pytest_addoption(parser):

@@ -1,19 +1,15 @@
 """Workers of one host that take from a queue and push one gradient for all."""
 
-import pathlib
 import re
-import sys
 
 import pytest
 
+from tests import starting
 from tests import waiting
 from tests.programs import take_by_host
-from tfps import testing
 
 pytestmark = pytest.mark.slow
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_PROGRAM = str(_ROOT / 'tests' / 'programs' / 'take_by_host.py')
 _WORKERS = 3
 
 
@@ -24,13 +20,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def cluster(folder):
-  with testing.ProcessCluster(
-    _WORKERS,
-    2,
-    commands={'worker': [sys.executable, _PROGRAM, str(folder)]},
-    env={'PYTHONPATH': str(_ROOT)},
-    preload=['tensorflow', 'keras'],
-  ) as cluster:
+  with starting.workers(_WORKERS, 'take_by_host.py', folder) as cluster:
     for index in range(_WORKERS):
       waiting.until(
         lambda index=index: 'ready\n' in cluster.log('worker', index),
