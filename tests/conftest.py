@@ -1,5 +1,6 @@
 """What all tests have in common."""
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -28,6 +29,7 @@ _LONGEST = (
   'recovery/test_joining.py',
   'updates/test_sync_faults.py',
   'input/test_losses.py',
+  'input/test_by_host.py',
   'keras/test_fit.py',
   'keras/test_concurrent_updates.py',
   'examples/test_flights.py',
@@ -76,6 +78,17 @@ def mailbox(ps_server):
   ) as mailbox:
     mailbox.take()
     yield mailbox
+
+
+@pytest.fixture
+def start_workers():
+  """Starts what `starting.workers` makes, until the test has ended."""
+  from tests import starting
+
+  with contextlib.ExitStack() as stack:
+    yield lambda *args, **env: stack.enter_context(
+      starting.workers(*args, **env)
+    )
 
 
 def pytest_addoption(parser):

@@ -1,6 +1,7 @@
 """Tells workers that wait for each other when nothing more is scheduled."""
 
 from collections.abc import Callable
+import contextlib
 import time
 from typing import Any
 
@@ -54,6 +55,11 @@ class Rests:
     if meetings is not None:
       self._is_on = True
       meetings.try_to_rest(True)
+
+  def awaited(self) -> contextlib.AbstractContextManager[None]:
+    """Within which nothing is scheduled, for the caller waits for a result."""
+    meetings = meetings_lib.of(self._strategy)
+    return contextlib.nullcontext() if meetings is None else meetings.awaited()
 
   def end(
     self,

@@ -197,7 +197,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """
     with self._until('fetch', timeout_secs) as deadline:
       timeout_secs = self._timeout(timeout_secs)
-      return self._remote_values.fetch(val, deadline, timeout_secs)
+      with self._rests.awaited():
+        return self._remote_values.fetch(val, deadline, timeout_secs)
 
   def wait_any(
     self, remote_values: Iterable[Any], timeout_secs: float | None = None
@@ -216,7 +217,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: names the tasks that hold it up.
     """
     timeout_secs = self._timeout(timeout_secs)
-    return self._remote_values.wait_any(remote_values, timeout_secs)
+    with self._rests.awaited():
+      return self._remote_values.wait_any(remote_values, timeout_secs)
 
   @contextlib.contextmanager
   def scheduling(self) -> Iterator[None]:

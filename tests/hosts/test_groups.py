@@ -131,6 +131,24 @@ def test_another_one_pushes_once_the_first_is_gone(workers):
   assert workers.share(step)[0][1] == [0, 1, 2]
 
 
+@pytest.mark.parametrize('left', [0, 2])
+def test_who_leaves_is_not_waited_for_until_it_shares_again(
+  workers, warnings, left
+):
+  step = workers.meet(1)
+  others = [i for i in _NAMES if i != left]
+  begun = {i: workers.begin(i, step) for i in others}
+  workers.groups[left].leave()
+  for i, each in begun.items():
+    each.result(15)
+    workers.groups[i].tell(is_pushed=True)
+  step = workers.meet(step + 1, others)
+  assert workers.share(step, others)[others[0]][1] == others
+  step = workers.meet(step + 1)
+  assert workers.share(step)[0][1] == [0, 1, 2]
+  assert not warnings
+
+
 def test_who_does_not_come_is_named_and_not_waited_for_again(hasty, warnings):
   step = hasty.meet(1)
   assert hasty.share(step, (0, 1))[0][1] == [0, 1]

@@ -1,8 +1,6 @@
 """All is visited although tasks are lost in the middle of an epoch."""
 
-import pathlib
 import re
-import sys
 import types
 
 import keras
@@ -16,8 +14,6 @@ import tfps
 from tfps import testing
 
 pytestmark = pytest.mark.slow
-
-_PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'visit.py')
 
 _TOTAL, _SPLIT, _BATCH, _PER_EXECUTION = 1_000, 100, 5, 4
 _STEP_SECS = 0.02
@@ -257,23 +253,12 @@ def test_a_chief_that_is_started_again_goes_on_in_the_epoch(
 
 
 @pytest.fixture
-def start(tmp_path):
-  clusters = []
-
+def start(start_workers):
   def start(visitation, directory, how, updates='Async'):
-    command = [
-      *(sys.executable, _PROGRAM, str(_TOTAL)),
-      *(visitation, str(_STEP_SECS), directory, how, updates),
-    ]
-    cluster = testing.ProcessCluster(
-      2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
-    )
-    clusters.append(cluster)
-    return cluster.__enter__()
+    args = _TOTAL, visitation, _STEP_SECS, directory, how, updates
+    return start_workers(2, 'visit.py', *args)
 
-  yield start
-  for cluster in clusters:
-    cluster.stop()
+  return start
 
 
 def _numbers(cluster, what):

@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.input import shares as shares_lib
 import tfps
 from tfps import errors
 from tfps import input as input_lib
@@ -274,28 +274,6 @@ def test_a_file_that_cannot_be_read_is_named(strategy, tmp_path, damage):
     train(strategy, lambda batch: None, queue.dataset, steps_per_execution=4)
 
 
-class Shares:
-  """What each batch, by its first number, has of the updates."""
-
-  def __init__(self, strategy, total=_TOTAL):
-    with strategy.scope():
-      self.visits = visits_of(strategy, total)
-      self._number = tf.Variable(tf.zeros([total], tf.float64))
-      self.optimizer = keras.optimizers.SGD(1.0)
-    self._total = total
-
-  def step(self, numbers):
-    ones = tf.ones_like(numbers)
-    self.visits.scatter_add(tf.IndexedSlices(ones, numbers))
-    with tf.GradientTape() as tape:
-      loss = tf.gather(self._number, numbers[0])
-    gradient = tf.convert_to_tensor(tape.gradient(loss, self._number))
-    self.optimizer.apply([gradient], [self._number])
-
-  def numpy(self):
-    return -self._number.numpy()
-
-
 _WAITING = {
   'Sync': tfps.updates.Sync(),
   'Sync with a backup': tfps.updates.Sync(backup_workers=1),
@@ -320,7 +298,7 @@ def test_workers_that_wait_for_each_other_visit_all(
   strategy = strategy_of(
     'coordinator', tfps_cluster.cluster, updates=_WAITING[policy]
   )
-  shares = Shares(strategy)
+  shares = shares_lib.Shares(strategy, _TOTAL)
   queue = queue_of(
     strategy, input_lib.Ranges(_TOTAL, 41), visitation=visitation
   )
@@ -347,7 +325,7 @@ def test_what_is_beyond_the_last_update_is_not_visited(tfps_cluster):
   strategy = strategy_of(
     'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']
   )
-  shares = Shares(strategy, 200)
+  shares = shares_lib.Shares(strategy, 200)
   queue = queue_of(
     strategy, input_lib.Ranges(200, 25), visitation='exactly_once'
   )
@@ -375,20 +353,11 @@ def test_workers_that_add_up_gradients_do_not_take_a_queue(tfps_cluster):
     strategy.train(lambda batch: None, queue.dataset, steps=5)
 
 
-def test_workers_that_push_by_host_do_not_take_a_queue(tfps_cluster):
-  strategy = tfps.BetweenGraphStrategy(
-    tfps_cluster.cluster, updates=tfps.updates.Sync(by_host=True)
-  )
-  queue = queue_of(strategy, input_lib.Ranges(10, 5))
-  with pytest.raises(ValueError, match='Leave out by_host'):
-    strategy.train(lambda batch: None, queue.dataset, steps=5)
-
-
 def test_a_step_with_two_updates_of_all_workers_is_refused(tfps_cluster):
   strategy = strategy_of(
     'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']
   )
-  first, second = Shares(strategy), Shares(strategy)
+  first, second = (shares_lib.Shares(strategy, _TOTAL) for _ in range(2))
   queue = queue_of(strategy, input_lib.Ranges(10, 5))
 
   def step(numbers):

@@ -1,46 +1,24 @@
 """Workers that share variables go on although a ps, or the chief, is killed."""
 
-import pathlib
 import re
-import sys
 import time
 
 import pytest
 
 from tests import waiting
-from tfps import testing
 
 pytestmark = pytest.mark.slow
-
-_PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'survive.py')
 
 _STEPS = 800
 
 
 @pytest.fixture
-def start(tmp_path):
-  clusters = []
-
+def start(start_workers, tmp_path):
   def start(how, steps, take_over_secs=60, replicas=0, replicate_every_secs=0):
-    command = [
-      sys.executable,
-      _PROGRAM,
-      how,
-      str(steps),
-      str(tmp_path / 'cuts'),
-      str(take_over_secs),
-      str(replicas),
-      str(replicate_every_secs),
-    ]
-    cluster = testing.ProcessCluster(
-      2, 2, commands={'worker': command}, preload=['tensorflow', 'keras']
-    )
-    clusters.append(cluster)
-    return cluster.__enter__()
+    args = take_over_secs, replicas, replicate_every_secs
+    return start_workers(2, 'survive.py', how, steps, tmp_path / 'cuts', *args)
 
-  yield start
-  for cluster in clusters:
-    cluster.stop()
+  return start
 
 
 def numbers(cluster, index, what):

@@ -1,41 +1,21 @@
 """Workers that hold what is dense, as processes of their own."""
 
-import pathlib
 import re
-import sys
 
 import numpy as np
 import pytest
 
 from tests import waiting
 from tests.replication import small
-from tfps import testing
 
 pytestmark = pytest.mark.slow
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_PROGRAM = str(_ROOT / 'tests' / 'programs' / 'hybrid.py')
-
 
 @pytest.fixture
-def start(tmp_path):
-  clusters = []
-
-  def start(num_workers, how, optimizer, steps, **env):
-    command = [sys.executable, _PROGRAM, how, optimizer, str(steps)]
-    cluster = testing.ProcessCluster(
-      num_workers,
-      2,
-      commands={'worker': [*command, str(tmp_path)]},
-      env={'PYTHONPATH': str(_ROOT), **env},
-      preload=['tensorflow', 'keras'],
-    )
-    clusters.append(cluster)
-    return cluster.__enter__()
-
-  yield start
-  for cluster in clusters:
-    cluster.stop()
+def start(start_workers, tmp_path):
+  return lambda num_workers, how, optimizer, steps, **env: start_workers(
+    num_workers, 'hybrid.py', how, optimizer, steps, tmp_path, **env
+  )
 
 
 def _finish(cluster):

@@ -24,23 +24,10 @@ _STEPS = 6
 
 
 @pytest.fixture
-def start():
-  clusters = []
-
-  def start(hosts, *args):
-    cluster = testing.ProcessCluster(
-      len(hosts),
-      2,
-      commands={'worker': [sys.executable, _PROGRAM, *args]},
-      env={'PYTHONPATH': str(_ROOT), 'HOSTS': hosts},
-      preload=['tensorflow', 'keras'],
-    )
-    clusters.append(cluster)
-    return cluster.__enter__()
-
-  yield start
-  for cluster in clusters:
-    cluster.stop()
+def start(start_workers):
+  return lambda hosts, *args: start_workers(
+    len(hosts), 'by_host.py', *args, HOSTS=hosts
+  )
 
 
 def _finish(cluster):

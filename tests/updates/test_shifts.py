@@ -153,3 +153,29 @@ def test_workers_with_nothing_to_do_are_dismissed(meeting, pool, how):
     'dismiss_idle': [board.PRESENT, board.AWAY, board.AWAY],
   }
   assert members == wanted[how]
+
+
+def test_workers_are_dismissed_once_all_others_wait_and_nothing_follows(
+  meeting, pool
+):
+  executions = {}
+  for worker in (0, 2):
+    attempt = meeting.meetings.attempt(1)
+    attempt.note()
+    meeting.meetings.enter(attempt, worker)
+    executions[worker] = pool.submit(meeting.execute, worker)
+  meeting.wait_for_waiting(1)
+  assert meeting.is_computing.wait(60)
+
+  def dismiss():
+    meeting.meetings.dismiss_idle()
+    return meeting.meetings.board.members.numpy()[1]
+
+  with meeting.meetings.awaited():
+    assert dismiss() == board.PRESENT
+  meeting.may_compute.set()
+  meeting.wait_for_waiting(2)
+  assert dismiss() == board.PRESENT
+  with meeting.meetings.awaited():
+    assert dismiss() == board.AWAY
+  assert [each.result(60) for each in executions.values()] == [1, 1]

@@ -1,5 +1,6 @@
 """All workers make one update of a step, by the mean of their gradients."""
 
+import collections
 import concurrent.futures
 import threading
 import time
@@ -130,6 +131,61 @@ def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
   assert report.updates == 100
   assert report.late > 0
   assert float(slopes.number.numpy()) == -100.0
+
+
+class _Sloping(keras.Model):
+  def __init__(self, slopes):
+    super().__init__()
+    self._slopes = slopes
+    self.built = True
+
+  def train_step(self, batch):
+    self._slopes.step(batch)
+    return {}
+
+
+@pytest.mark.parametrize('how', ['train', 'fit'])
+def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
+  tfps_cluster, how
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync(backup_workers=1)
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  drawn = collections.Counter()
+
+  def dataset_fn(context):
+    own = context.input_pipeline_id
+
+    def draw(number):
+      # Within an execution, until the others are done with what there is.
+      is_slow, before = own == 1 and number % 4 == 1, -1
+      while is_slow and before != (before := drawn[0] + drawn[2]):
+        time.sleep(0.3)
+      drawn[own] += 1
+      return np.float64(1.0)
+
+    return tf.data.Dataset.counter().map(
+      lambda i: tf.ensure_shape(tf.numpy_function(draw, [i], tf.float64), [])
+    )
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    if how == 'train':
+      coordinator.train(
+        slopes.step,
+        dataset_fn,
+        steps=12,
+        steps_per_execution=4,
+        in_flight_per_worker=1,
+      )
+    else:
+      with strategy.scope():
+        model = _Sloping(slopes)
+        model.compile(steps_per_execution=4)
+      model.fit(dataset_fn, steps_per_epoch=80, verbose=0)
+    updates = strategy.updates_report().updates
+    assert float(slopes.number.numpy()) == -updates
+    assert updates == 12 or how == 'fit'
 
 
 def test_an_epoch_ends_that_does_not_divide_by_workers(tfps_cluster):

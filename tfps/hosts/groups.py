@@ -49,7 +49,6 @@ class Group:
       for other in self.members
       if other < worker
     }
-    self.begin()
 
   def begin(self) -> None:
     """Looks for the others, and waits for nobody."""

@@ -20,14 +20,6 @@ def check(strategy: tf.distribute.Strategy) -> None:
   Raises:
     ValueError: they have to do equally many steps.
   """
-  meetings = meetings_lib.of(strategy)
-  if meetings is not None and getattr(meetings.policy, 'by_host', False):
-    raise ValueError(
-      f'{meetings.policy}: the workers of a host push their gradients as one, '
-      'and a SplitQueue has nothing for some while others are at its end. '
-      'Leave out by_host, or give each worker a share without end: '
-      'tfps.input.shard, and repeat().'
-    )
   if hasattr(strategy, 'hybrid_report'):  # without importing it
     raise ValueError(
       'HybridStrategy has all workers add up dense gradients in each step, and '

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfps.replication import crew as crew_lib
 from tfps.updates import courses
 from tfps.updates import meetings as meetings_lib
+from tfps.updates import presences
 
 
 class Lockstep(courses.Meeting):
@@ -61,10 +62,10 @@ class Meetings(meetings_lib.Meetings):
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self._begun: weakref.WeakKeyDictionary[meetings_lib.Attempt, int]
+    self._begun: weakref.WeakKeyDictionary[presences.Attempt, int]
     self._begun = weakref.WeakKeyDictionary()
 
-  def take_up(self, attempt: meetings_lib.Attempt) -> bool:
+  def take_up(self, attempt: presences.Attempt) -> bool:
     """Meets the others if need be; whether any steps are left to do.
 
     Where an attempt was cut short, others may have done all of it, whose values
@@ -83,7 +84,7 @@ class Meetings(meetings_lib.Meetings):
     self._begun[attempt] = now
     return True
 
-  def leave(self, attempt: meetings_lib.Attempt) -> None:
+  def leave(self, attempt: presences.Attempt) -> None:
     super().leave(attempt)
     self._begun.pop(attempt, None)
     if self.crew is not None:

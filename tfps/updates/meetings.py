@@ -9,32 +9,21 @@ import contextlib
 import threading
 import time
 from typing import Any
-from typing import Protocol
 
-from absl import logging
 import tensorflow as tf
 
 from tfps.updates import board as board_lib
+from tfps.updates import calls
 from tfps.updates import courses
 from tfps.updates import host_sums
 from tfps.updates import pace as pace_lib
 from tfps.updates import policies
+from tfps.updates import presences
 from tfps.updates import turns as turns_lib
 
 _LOOK_SECS = 0.002
 
-WORKER = tf.TensorSpec([], tf.int64)
-
-# What this process itself has done on the ps, and with which numbers.
-_CALLS = {
-  'start': [WORKER] * 2,
-  'rest': [WORKER],
-  'pause': [WORKER],
-  'leave_out': [WORKER] * 2,
-  'take_in': [WORKER],
-  'leave_step': [WORKER],
-  'dismiss': [tf.TensorSpec([board_lib.MAX_WORKERS], tf.int64)],
-}
+WORKER = calls.WORKER
 
 
 class Meetings:
@@ -77,17 +66,15 @@ class Meetings:
     if isinstance(policy, policies.BoundedStaleness):
       self.pace = pace_lib.Pace(board, max_lead=policy.max_lead, name=name)
     # Traced now: a worker that is frozen would hold that up.
-    self._functions = {
-      name: _function(getattr(self.turns, name), spec)
-      for name, spec in _CALLS.items()
-    }
+    self._ps = calls.Calls(self.turns)
     self._updates_left: Callable[[], int] = _no_end
     self._lock = threading.Lock()
     # What is to be executed, and the worker that has begun it.
-    self._attempts: dict[Presence, int | None] = {}
+    self._attempts: dict[presences.Presence, int | None] = {}
     self._num_ended = 0
     self._come_and_go = False  # instead of having their executions counted
     self._rests = False
+    self._num_awaiting = 0
     self._at_work: Callable[[], object] = lambda: None
 
   def start(self) -> None:
@@ -103,7 +90,7 @@ class Meetings:
     with self._lock:
       self._num_ended = 0
       self._rests = False
-      self._call('start', _now(), updates)
+      self._ps.call('start', _now(), updates)
 
   def start_afresh(self) -> None:
     """As `start`, when nothing is being executed, nor to be."""
@@ -131,9 +118,9 @@ class Meetings:
     with self._lock:
       if self._come_and_go:
         self._rests = True
-        self._call('dismiss', self._are_busy())
+        self._ps.call('dismiss', self._are_busy())
       else:
-        self._call('rest', self._num_ended + len(self._attempts))
+        self._ps.call('rest', self._num_ended + len(self._attempts))
 
   def try_to_rest(self, rest: bool) -> None:
     """Has nobody wait for more than what is being executed; or does so again.
@@ -143,6 +130,17 @@ class Meetings:
     with self._lock:
       self._rests = rest
       self._tell_last()
+
+  @contextlib.contextmanager
+  def awaited(self) -> Iterator[None]:
+    """Within it nothing is scheduled, for somebody waits for a result."""
+    with self._lock:
+      self._num_awaiting += 1
+    try:
+      yield
+    finally:
+      with self._lock:
+        self._num_awaiting -= 1
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -155,7 +153,7 @@ class Meetings:
     """
     deadline = time.monotonic() + self.policy.timeout_secs
     try:
-      while int(self._call('pause', 1)):
+      while int(self._ps.call('pause', 1)):
         if time.monotonic() > deadline:
           raise tf.errors.DeadlineExceededError(
             None, None, 'An update has not ended.'
@@ -163,35 +161,36 @@ class Meetings:
         time.sleep(_LOOK_SECS)
       yield
     finally:
-      self._call('pause', 0)
+      self._ps.call('pause', 0)
 
   def call_at_work(self, function: Callable[[], object]) -> None:
     """Calls a function each time that something is about to be executed."""
     self._at_work = function
 
-  def take_up(self, attempt: 'Attempt') -> bool:
+  def take_up(self, attempt: presences.Attempt) -> bool:
     """Whether anything is left to do of an attempt, before it is called."""
     del attempt
     return True
 
-  def enter(self, attempt: 'Presence', worker: int) -> None:
+  def enter(self, attempt: presences.Presence, worker: int) -> None:
     """Takes note of what a worker is about to execute."""
     with self._lock:
       is_new = self._attempts.get(attempt) is None
       self._attempts[attempt] = worker
       if is_new and self._rests:
         self._tell_last()
-    if self._host is not None:
+    # Who may have no batches is in its host's group with its first gradients.
+    if self._host is not None and not attempt.comes_and_goes:
       self._host.begin()
     self._at_work()
 
-  def fail(self, attempt: 'Presence', worker: int) -> None:
+  def fail(self, attempt: presences.Presence, worker: int) -> None:
     """Takes note of what has been cut short, and may be begun again."""
     if self._tell is not None and not self.makes_one_update:
       self._tell(f'worker:{worker}', attempt.num_steps)
     with self._lock:
       self._attempts[attempt] = None
-      self._try('leave_step', worker)
+      self._ps.try_to_call('leave_step', worker)
       if self._rests:
         self._tell_last()
 
@@ -204,13 +203,13 @@ class Meetings:
       if not attempt.comes_and_goes:
         self._num_ended += 1
       elif self._rests:
-        self._try('leave_out', worker, board_lib.AWAY)
+        self._ps.try_to_call('leave_out', worker, board_lib.AWAY)
 
-  def attempt(self, num_steps: int) -> 'Attempt':
+  def attempt(self, num_steps: int) -> presences.Attempt:
     """For an execution of so many steps."""
-    return Attempt(self, num_steps)
+    return presences.Attempt(self, num_steps)
 
-  def expect(self, attempt: 'Presence') -> None:
+  def expect(self, attempt: presences.Presence) -> None:
     """Takes note of what is scheduled."""
     with self._lock:
       self._attempts[attempt] = None
@@ -219,9 +218,9 @@ class Meetings:
   def _tell_last(self) -> None:
     if not self._come_and_go:
       last = self._num_ended + len(self._busy()) if self._rests else -1
-      self._try('rest', last)
+      self._ps.try_to_call('rest', last)
     elif self._rests:
-      self._try('dismiss', self._are_busy())
+      self._ps.try_to_call('dismiss', self._are_busy())
 
   def _busy(self) -> list[int]:
     """The workers that execute something."""
@@ -245,7 +244,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._call('leave_out', worker, board_lib.ABSENT)
+    self._ps.call('leave_out', worker, board_lib.ABSENT)
 
   def step_out(self, worker: int) -> None:
     """Has nobody wait for a worker until it executes something again.
@@ -255,17 +254,31 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._call('leave_out', worker, board_lib.AWAY)
+    if self._host is not None:
+      self._host.leave()
+    self._ps.call('leave_out', worker, board_lib.AWAY)
 
   def dismiss_idle(self) -> None:
     """Likewise of the workers for which this process has nothing to do.
+
+    Where these do not come and go, it will have something for them: not before
+    it has a result, though, if it waits for one, and that may be the result of
+    who waits for them.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     with self._lock:
-      if self._come_and_go and None not in self._attempts.values():
-        self._call('dismiss', self._are_busy())
+      if None in self._attempts.values():
+        return
+      if self._come_and_go or (self._num_awaiting and self._all_wait()):
+        self._ps.call('dismiss', self._are_busy())
+
+  def _all_wait(self) -> bool:
+    """Whether all who execute something wait for others."""
+    return sum(row.even + row.odd for row in self._points()) >= len(
+      self._busy()
+    )
 
   def take_in(self, worker: int) -> None:
     """Has all wait for a worker that is about to begin, though it was done.
@@ -273,7 +286,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._call('take_in', worker)
+    self._ps.call('take_in', worker)
 
   def end(self, worker: int) -> None:
     """Has nobody wait for a worker, which is done, until it begins again.
@@ -285,7 +298,7 @@ class Meetings:
     """
     if self._host is not None:
       self._host.leave()
-    self._call('leave_out', worker, board_lib.DONE)
+    self._ps.call('leave_out', worker, board_lib.DONE)
 
   def give_up_on(self, worker: int) -> None:
     """Has nobody wait for an update that a worker was to make and cannot.
@@ -293,7 +306,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._call('leave_out', worker, board_lib.PRESENT)
+    self._ps.call('leave_out', worker, board_lib.PRESENT)
 
   @property
   def are_executing(self) -> bool:
@@ -307,19 +320,10 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    rows = [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
-    return [row.version for row in rows if row.even or row.odd]
+    return [row.version for row in self._points() if row.even or row.odd]
 
-  def _try(self, name: str, *args: int | list[int]) -> None:
-    try:
-      self._call(name, *args)
-    except tf.errors.OpError as error:
-      logging.warning('The workers do not know what becomes: %s', error)
-
-  def _call(self, name: str, *args: int | list[int]) -> Any:
-    with tf.device(None):  # not on the worker for which this thread calls
-      given = [tf.constant(arg, tf.int64) for arg in args]
-      return self._functions[name](*given)
+  def _points(self) -> list[board_lib.Point]:
+    return [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
 
   def around(self, steps: Callable[..., Any]) -> Callable[..., Any]:
     """What a worker is to execute, to be made a function of.
@@ -373,67 +377,6 @@ class Meetings:
     )
     made.comes_and_goes = comes_and_goes
     return made
-
-
-class Presence(Protocol):
-  """That of a worker, for as long as it is at what it was given.
-
-  Attributes:
-    num_steps: how many it does now.
-    comes_and_goes: whether it may execute nothing, or several things.
-  """
-
-  num_steps: int
-  comes_and_goes: bool
-
-
-class Attempt:
-  """Calls a function with the number of the worker that executes it.
-
-  Args:
-    meetings: that it takes part in.
-    num_steps: of the function.
-  """
-
-  comes_and_goes = False
-
-  def __init__(self, meetings: Meetings, num_steps: int) -> None:
-    self._meetings = meetings
-    self.num_steps = num_steps
-
-  @property
-  def args(self) -> tuple[tf.Tensor, ...]:
-    """What stands for the worker until it is known."""
-    return (tf.constant(-1, tf.int64),)
-
-  def note(self) -> None:
-    """To be called once it is scheduled."""
-    self._meetings.expect(self)
-
-  def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result; None if nothing is left to do."""
-    if not self._meetings.take_up(self):
-      return None
-    number = self._meetings.worker()
-    self._meetings.enter(self, number)
-    with tf.device(None):  # on a frozen worker it would hold up this process
-      worker = tf.constant(number, tf.int64)
-    try:
-      result = function(*args[:-1], worker)
-    except BaseException:
-      self._meetings.fail(self, number)
-      raise
-    self._meetings.leave(self)
-    return result
-
-
-def _function(call: Callable[..., Any], spec: list[tf.TensorSpec]) -> Any:
-  def function(*args: tf.Tensor) -> tf.Tensor | None:
-    returned = call(*args)
-    return returned if tf.is_tensor(returned) else None
-
-  made = tf.function(function, autograph=False)
-  return made.get_concrete_function(*spec)
 
 
 def _no_end() -> int:

@@ -11,6 +11,7 @@ import contextlib
 import tensorflow as tf
 
 from tfps.updates import meetings as meetings_lib
+from tfps.updates import presences
 
 
 class Shift:
@@ -37,16 +38,8 @@ class Shift:
   def begun(self) -> Iterator[tuple[tf.Tensor, ...]]:
     """In which a worker is at it; what executions get besides batches."""
     self.num_steps = 0
-    number = self._meetings.worker()
-    self._meetings.enter(self, number)
-    with tf.device(None):  # on a frozen worker it would hold up this process
-      worker = tf.constant(number, tf.int64)
-    try:
+    with presences.begun(self._meetings, self) as worker:
       yield (worker,)
-    except BaseException:
-      self._meetings.fail(self, number)
-      raise
-    self._meetings.leave(self)
 
   def step_out(self) -> None:
     """Has nobody wait for the worker that is at it, which has no batches.

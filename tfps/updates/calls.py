@@ -1,0 +1,62 @@
+"""What a process itself has workers' turns do on the ps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from tfps.updates import board as board_lib
+from tfps.updates import turns as turns_lib
+
+WORKER = tf.TensorSpec([], tf.int64)
+
+_SPECS = {
+  'start': [WORKER] * 2,
+  'rest': [WORKER],
+  'pause': [WORKER],
+  'leave_out': [WORKER] * 2,
+  'take_in': [WORKER],
+  'leave_step': [WORKER],
+  'dismiss': [tf.TensorSpec([board_lib.MAX_WORKERS], tf.int64)],
+}
+
+
+class Calls:
+  """Functions of numbers, which are traced as this is made.
+
+  Args:
+    turns: whose methods they are, by their names.
+  """
+
+  def __init__(self, turns: turns_lib.Turns) -> None:
+    self._functions = {
+      name: _function(getattr(turns, name), spec)
+      for name, spec in _SPECS.items()
+    }
+
+  def call(self, name: str, *args: int | list[int]) -> Any:
+    """What a method returns.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    with tf.device(None):  # not on the worker for which this thread calls
+      given = [tf.constant(arg, tf.int64) for arg in args]
+      return self._functions[name](*given)
+
+  def try_to_call(self, name: str, *args: int | list[int]) -> None:
+    """Likewise; what goes wrong is only logged."""
+    try:
+      self.call(name, *args)
+    except tf.errors.OpError as error:
+      logging.warning('The workers do not know what becomes: %s', error)
+
+
+def _function(call: Callable[..., Any], spec: list[tf.TensorSpec]) -> Any:
+  def function(*args: tf.Tensor) -> tf.Tensor | None:
+    returned = call(*args)
+    return returned if tf.is_tensor(returned) else None
+
+  made = tf.function(function, autograph=False)
+  return made.get_concrete_function(*spec)
