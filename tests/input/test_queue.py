@@ -352,13 +352,6 @@ def test_what_is_beyond_the_last_update_is_not_visited(tfps_cluster):
   assert str(queue.report()) == 'epoch 0: 0 to do, 0 doing, 8 done'
 
 
-def test_workers_that_add_up_gradients_do_not_take_a_queue(tfps_cluster):
-  strategy = tfps.replication.HybridStrategy(tfps_cluster.cluster)
-  queue = queue_of(strategy, input_lib.Ranges(10, 5))
-  with pytest.raises(ValueError, match='add up dense gradients in each step'):
-    strategy.train(lambda batch: None, queue.dataset, steps=5)
-
-
 def test_workers_that_push_by_host_do_not_take_a_queue(tfps_cluster):
   strategy = tfps.BetweenGraphStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync(by_host=True)

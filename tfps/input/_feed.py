@@ -108,13 +108,21 @@ class Feed:
     return sum(run.ready for run in self._runs)
 
   @contextlib.contextmanager
+  def busy(self) -> Iterator[None]:
+    """In which an execution is made ready and called."""
+    self.is_busy = True
+    try:
+      yield
+    finally:
+      self.is_busy = False
+
+  @contextlib.contextmanager
   def in_use(self) -> Iterator[None]:
-    """In which an execution is made ready and called.
+    """In which what fails leaves it broken.
 
     Raises:
       errors.InputError: a split cannot be read.
     """
-    self.is_busy = True
     try:
       yield
     except BaseException as error:
@@ -122,8 +130,6 @@ class Feed:
       if self._is_about_input(error):
         raise self._unreadable(error) from error
       raise
-    finally:
-      self.is_busy = False
 
   def gather(self, wanted: int, taking: Taking, until: int) -> int:
     """Has so many batches at hand, if there are; returns how many.
@@ -143,10 +149,15 @@ class Feed:
       self._read(wanted - self.ready)
     return min(self.ready, wanted)
 
-  def given(self, number: int) -> _batches.Given:
-    """What an execution of so many steps gets."""
-    first = _number(self._first)
-    return self._iterator, self._batches, first, *self._table(number)
+  def given(self, number: int, *, counts: bool = True) -> _batches.Given:
+    """What an execution of so many steps gets.
+
+    Args:
+      number: how many.
+      counts: whether batches count with it; otherwise they do by `marks`.
+    """
+    first, table = _number(self._first), self._table(number, counts=counts)
+    return self._iterator, self._batches, first, *table
 
   def marks(self, number: int) -> ledger_lib.Marks:
     """How far splits are once so many batches have been trained on."""
@@ -156,11 +167,11 @@ class Feed:
         found[run.split] = run.value(used)
     return ledger_lib.Marks(tuple(found), tuple(found.values()))
 
-  def _table(self, number: int) -> tuple[tf.Tensor, tf.Tensor]:
+  def _table(self, number: int, *, counts: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits, and how far they are after no batch, after one, and so on."""
     splits = [run.split for run in self._runs]
     values = [
-      [run.value(used) for run, used in self._used(after)]
+      [run.value(used) for run, used in self._used(after * counts)]
       for after in range(number + 1)
     ]
     with tf.device(None):  # see `_number`

@@ -36,12 +36,6 @@ def check(strategy: tf.distribute.Strategy) -> None:
       'Leave out by_host, or give each worker a share without end: '
       'tfps.input.shard, and repeat().'
     )
-  if hasattr(strategy, 'hybrid_report'):  # without importing it
-    raise ValueError(
-      'HybridStrategy has all workers add up dense gradients in each step, and '
-      'a SplitQueue has nothing for some while others are at its end. Give '
-      'each worker a share without end: tfps.input.shard, and repeat().'
-    )
 
 
 class Supply:
