@@ -7,9 +7,9 @@ are SIZE numbers in a split. Each worker writes what it has to FOLDER, as
 INDEX.npz.
 
 From the environment: STEP_SECS is how long a step takes, VISITATION the
-queue's, STEPS those of `train`, or of each epoch of `fit`, and TIMEOUT_SECS the
-strategy's. With SLOW, worker:1 takes its time for each execution until there is
-a file FOLDER/go.
+queue's, and TIMEOUT_SECS the strategy's. STEPS are those of a first call, after
+which another one does the rest. With SLOW, worker:1 takes its time for each
+execution until there is a file FOLDER/go.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,6 @@ PER_EXECUTION = 2
 
 _SLOW_SECS = 0.3
 _STEP_SECS = float(os.environ.get('STEP_SECS', 0))
-_STEPS = int(os.environ['STEPS']) if 'STEPS' in os.environ else None
 
 
 class Shares:
@@ -137,9 +136,16 @@ def main(
   else:
     with strategy.scope():
       shares = Shares(total)
+    if 'STEPS' in os.environ:
+      steps = int(os.environ['STEPS'])
+      visit(how, strategy, shares, queue, 1, at, tell, steps)
+      first = shares.arrays()
+      strategy.barrier('first', 60)
     visit(how, strategy, shares, queue, epochs, at, tell)
     strategy.barrier('visited', 60)
     kept = shares.arrays()
+    if 'STEPS' in os.environ:
+      kept.update(first=first['iterations'], first_held=first['held'])
     kept['updates'] = strategy.updates_report().updates
   print(queue.report(), strategy.recovery_report(), flush=True)
   np.savez(folder / f'{strategy.task.index}.npz', **kept)
@@ -154,6 +160,7 @@ def visit(
   epochs: int,
   at: Any,
   tell: Callable[[int], None],
+  steps: int | None = None,
 ) -> None:
   def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
     return queue.dataset(context).batch(BATCH)
@@ -162,7 +169,7 @@ def visit(
     result = strategy.train(
       shares.step,
       dataset,
-      steps=_STEPS,
+      steps=steps,
       steps_per_execution=PER_EXECUTION,
       hooks=[lambda progress: tell(progress.step)],
     )
@@ -172,7 +179,7 @@ def visit(
     model = Visitor(shares.step)
     model.compile(steps_per_execution=PER_EXECUTION)
   model.fit(
-    dataset, epochs=epochs, steps_per_epoch=_STEPS, callbacks=[at], verbose=0
+    dataset, epochs=epochs, steps_per_epoch=steps, callbacks=[at], verbose=0
   )
 
 

@@ -109,7 +109,10 @@ def test_steps_are_those_of_all_workers(start, tmp_path, how, num_steps):
   cluster = start(2, how, 100, 100, 1, STEPS='9')
   _finish(cluster)
   kept = _kept(tmp_path, 2)
-  assert kept['updates'] == kept['iterations'] == num_steps
+  assert kept['first'] == num_steps
+  assert kept['first_held'].sum() == num_steps
+  assert kept['updates'] == kept['iterations'] == 20  # after another call
+  np.testing.assert_array_equal(kept['visits'], 1)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,7 @@ def test_what_a_killed_worker_was_at_is_visited(
   _assert_nothing_is_left_out(_kept(tmp_path, 3), total, visitation, size)
 
 
+@pytest.mark.exhaustive
 def test_what_a_frozen_worker_was_at_is_visited(start, tmp_path):
   total, size = 4000, 80
   cluster = start(3, 'train', total, size, 1, SLOW='1', TIMEOUT_SECS='30')
