@@ -151,7 +151,6 @@ class ReplicaLoop:
   def _supplied(
     self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
   ) -> supply_lib.Supply:
-    supply_lib.check(self._strategy)
     feeds = self._strategy.feeds(dataset_fn)
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution

@@ -213,7 +213,6 @@ class TrainingLoop:
     try:
       given = worker_input.iterators(self._coordinator, dataset_fn)
     except input_orders.NeedsOrderError:
-      supply_lib.check(strategy)
       feeds = input_feeds.OfWorkers(self._coordinator, dataset_fn)
     self._plan.check_end(feeds)
     marks = marks_lib.of(strategy)

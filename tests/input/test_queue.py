@@ -346,13 +346,6 @@ def test_what_is_beyond_the_last_update_is_not_visited(tfps_cluster):
   assert str(queue.report()) == 'epoch 0: 0 to do, 0 doing, 8 done'
 
 
-def test_workers_that_add_up_gradients_do_not_take_a_queue(tfps_cluster):
-  strategy = tfps.replication.HybridStrategy(tfps_cluster.cluster)
-  queue = queue_of(strategy, input_lib.Ranges(10, 5))
-  with pytest.raises(ValueError, match='add up dense gradients in each step'):
-    strategy.train(lambda batch: None, queue.dataset, steps=5)
-
-
 def test_a_step_with_two_updates_of_all_workers_is_refused(tfps_cluster):
   strategy = strategy_of(
     'coordinator', tfps_cluster.cluster, updates=_WAITING['Sync']

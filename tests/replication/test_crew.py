@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import waiting
 import tfps
-from tfps import cluster as cluster_lib
+from tfps.replication import agreements
 from tfps.replication import crew as crew_lib
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
 from tfps.replication import roster as roster_lib
 from tfps.replication import rounds
 
-_NUM = 2
+_MOST = 3
 _WAITS = crew_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
 
 
@@ -72,34 +73,52 @@ class _Worker:
     self.value = tf.Variable(float(index), name='value')
     self.holdings = holdings_lib.Holdings()
     self.holdings.variables.append(self.value)
-    tasks = [cluster_lib.Task('worker', i) for i in range(_NUM)]
+    tasks = cluster.tasks('worker')
     self.told = []
+    self.meetings = []
     self.crew = crew_lib.Crew(
       [crew_watch.Peer(task, cluster.address(task)) for task in tasks],
       index,
       roster,
       self.holdings,
-      rounds.Meetings(lambda: None, lambda worker: None, lambda worker: None),
+      rounds.Meetings(
+        lambda: None,
+        lambda worker: self.meetings.append(('in', worker)),
+        lambda worker: self.meetings.append(('out', worker)),
+      ),
       waits=waits,
       tell=lambda kind, who: self.told.append((kind, who)),
     )
 
   def step(self, gradient):
     self.crew.take_up()
-    begun = self.crew.begin_mean(np.array([gradient], np.float32))
-    mean = self.crew.end_mean(begun)
-    self.value.assign_add(mean[0])
+    self.add(gradient)
     self.crew.end_steps()
     return float(self.value)
+
+  def add(self, gradient):
+    begun = self.crew.begin_mean(np.array([gradient], np.float32))
+    self.value.assign_add(self.crew.end_mean(begun)[0])
+
+  def turn(self, *gradients, finished=False):
+    """Steps on batches, if there are any; those of all, and the value."""
+    agreed = self.crew.agree(len(gradients), finished=finished)
+    for gradient in gradients[: agreed.number]:
+      self.add(gradient)
+    assert self.crew.settle()
+    return agreed.number, agreed.finished, float(self.value)
 
   def steps(self, *gradients):
     return [self.step(gradient) for gradient in gradients]
 
   def go_on(self, gradient):
-    """As `HybridStrategy.surviving` does."""
+    return self.surviving(lambda: self.step(gradient))
+
+  def surviving(self, function):
+    """As that of `HybridStrategy`."""
     while True:
       try:
-        return self.step(gradient)
+        return function()
       except tf.errors.OpError as error:
         if not self.crew.is_to_go_on(error):
           raise
@@ -109,11 +128,19 @@ class _Worker:
     self.crew.leave()
     return value
 
+  def settle_once(self):
+    is_kept = self.surviving(self.crew.settle)
+    self.crew.leave()
+    return is_kept
+
 
 @pytest.fixture
-def make(tfps_cluster):
-  roster = roster_lib.Roster(_make, _NUM)
+def roster(tfps_cluster):
+  return roster_lib.Roster(_make, len(tfps_cluster.cluster.tasks('worker')))
 
+
+@pytest.fixture
+def make(tfps_cluster, roster):
   def make(index, waits=_WAITS):
     return _Worker(tfps_cluster.cluster, roster, index, waits)
 
@@ -122,7 +149,7 @@ def make(tfps_cluster):
 
 @pytest.fixture
 def pool():
-  with concurrent.futures.ThreadPoolExecutor(_NUM) as pool:
+  with concurrent.futures.ThreadPoolExecutor(_MOST) as pool:
     yield pool
 
 
@@ -191,3 +218,74 @@ def test_who_holds_something_else_is_told(make, pool):
   with pytest.raises(ValueError, match='other variables than worker:0'):
     workers[1].crew.take_up()
   assert first.result(60) == [1.0]  # alone
+
+
+@pytest.mark.parametrize(
+  ('ready', 'finished', 'wanted'),
+  [
+    ((3, 2, 3), False, (2, (0, 1, 2), False, False)),
+    ((3, 0, 4), True, (3, (0, 2), False, True)),
+    ((0, 0, 0), False, (0, (), False, False)),
+    ((0, 0, 0), True, (0, (), True, False)),
+  ],
+  ids=['all', 'some', 'nobody', 'done'],
+)
+def test_those_who_have_batches_do_as_many_steps(ready, finished, wanted):
+  said = [
+    agreements.facts(
+      number, finished=finished, asks=i == 1, index=i, num_workers=len(ready)
+    )
+    for i, number in enumerate(ready)
+  ]
+  found = agreements.of(sum(said))
+  assert found.is_asked_for
+  assert wanted == (
+    found.number,
+    found.members,
+    found.finished,
+    found.is_partial,
+  )
+
+
+@pytest.mark.tfps_cluster(workers=3, ps=1)
+def test_who_has_no_batches_gets_what_the_others_do(make, pool):
+  workers = [make(index) for index in range(3)]
+  value = 0.0
+  for gradients, means in [
+    (([3.0], [6.0], [0.0, 9.0]), [3.0]),
+    (([], [1.0, 2.0], [3.0, 4.0, 5.0]), [2.0, 3.0]),
+    (([4.0], [], []), [4.0]),
+    (([1.0], [], [3.0]), [2.0]),
+    (([], [], []), []),
+    (([], [5.0], [7.0, 5.0]), [6.0]),
+    (([6.0], [9.0], [0.0]), [5.0]),
+  ]:
+    value += sum(means)
+    turns = [
+      pool.submit(worker.turn, *given)
+      for worker, given in zip(workers, gradients, strict=True)
+    ]
+    found = [turn.result(60) for turn in turns]
+    assert found == [(len(means), False, value)] * 3
+  last = [pool.submit(w.turn, finished=w is workers[1]) for w in workers]
+  assert [turn.result(60) for turn in last] == [(0, True, value)] * 3
+  comings = [what for what, who in workers[1].meetings if who == 1]
+  assert comings == ['out', 'in', 'out']
+
+
+def test_what_others_have_gone_on_without_is_not_kept(make, pool, roster):
+  some, other = make(0), make(1)
+  agreed = pool.submit(other.crew.agree, 0, finished=False)
+  some.crew.agree(1, finished=False)
+  agreed.result(60)
+  some.add(1.0)
+  other.crew._round.ring.break_off()
+  is_kept = pool.submit(other.surviving, other.crew.settle)
+  waiting.until(lambda: roster.read().entered(2) == [1], timeout_secs=60)
+  roster.close(2)  # as if the other were silent
+  assert is_kept.result(60)
+  is_kept = pool.submit(some.settle_once)
+  while not is_kept.done():
+    assert other.surviving(other.turn) == (0, False, 0.0)
+  assert not is_kept.result()
+  assert float(some.value) == 0.0

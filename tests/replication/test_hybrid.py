@@ -105,6 +105,23 @@ def test_one_worker_trains_as_a_single_process(make, choice):
   assert np.isfinite(evaluated)
 
 
+def test_one_worker_takes_batches_of_a_queue(make):
+  strategy = make()
+  with strategy.scope():
+    model = small.model('adam')
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(small.NUM_EXAMPLES, 66))
+  small.initialize(model)
+  model.fit(
+    lambda context: queue.dataset(context).map(small.example).batch(small.SIZE),
+    verbose=0,
+  )
+  steps = small.NUM_EXAMPLES // small.SIZE
+  for found, wanted in zip(
+    model.get_weights(), small.alone('adam', steps, 1), strict=True
+  ):
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
 REFUSED = {
   'the norm of all gradients': lambda: keras.optimizers.SGD(
     global_clipnorm=1.0

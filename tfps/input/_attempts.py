@@ -10,8 +10,10 @@ from tfps import attempts as attempts_lib
 from tfps import marks as marks_lib
 from tfps.input import _feed
 from tfps.input import _feeds
+from tfps.input import ledger as ledger_lib
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import shifts
+from tfps.updates import turnouts
 
 _PAUSE_SECS = 0.05
 _AGAIN = object()
@@ -81,10 +83,12 @@ class Attempt:
 
   Attributes:
     num_steps: how many it did, once it is done.
+    sat_out: whether it did none while others did some that it waited for.
   """
 
   def __init__(self, feeds: '_feeds.Feeds', wanted: int, steps: Steps) -> None:
     self.num_steps = wanted
+    self.sat_out = False
     self._feeds = feeds
     self._wanted = wanted
     self._steps = steps
@@ -93,6 +97,10 @@ class Attempt:
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
     self._task = ''  # where a single step was begun
+    self._results: list[Any] = []  # the one, once there is any
+    # What counts once others have got what has come of it.
+    self._uncounted: list[ledger_lib.Marks] = []
+    self._is_counted_later = False
     self._shift: shifts.Shift | None = None
     if steps.meetings is not None:
       self._shift = shifts.Shift(steps.meetings)
@@ -113,19 +121,25 @@ class Attempt:
       tf.errors.OpError: a task is lost; to be called again.
       ValueError: the dataset of a split does not end.
     """
+    if not self._results:
+      self._results.append(self._execute(function))
+    if self._shift is not None:
+      self._settle(self._shift)
+    return self._results[0]
+
+  def _execute(self, function: Callable[..., Any]) -> Any:
     with self._at_work() as told:
       if self._feed is not None and self._is_settled(self._feed):
         return self._steps.join(self._singles)
       feed = self._feed = self._feeds.here()
-      with feed.in_use():
-        ready = feed.gather(
-          self._wanted * self._width, self._feeds.taking, self._feeds.until
-        )
-        if ready == self._steps.num_steps * self._width:
-          return self._do_all(feed, function, told)
-        self._do_singly(feed, ready, told)
+      with feed.busy():
+        turnout = self._agree(feed)
+        with feed.in_use():
+          if turnout.number == self._steps.num_steps * self._width:
+            return self._do_all(feed, function, told)
+          self._do_singly(feed, turnout.number, told)
       self._end(feed)
-    if not ready and not feed.finished:
+    if turnout.is_idle and not feed.finished:
       self._feeds.look_for_lost()
       time.sleep(_PAUSE_SECS)
     return self._steps.join(self._singles)
@@ -135,10 +149,45 @@ class Attempt:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
+  def _agree(self, feed: _feed.Feed) -> turnouts.Turnout:
+    """Gathers batches; what to do with them."""
+    with feed.in_use():
+      ready = feed.gather(
+        self._wanted * self._width, self._feeds.taking, self._feeds.until
+      )
+    if self._shift is None:
+      turnout = turnouts.alone(ready, finished=feed.finished)
+    else:
+      turnout = self._shift.agree(ready, finished=feed.finished)
+    if feed.finished and not (turnout.finished or ready):
+      self._feeds.until += 1  # others are in the next epoch
+    feed.finished = turnout.finished
+    self.sat_out = turnout.is_partial and not turnout.number
+    self._is_counted_later = turnout.is_partial
+    return turnout
+
+  def _settle(self, shift: shifts.Shift) -> None:
+    """Counts what could not before; or gives it back, if it is lost."""
+    if shift.settle():
+      for marks in self._uncounted:
+        self._feeds.ledger.note(marks)
+      self._uncounted.clear()
+    elif self._uncounted:
+      self._uncounted.clear()
+      self._give_back(self._feeds.here())
+
+  def _given(self, feed: _feed.Feed, num_steps: int, width: int) -> Any:
+    return feed.given(num_steps, width, counts=not self._is_counted_later)
+
+  def _use(self, feed: _feed.Feed, number: int) -> None:
+    if self._is_counted_later:
+      self._uncounted.append(feed.marks(number))
+    feed.use(number)
+
   def _do_all(
     self, feed: _feed.Feed, function: Callable[..., Any], told: _Told
   ) -> Any:
-    given = feed.given(self._wanted, self._width)
+    given = self._given(feed, self._wanted, self._width)
     self._execution = self._steps.attempt()
     if self._execution is None:
       self._about_to_do(self._wanted)
@@ -152,7 +201,7 @@ class Attempt:
     if counted < self._wanted:
       self._give_back(feed)
     else:
-      feed.use(self._wanted * self._width)
+      self._use(feed, self._wanted * self._width)
       feed.take_in(batches, number, ended=ended)
     self._end(feed)
     self.num_steps = counted
@@ -174,11 +223,11 @@ class Attempt:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
     self._about_to_do(1)
-    given = feed.given(1, size)
+    given = self._given(feed, 1, size)
     counted, result = self._steps.do_one(size, given, self._singles, *told)
     self._task = ''
     if counted:
-      feed.use(size)
+      self._use(feed, size)
       self._singles.append(result)
     return counted
 

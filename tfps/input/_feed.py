@@ -110,13 +110,21 @@ class Feed:
     return sum(run.ready for run in self._runs)
 
   @contextlib.contextmanager
+  def busy(self) -> Iterator[None]:
+    """In which an execution is made ready and called."""
+    self.is_busy = True
+    try:
+      yield
+    finally:
+      self.is_busy = False
+
+  @contextlib.contextmanager
   def in_use(self) -> Iterator[None]:
-    """In which an execution is made ready and called.
+    """In which what fails leaves it broken.
 
     Raises:
       errors.InputError: a split cannot be read.
     """
-    self.is_busy = True
     try:
       yield
     except BaseException as error:
@@ -124,8 +132,6 @@ class Feed:
       if self._is_about_input(error):
         raise self._unreadable(error) from error
       raise
-    finally:
-      self.is_busy = False
 
   def gather(self, wanted: int, taking: Taking, until: int) -> int:
     """Has so many batches at hand, if there are; returns how many.
@@ -145,10 +151,18 @@ class Feed:
       self._read(wanted - self.ready)
     return min(self.ready, wanted)
 
-  def given(self, num_steps: int, width: int) -> _batches.Given:
-    """What an execution of steps gets that take so many batches each."""
-    iterator, (splits, values) = self._iterator, self.table(num_steps, width)
-    return iterator, *self.at_hand(), splits, values
+  def given(
+    self, num_steps: int, width: int, *, counts: bool = True
+  ) -> _batches.Given:
+    """What an execution gets.
+
+    Args:
+      num_steps: how many it is to do.
+      width: how many batches each takes.
+      counts: whether batches count with it; otherwise they do by `marks`.
+    """
+    splits, values = self.table(num_steps, width * counts)
+    return self._iterator, *self.at_hand(), splits, values
 
   def at_hand(self) -> tuple[tf.Tensor, tf.Tensor]:
     """A list of batches, and the place of the first that has not been used."""

@@ -163,7 +163,10 @@ class Attempt:
 
   Attributes:
     num_steps: how many it did, once it is done.
+    sat_out: whether others did some meanwhile; there are no others.
   """
+
+  sat_out = False
 
   def __init__(self, feeds: Feeds, wanted: int, steps: _attempts.Steps) -> None:
     self.num_steps = wanted

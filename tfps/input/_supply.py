@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfps import _replicas
 from tfps import attempts as attempts_lib
@@ -12,20 +11,6 @@ from tfps import execution as execution_lib
 from tfps.input import _feeds
 from tfps.input import _sources
 from tfps.updates import meetings as meetings_lib
-
-
-def check(strategy: tf.distribute.Strategy) -> None:
-  """Makes sure that workers may do nothing while others do the last splits.
-
-  Raises:
-    ValueError: they have to do equally many steps.
-  """
-  if hasattr(strategy, 'hybrid_report'):  # without importing it
-    raise ValueError(
-      'HybridStrategy has all workers add up dense gradients in each step, and '
-      'a SplitQueue has nothing for some while others are at its end. Give '
-      'each worker a share without end: tfps.input.shard, and repeat().'
-    )
 
 
 class Supply:

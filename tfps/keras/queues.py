@@ -20,7 +20,6 @@ from tfps.input import _feeds
 from tfps.input import _orders
 from tfps.input import _pipelines
 from tfps.input import _sources
-from tfps.input import _supply
 from tfps.input import ledger as ledger_lib
 from tfps.keras import execution
 from tfps.updates import meetings as meetings_lib
@@ -85,10 +84,9 @@ class QueueAdapter(keras_data.DataAdapter):
   def __iter__(self) -> 'Epoch':
     return Epoch(self)
 
-  def feeds(self, executor: Any, strategy: Any) -> _feeds.Feeds:
+  def feeds(self, executor: Any) -> _feeds.Feeds:
     """Where batches come from."""
     if self._feeds is None:
-      _supply.check(strategy)
       self._feeds = self._make_feeds(executor, self._dataset_fn)
       self._feeds.ledger.trace()
     return self._feeds
@@ -115,16 +113,15 @@ class Epoch:
     self._is_looked_at = True
     return next(iter(self._adapter.get_tf_dataset()))
 
-  def feeds(self, executor: Any, strategy: Any) -> _feeds.Feeds:
+  def feeds(self, executor: Any) -> _feeds.Feeds:
     """Where batches come from until the epoch ends.
 
     Raises:
       tf.errors.OpError: the ps is lost.
-      ValueError: steps cannot be done on those of a queue.
     """
     feeds = self._feeds
     if feeds is None:
-      feeds = self._adapter.feeds(executor, strategy)
+      feeds = self._adapter.feeds(executor)
       if self._adapter.has_own_epochs:
         _begin(feeds)
       self._feeds = feeds

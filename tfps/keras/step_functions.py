@@ -146,7 +146,7 @@ class StepFunction:
           'evaluate: x takes from a SplitQueue, which shares out what is to be '
           'trained on. Give it to fit, and evaluate on a dataset.'
         )
-      self._go_on(batches.feeds(self._executor, self._strategy), number)
+      self._go_on(batches.feeds(self._executor), number)
       return self._logs
     is_alone = not isinstance(batches, inputs.Taking)  # the user's own batch
     if not is_alone:
@@ -168,6 +168,8 @@ class StepFunction:
   def _go_on(self, feeds: Any, number: int) -> None:
     """Schedules up to so many steps on splits, until some have been done.
 
+    Those count of which others tell that they do them without this worker.
+
     Raises:
       StopIteration: there is nothing left to do.
     """
@@ -177,12 +179,14 @@ class StepFunction:
         self._end_epoch(feeds)
       under_way = len(self._under_way)
       sizes = list(self._sizes(number))
-      begin = functools.partial(self._begin_on_splits, feeds)
+      attempts: list[Any] = []
+      begin = functools.partial(self._begin_on_splits, feeds, attempts)
       for size in sizes:
         self._schedule(begin, size, on_splits=True)
       # Others may be at all there is.
       took_in = len(self._under_way) < under_way + len(sizes)
       is_idle = took_in and self._num_done == done
+      is_idle &= not any(attempt.sat_out for attempt in attempts)
 
   def _end_epoch(self, feeds: Any) -> None:
     """Ends the epoch, unless the loss of a ps has undone its end."""
@@ -246,10 +250,15 @@ class StepFunction:
     return schedule(function(num_steps), args=args)
 
   def _begin_on_splits(
-    self, feeds: Any, num_steps: int, handed_on: list[np.ndarray]
+    self,
+    feeds: Any,
+    attempts: list[Any],
+    num_steps: int,
+    handed_on: list[np.ndarray],
   ) -> Any:
     """Begins an execution on as many batches as there are."""
     function, attempt = self._attempts.make(feeds, num_steps, handed_on)
+    attempts.append(attempt)
     return self._executor.schedule_through(attempt, function, ())
 
   def _take_in(self) -> None:

@@ -4,11 +4,15 @@ What a crew's workers have of their own is alike after each array that they have
 added up. When somebody is lost, the others meet on the roster, make a ring of
 those who are left, and all take over what that one has who has come farthest.
 In the same way who comes back, or begins, gets what the others have.
+
+Where batches are of a queue, some may have none. The others do steps among
+themselves, and hand on what has come of it.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+from typing import TypeVar
 
 from absl import logging
 import numpy as np
@@ -16,6 +20,7 @@ import tensorflow as tf
 
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.replication import agreements
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
 from tfps.replication import rings
@@ -28,6 +33,8 @@ _CUT_OFF = (
   tf.errors.CancelledError,
   tf.errors.UnavailableError,
 )
+
+_Result = TypeVar('_Result')
 
 _START = 'Start all tasks again; training goes on from its checkpoint.'
 
@@ -97,6 +104,8 @@ class Crew:
     self._is_broken = False
     self._is_to_meet = True
     self._is_asked_for = False
+    # Who does steps, where some do none and have not got yet what comes of it.
+    self._part: agreements.Agreement | None = None
 
   @property
   def task(self) -> cluster_lib.Task:
@@ -130,24 +139,68 @@ class Crew:
     if self._round is None:
       raise tf.errors.FailedPreconditionError(None, None, 'There is no crew.')
     asks = np.full([1], self._watch.somebody_asks, vector.dtype)
-    return self._round.ring.begin_mean(np.concatenate([vector, asks]))
+    ring, part = self._round.ring, self._part
+    group = ring.group(part.members) if part else rings.WHOLE
+    return ring.begin_mean(np.concatenate([vector, asks]), group)
 
   def end_mean(self, begun: rings.Sum) -> np.ndarray:
-    """The mean of the vectors of all.
+    """The mean of the vectors of all, or of all that do this step.
 
     Raises:
       tf.errors.OpError: somebody is lost or done, and a crew has to be made.
     """
-    try:
-      mean = begun.result()
-    except tf.errors.OpError:
-      self._is_broken = self._is_to_meet = True
-      raise
-    if self._round is not None:
-      self._rounds.place += 1
-      self._round.place = self._rounds.place
-    self._is_asked_for |= bool(mean[-1] > 0)
+    mean = self._joining(begun.result)
+    self._go_ahead()
+    if self._part is None:  # else some would not know
+      self._is_asked_for |= bool(mean[-1] > 0)
     return mean[:-1]
+
+  def agree(self, ready: int, *, finished: bool) -> agreements.Agreement:
+    """Has all find out who has batches, and how many steps are done on them.
+
+    Meets the others if anybody asks for it. Updates on the ps wait for those
+    alone who have batches.
+
+    Args:
+      ready: how many this worker has.
+      finished: whether it has seen that all is done.
+
+    Raises:
+      tf.errors.OpError: somebody is lost or done, and a crew has to be made.
+      Others: as `take_up`.
+    """
+    agreed = self._agree_once(ready, finished=finished)
+    while agreed.is_asked_for:
+      self._is_to_meet = True
+      agreed = self._agree_once(ready, finished=finished)
+    self._part = agreed if agreed.is_partial else None
+    if self._part is not None and self._round is not None:
+      self._round.ring.group(self._part.members)
+    return agreed
+
+  def settle(self) -> bool:
+    """Has all hold what some have done; to be called by all after their steps.
+
+    Returns:
+      Whether what this worker has done is in what all have.
+
+    Raises:
+      tf.errors.OpError: somebody is lost or done, and a crew has to be made.
+      Others: as `take_up`.
+    """
+    part, made = self._part, self._round
+    if part is None:
+      return True
+    if made is None or self._is_to_meet:
+      self.take_up()
+      return not self._rounds.has_fallen_behind
+    if made.ring.index not in part.members:
+      made.place = crew_watch.NOWHERE
+      made.num_awaited = part.number
+    self._joining(lambda: self._rounds.hand_on(made, part.members[0]))
+    made.num_awaited = 1
+    self._part = None
+    return True
 
   def end_steps(self) -> None:
     """To be called after steps that all of the crew have done."""
@@ -179,12 +232,14 @@ class Crew:
     """Whether this worker has failed for itself, as once it was frozen.
 
     It may have made one update by half, and others may lack the one before: it
-    says of itself that it has less than any of them.
+    says of itself that it has less than any of them. Only where it did steps
+    alone has nobody what it has.
     """
     if self._round is None or not isinstance(error, _CUT_OFF):
       return False
     self._is_to_meet = True
-    self._rounds.place = max(self._rounds.place - 2, 0)
+    if self._part is None or len(self._part.members) > 1:
+      self._rounds.place = max(self._rounds.place - 2, 0)
     return True
 
   def leave(self) -> None:
@@ -197,6 +252,44 @@ class Crew:
       self._watch.stop()  # its ring goes on with what others have not got yet
       self._has_left = True
       self._rounds.leave(self._round)
+
+  def _agree_once(self, ready: int, *, finished: bool) -> agreements.Agreement:
+    self.take_up()
+    made = self._round
+    assert made is not None
+    self._come_in_or_out(made, ready > 0)
+    own = agreements.facts(
+      ready,
+      finished=finished,
+      asks=self._watch.somebody_asks,
+      index=made.ring.index,
+      num_workers=made.ring.number,
+    )
+    total = self._joining(lambda: made.ring.sum_of(own))
+    self._go_ahead()
+    return agreements.of(total)
+
+  def _joining(self, function: Callable[[], _Result]) -> _Result:
+    """The result of what takes others, who may be lost."""
+    try:
+      return function()
+    except tf.errors.OpError:
+      self._is_broken = self._is_to_meet = True
+      raise
+
+  def _go_ahead(self) -> None:
+    if self._round is not None:
+      self._rounds.place += 1
+      self._round.place = self._rounds.place
+
+  def _come_in_or_out(self, made: crew_watch.Round, is_in: bool) -> None:
+    """Has updates on the ps wait for this worker, or not."""
+    if made.is_in != is_in:
+      if is_in:
+        self._meetings.take_in(self._own)
+      else:
+        self._meetings.leave_out(self._own)
+      made.is_in = is_in
 
   def _come_again(self) -> bool:
     """Goes on with the same crew; whether that can be."""
@@ -225,6 +318,7 @@ class Crew:
   def _begin(self, made: crew_watch.Round) -> None:
     self._round = made
     self._is_to_meet = self._is_broken = self._is_asked_for = False
+    self._part = None
     self._watch.begin(made, self._waits.step_secs)
 
   def _say(

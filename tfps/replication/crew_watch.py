@@ -64,8 +64,10 @@ class Round:
     number: of the round.
     crew: the numbers of its workers.
     ring: in which they add up.
-    place: how many arrays this worker has added up with others, or NOWHERE.
+    place: how far this worker has come with others, or NOWHERE.
     stint: how often this worker has begun again, after it was done.
+    is_in: whether updates on the ps wait for this worker.
+    num_awaited: how many steps others may do while this one waits.
   """
 
   number: int
@@ -73,6 +75,8 @@ class Round:
   ring: rings.Ring
   place: int = NOWHERE
   stint: int = 0
+  is_in: bool = True
+  num_awaited: int = 1
 
   def is_along(self, entry: roster_lib.Entry) -> bool:
     """Whether another worker of the crew does the same steps."""
@@ -221,7 +225,7 @@ class Watch:
       self._leave_out(i)
     if lost:
       return f'{names(self._peers, lost)} is lost.'
-    if secs is not None and secs > step_secs:
+    if secs is not None and secs > step_secs * round.num_awaited:
       self.has_waited_too_long = True
       return f'Others have not come for {secs:.0f} seconds.'
     return ''

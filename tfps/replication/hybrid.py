@@ -97,7 +97,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   gradients are added up among the workers, by TensorFlow's collectives over a
   ring, and each applies their mean. What is read in some rows is on the ps, as
   with `updates.Sync()`, and so are variables that do not learn. All workers do
-  equally many steps.
+  equally many steps, except on batches of a `tfps.input.SplitQueue`: who has
+  none gets what comes of the others' steps.
 
   Sources: Kim et al. 2019, "Parallax: sparsity-aware data parallel training of
   deep neural networks"; Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce

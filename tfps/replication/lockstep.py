@@ -12,6 +12,7 @@ from tfps.replication import crew as crew_lib
 from tfps.updates import courses
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import presences
+from tfps.updates import turnouts
 
 
 class Lockstep(courses.Meeting):
@@ -83,6 +84,24 @@ class Meetings(meetings_lib.Meetings):
       self._tell(str(self.crew.task), done)
     self._begun[attempt] = now
     return True
+
+  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
+    if self.crew is None:
+      return super().agree(ready, finished=finished)
+    agreed = self.crew.agree(ready, finished=finished)
+    return turnouts.Turnout(
+      min(agreed.number, ready),
+      agreed.finished,
+      is_idle=not agreed.number,
+      is_partial=agreed.is_partial,
+    )
+
+  def settle(self) -> bool:
+    return self.crew is None or self.crew.settle()
+
+  def step_out(self, worker: int) -> None:
+    if self.crew is None:  # else each says so when all agree
+      super().step_out(worker)
 
   def leave(self, attempt: presences.Attempt) -> None:
     super().leave(attempt)

@@ -20,7 +20,9 @@ import tensorflow as tf
 from tfps import server as server_lib
 
 _JOB = 'ring'
-_GROUP = 1
+
+WHOLE = 0  # the group of all processes
+_KEYS_PER_GROUP = 512
 
 Sum = concurrent.futures.Future[np.ndarray]
 
@@ -34,14 +36,16 @@ class Ring:
 
   Attributes:
     index: the same.
+    number: how many processes there are.
     has_failed: whether anything has.
   """
 
   def __init__(self, addresses: Sequence[str], index: int) -> None:
     self.index = index
     self.has_failed = False
-    self._number = len(addresses)
-    config = server_lib.default_config(self._number)
+    self.number = len(addresses)
+    self._groups = [tuple(range(self.number))]
+    config = server_lib.default_config(self.number)
     config.experimental.collective_group_leader = _device(0)
     config.device_filters.append(_device(index))
     self._config = config
@@ -49,7 +53,7 @@ class Ring:
       {_JOB: list(addresses)}, job_name=_JOB, task_index=index, config=config
     )
     self._sessions: list[Any] = []
-    self._calls: dict[tuple[tf.DType, str], Any] = {}
+    self._calls: dict[tuple[tf.DType, str, int], Any] = {}
     self._lock = threading.Lock()
     self._is_broken = False
     self._began: list[float] = []
@@ -60,9 +64,27 @@ class Ring:
     began = self._began[:1]
     return time.monotonic() - began[0] if began else None
 
-  def begin_mean(self, vector: np.ndarray) -> Sum:
-    """Begins to add up vectors of floats, and to divide by their number."""
-    return self._begin(vector, 'Div')
+  def group(self, members: Sequence[int]) -> int:
+    """A number for some of the processes, who may add up among themselves.
+
+    To be asked for by all processes, in the same order.
+
+    Args:
+      members: their indices, in order.
+    """
+    wanted = tuple(members)
+    if wanted not in self._groups:
+      self._groups.append(wanted)
+    return self._groups.index(wanted)
+
+  def begin_mean(self, vector: np.ndarray, group: int = WHOLE) -> Sum:
+    """Begins to add up vectors of floats, and to divide by their number.
+
+    Args:
+      vector: of this process.
+      group: of those who do.
+    """
+    return self._begin(vector, 'Div', group)
 
   def sum_of(self, vector: np.ndarray) -> np.ndarray:
     """The sum of the vectors that all processes give.
@@ -70,7 +92,7 @@ class Ring:
     Raises:
       tf.errors.OpError: somebody is lost, or the ring is broken off.
     """
-    return self._begin(vector, 'Id').result()
+    return self._begin(vector, 'Id', WHOLE).result()
 
   def break_off(self) -> None:
     """Has whatever waits here, or comes later, fail; twice is harmless."""
@@ -80,22 +102,24 @@ class Ring:
     for session in sessions:
       session.close()
 
-  def _begin(self, vector: np.ndarray, final: str) -> Sum:
+  def _begin(self, vector: np.ndarray, final: str, group: int) -> Sum:
     found: Sum = concurrent.futures.Future()
     # Not a pool's, which Python would wait for at its end.
     threading.Thread(
       target=self._run,
-      args=(vector, final, found),
+      args=(vector, final, group, found),
       name='tfps-ring',
       daemon=True,
     ).start()
     return found
 
-  def _run(self, vector: np.ndarray, final: str, found: Sum) -> None:
+  def _run(
+    self, vector: np.ndarray, final: str, group: int, found: Sum
+  ) -> None:
     now = time.monotonic()
     self._began.append(now)
     try:
-      total = self._callable(vector.dtype, final)(vector)
+      total = self._callable(vector.dtype, final, group)(vector)
     except BaseException as error:
       self.has_failed = True
       found.set_exception(error)
@@ -104,8 +128,8 @@ class Ring:
     finally:
       self._began.remove(now)
 
-  def _callable(self, dtype: np.dtype, final: str) -> Any:
-    key = (tf.as_dtype(dtype), final)
+  def _callable(self, dtype: np.dtype, final: str, group: int) -> Any:
+    key = (tf.as_dtype(dtype), final, group)
     with self._lock:
       if self._is_broken:
         raise tf.errors.CancelledError(None, None, 'The ring is broken off.')
@@ -113,15 +137,17 @@ class Ring:
         self._calls[key] = self._make(*key)
       return self._calls[key]
 
-  def _make(self, dtype: tf.DType, final: str) -> Any:
+  def _make(self, dtype: tf.DType, final: str, group: int) -> Any:
+    # Calls are told apart by this number: of each, all members do the same.
+    instance = 2 * dtype.as_datatype_enum + (final == 'Div')
     graph = tf.Graph()
     with graph.as_default(), tf.device(f'{_device(self.index)}/device:CPU:0'):
       given = tf.compat.v1.placeholder(dtype, [None])
       total = tf.raw_ops.CollectiveReduce(
         input=given,
-        group_size=self._number,
-        group_key=_GROUP,
-        instance_key=2 * dtype.as_datatype_enum + (final == 'Div'),
+        group_size=len(self._groups[group]),
+        group_key=group + 1,
+        instance_key=group * _KEYS_PER_GROUP + instance,
         merge_op='Add',
         final_op=final,
         subdiv_offsets=[0],

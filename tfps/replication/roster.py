@@ -29,7 +29,8 @@ class Entry(NamedTuple):
   Attributes:
     round: for which it has entered, or LEFT.
     port: where it is to be found.
-    place: how many arrays it had added up with others when it entered, or NEW.
+    place: how many arrays it had added up with others when it entered, be they
+      gradients or not, or NEW.
     stint: how often it has begun again since the round was closed, after it was
       done.
     ready: the last round for which its server was there.

@@ -55,7 +55,10 @@ class Rounds:
     silence_secs: how long one may not answer.
 
   Attributes:
-    place: how many arrays this worker has added up with others, or NEW.
+    place: how many arrays this worker has added up with others, be they
+      gradients or what they agree on, or NEW.
+    has_fallen_behind: whether others had closed a round without this worker,
+      when it last entered for one, and it has not got on with what it had.
   """
 
   def __init__(
@@ -70,6 +73,8 @@ class Rounds:
     silence_secs: float,
   ) -> None:
     self.place = roster_lib.NEW
+    self.has_fallen_behind = False
+    self._number = 0  # of the last round that this worker was in
     self._peers = peers
     self._own = own
     self._roster = roster
@@ -93,6 +98,7 @@ class Rounds:
         not hold what the others do.
     """
     deadline = _deadline.after(secs)
+    self.has_fallen_behind = False
     while True:
       state = self._close_round(deadline, secs)
       made = self._make(state)
@@ -101,6 +107,25 @@ class Rounds:
       if self._are_ready(state, deadline) and self._begin(made, state, secs):
         return made, state
       made.ring.break_off()
+
+  def hand_on(self, made: crew_watch.Round, source: int) -> None:
+    """Has all of a crew take over what one has, and how far it has come.
+
+    Args:
+      made: the crew's round.
+      source: the one's index in the ring.
+
+    Raises:
+      tf.errors.OpError: somebody is lost.
+    """
+    place = np.array([self.place], np.int64).view(np.int32)
+    whole = np.concatenate([place, self._holdings.packed()])
+    is_source = made.ring.index == source
+    whole = made.ring.sum_of(whole if is_source else np.zeros_like(whole))
+    if not is_source:
+      self._holdings.unpack(whole[len(place) :])
+    self.place = int(whole[: len(place)].view(np.int64)[0]) + 1
+    made.place = self.place
 
   def leave(self, made: crew_watch.Round) -> None:
     """Says that this worker is done.
@@ -139,6 +164,7 @@ class Rounds:
     self, made: crew_watch.Round, state: roster_lib.State, secs: float
   ) -> bool:
     """Has all begin with the same; whether they do, or somebody was lost."""
+    made.is_in = True
     if made.ring.index == 0:
       for i in made.crew:  # else updates would be made of who is first
         self._meetings.take_in(i)
@@ -176,6 +202,7 @@ class Rounds:
     round = 0
     while state.round < round or self._own not in state.crew or not round:
       if state.round >= round:
+        self._look_behind(state)
         round = state.round + 1
         self._enter(round, port=_ports.pick())
       missing = self._missing(state, round, silence)
@@ -186,7 +213,17 @@ class Rounds:
       else:
         time.sleep(_POLL_SECS)
       state = self._roster.read()
+    self._number = state.round
     return state
+
+  def _look_behind(self, state: roster_lib.State) -> None:
+    """Has this worker be the last of all, if others have gone on without it.
+
+    By itself it may have come farther than they have.
+    """
+    if state.round > self._number and self._own not in state.crew:
+      self.has_fallen_behind = True
+      self.place = min(self.place, 0)
 
   def _missing(
     self, state: roster_lib.State, round: int, silence: crew_watch.Silence

@@ -19,6 +19,7 @@ from tfps.updates import host_sums
 from tfps.updates import pace as pace_lib
 from tfps.updates import policies
 from tfps.updates import presences
+from tfps.updates import turnouts
 from tfps.updates import turns as turns_lib
 
 _LOOK_SECS = 0.002
@@ -170,6 +171,23 @@ class Meetings:
   def take_up(self, attempt: presences.Attempt) -> bool:
     """Whether anything is left to do of an attempt, before it is called."""
     del attempt
+    return True
+
+  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
+    """What to do with so many batches of a queue; here, steps on all of them.
+
+    Args:
+      ready: how many are at hand.
+      finished: whether all has been done that is to be.
+    """
+    return turnouts.alone(ready, finished=finished)
+
+  def settle(self) -> bool:
+    """Has all workers hold what some have done in steps on a queue's batches.
+
+    Returns:
+      Whether what this worker has done counts.
+    """
     return True
 
   def enter(self, attempt: presences.Presence, worker: int) -> None:

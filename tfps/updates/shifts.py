@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import presences
+from tfps.updates import turnouts
 
 
 class Shift:
@@ -40,6 +41,14 @@ class Shift:
     self.num_steps = 0
     with presences.begun(self._meetings, self) as worker:
       yield (worker,)
+
+  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
+    """What to do with the batches at hand; see `Meetings.agree`."""
+    return self._meetings.agree(ready, finished=finished)
+
+  def settle(self) -> bool:
+    """To be called after it; see `Meetings.settle`."""
+    return self._meetings.settle()
 
   def step_out(self) -> None:
     """Has nobody wait for the worker that is at it, which has no batches.
