@@ -30,7 +30,7 @@ import tfps
 BATCH = 5
 PER_EXECUTION = 2
 
-_SLOW_SECS = 0.3
+_SLOW_SECS = 1.0
 _STEP_SECS = float(os.environ.get('STEP_SECS', 0))
 
 
