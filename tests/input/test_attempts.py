@@ -33,7 +33,7 @@ def attempt():
       settle=lambda: True,
     )
     steps = types.SimpleNamespace(
-      num_steps=2, marks=None, meetings=meetings, join=list
+      num_steps=2, sizes=(1,), marks=None, meetings=meetings, join=list
     )
     feed = _Feed()
     feeds = types.SimpleNamespace(

@@ -1,43 +1,21 @@
 """A queue of splits for workers that add up gradients, as processes."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
 from tests import waiting
 from tests.replication import small
-from tfps import testing
 
 pytestmark = pytest.mark.slow
-
-_ROOT = pathlib.Path(__file__).parents[2]
-_PROGRAM = str(_ROOT / 'tests' / 'programs' / 'hybrid_visit.py')
 
 _BATCH, _PER_EXECUTION = 5, 2
 
 
 @pytest.fixture
-def start(tmp_path):
-  clusters = []
-
-  def start(num_workers, how, total, size, epochs, **env):
-    numbers = [str(number) for number in (total, size, epochs)]
-    command = [sys.executable, _PROGRAM, how, *numbers, str(tmp_path)]
-    cluster = testing.ProcessCluster(
-      num_workers,
-      2,
-      commands={'worker': command},
-      env={'PYTHONPATH': str(_ROOT), **env},
-      preload=['tensorflow', 'keras'],
-    )
-    clusters.append(cluster)
-    return cluster.__enter__()
-
-  yield start
-  for cluster in clusters:
-    cluster.stop()
+def start(start_workers, tmp_path):
+  return lambda num_workers, how, total, size, epochs, **env: start_workers(
+    num_workers, 'hybrid_visit.py', how, total, size, epochs, tmp_path, **env
+  )
 
 
 def _finish(cluster):
