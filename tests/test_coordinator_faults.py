@@ -1,5 +1,6 @@
 """The coordinator on tasks that are processes, to be frozen and killed."""
 
+import contextlib
 import threading
 import time
 
@@ -31,7 +32,18 @@ def strategy(processes):
 
 
 @pytest.fixture
-def coordinator(strategy):
+def all_run(processes):
+  """Tells why, if a task has ended by itself; who lacks it would wait."""
+  for task in processes.cluster.tasks():
+    if task.job != 'chief':
+      with contextlib.suppress(errors.DeadlineError):  # it runs
+        status = processes.wait(task.job, task.index, timeout_secs=0)
+        log = processes.log(task.job, task.index)
+        pytest.fail(f'{task} ended with status {status}: {log[-3000:]}')
+
+
+@pytest.fixture
+def coordinator(strategy, all_run):
   with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
     yield coordinator
 

@@ -7,11 +7,47 @@ import concurrent.futures
 import functools
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
 from typing import IO
 
+from tfps import _groups
+
 _GUARD = pathlib.Path(__file__).with_name('_die_with_parent.py')
+
+
+class Leader(subprocess.Popen[bytes]):
+  """A process that leads a group, which ends when it does.
+
+  Until the process is reaped, its number can be no other group's: that is when
+  what it has left behind is killed.
+  """
+
+  def poll(self) -> int | None:
+    if self.returncode is None:
+      self._has_ended(0)
+    return super().poll()
+
+  def wait(self, timeout: float | None = None) -> int:
+    if self.returncode is None and not self._has_ended(timeout):
+      assert timeout is not None
+      raise subprocess.TimeoutExpired(self.args, timeout)
+    return super().wait()
+
+  def _has_ended(self, timeout: float | None) -> bool:
+    """Whether it ends in time; then the group does."""
+    end = os.pidfd_open(self.pid)
+    try:
+      poll = select.poll()
+      poll.register(end, select.POLLIN)
+      has_ended = bool(poll.poll(None if timeout is None else 1000 * timeout))
+    finally:
+      os.close(end)
+    if has_ended:
+      _groups.kill_group(self.pid, signal.SIGKILL)
+    return has_ended
 
 
 def spawn(
@@ -22,11 +58,12 @@ def spawn(
   stderr: int | IO[bytes] = subprocess.STDOUT,
   cwd: str | os.PathLike[str] | None = None,
   pass_fds: Collection[int] = (),
-) -> subprocess.Popen[bytes]:
+) -> 'Leader':
   """Starts a command in a session of its own, tied to this process' life.
 
   Its process group is led by the child, so that `os.killpg(child.pid, ...)`
   reaches what the child started, and a terminal's Ctrl-C does not reach it.
+  Once the child has been seen to end, that number may be another group's.
 
   Args:
     command: program and arguments.
@@ -40,7 +77,7 @@ def spawn(
   return (
     _spawner()
     .submit(
-      subprocess.Popen,
+      Leader,
       [*guarded, *command],
       env=dict(env),
       cwd=cwd,

@@ -382,7 +382,8 @@ class ProcessCluster:
 
 
 def _kill(process: _Process) -> None:
-  """Ends the process group; a leader that has ended may leave others."""
-  with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-    os.killpg(process.pid, signal.SIGKILL)
-  process.wait()
+  """Ends the process group, unless it has ended already with its leader."""
+  if process.poll() is None:  # else its number may be another group's
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
