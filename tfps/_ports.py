@@ -1,6 +1,12 @@
 """Ports for servers that will be started soon."""
 
+import errno
+import fcntl
+import functools
+import os
+import pathlib
 import random
+import tempfile
 import threading
 
 import portpicker
@@ -8,16 +14,21 @@ import portpicker
 # The kernel gives outgoing connections ports from 32768 on, by default: one
 # picked there may be gone by the time that a server has imported TensorFlow.
 _RANGE = range(12_000, 32_000)
+_TAKEN = (errno.EACCES, errno.EAGAIN)
 _picked: set[int] = set()
 _lock = threading.Lock()
 
 
 def pick() -> int:
-  """A free port, another one each time."""
+  """A free port, another one each time.
+
+  It is none that another process of this user has picked and that lives: of
+  whom that one knew there, it may still wait for, or tell something.
+  """
   chance = random.SystemRandom()  # shuffling all of them takes 50 ms
   with _lock:
     for port in (chance.choice(_RANGE) for _ in _RANGE):
-      if port not in _picked and portpicker.is_port_free(port):
+      if port not in _picked and portpicker.is_port_free(port) and _claim(port):
         _picked.add(port)
         return port
   return int(portpicker.pick_unused_port())
@@ -26,3 +37,19 @@ def pick() -> int:
 def is_free(port: int) -> bool:
   """Whether a server could listen there now."""
   return bool(portpicker.is_port_free(port))
+
+
+def _claim(port: int) -> bool:
+  """Has a port be this process' for as long as it lives, unless it is taken."""
+  try:
+    fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+  except OSError as error:
+    return error.errno not in _TAKEN  # else there are no claims here
+  return True
+
+
+@functools.cache
+def _claims() -> int:
+  """A file with a byte for each port, which is locked by who has picked it."""
+  path = pathlib.Path(tempfile.gettempdir()) / f'tfps-ports-{os.getuid()}'
+  return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
