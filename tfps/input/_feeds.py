@@ -60,7 +60,29 @@ class Feeds(Protocol):
     """To be called by who finds nothing to do while others are doing it."""
 
 
-class OfWorkers:
+class OfQueue:
+  """What feeds of all kinds know of a queue; see `Feeds`.
+
+  Args:
+    pipelines: of which one has been traced.
+  """
+
+  def __init__(self, pipelines: _pipelines.Pipelines) -> None:
+    queue = pipelines.queue
+    self.ledger: ledger_lib.Ledger = queue.ledger
+    self.until = ledger_lib.ENDLESS
+    self.finished = False
+    self.are_endless: bool = queue.is_endless
+    self.element_spec = pipelines.element_spec
+
+
+def new_tokens() -> Iterator[int]:
+  """As which feeds that nobody else knows own splits."""
+  first = random.SystemRandom().getrandbits(_TOKEN_BITS)
+  return itertools.count(first | 1)
+
+
+class OfWorkers(OfQueue):
   """Those of the workers of a coordinator's, all in its process.
 
   Args:
@@ -76,20 +98,14 @@ class OfWorkers:
     self._traced: dict[int, _feed.Pipeline] = {}
     for worker in range(compat.num_workers(coordinator)):
       self._pipeline(worker)
-    queue = self._pipelines.queue
-    coordinator.surviving(queue.check)
-    self.ledger: ledger_lib.Ledger = queue.ledger
-    self.until = ledger_lib.ENDLESS
-    self.finished = False
-    self.are_endless: bool = queue.is_endless
-    self.element_spec = self._pipelines.element_spec
+    coordinator.surviving(self._pipelines.queue.check)
+    super().__init__(self._pipelines)
     self._lock = threading.Lock()
     self._taking = threading.Lock()
     self._feeds: dict[int, tuple[int, _feed.Feed]] = {}
     # Of those whose splits are theirs, be they able to go on or not.
     self._tokens: set[int] = set()
-    first = random.SystemRandom().getrandbits(_TOKEN_BITS)
-    self._new_tokens = itertools.count(first | 1)
+    self._new_tokens = new_tokens()
 
   def here(self) -> _feed.Feed:
     spec: Any = tf.DeviceSpec.from_string(writes.current_device())
@@ -144,7 +160,7 @@ class OfWorkers:
     return self._traced[worker]
 
 
-class Own:
+class Own(OfQueue):
   """That of this process, one of several that share the splits.
 
   Args:
@@ -166,12 +182,8 @@ class Own:
     pipelines = _pipelines.Pipelines(dataset_fn)
     self._pipeline = pipelines.trace(context)
     queue = pipelines.queue
+    super().__init__(pipelines)
     self._check = queue.check
-    self.ledger: ledger_lib.Ledger = queue.ledger
-    self.until = ledger_lib.ENDLESS
-    self.finished = False
-    self.are_endless: bool = queue.is_endless
-    self.element_spec = pipelines.element_spec
     self._task = task
     self._addresses = addresses
     self._timeout_secs = queue.timeout_secs

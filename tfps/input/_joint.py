@@ -10,7 +10,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import random
 import time
 from typing import Any
 from typing import TypeVar
@@ -22,16 +21,16 @@ from tfps import _replicas
 from tfps import worker_input
 from tfps.input import _attempts
 from tfps.input import _feed
+from tfps.input import _feeds
 from tfps.input import _pipelines
 from tfps.input import ledger as ledger_lib
 
 _Result = TypeVar('_Result')
 
-_TOKEN_BITS = 60
 _PAUSE_SECS = 0.05
 
 
-class Feeds:
+class Feeds(_feeds.OfQueue):
   """Those of all workers, of which this process is the only client.
 
   Args:
@@ -42,11 +41,6 @@ class Feeds:
   Attributes:
     devices: the same.
     per_worker: how many of a step's batches are for one of them.
-    ledger: of the splits.
-    until: the epoch before which all is to be done.
-    finished: whether it has been.
-    are_endless: whether that is never so.
-    element_spec: the type of a batch.
   """
 
   def __init__(
@@ -62,18 +56,13 @@ class Feeds:
       )
       for i in range(len(devices))
     ]
-    queue = pipelines.queue
-    queue.check()
+    pipelines.queue.check()
+    super().__init__(pipelines)
     self.devices = tuple(devices)
     self.per_worker = replicas.per_worker
-    self.ledger: ledger_lib.Ledger = queue.ledger
-    self.until = ledger_lib.ENDLESS
-    self.finished = False
-    self.are_endless: bool = queue.is_endless
-    self.element_spec = pipelines.element_spec
-    first = random.SystemRandom().getrandbits(_TOKEN_BITS) | 1
+    new_tokens = _feeds.new_tokens()
     self._feeds = [
-      _feed.Feed(first + i, self.ledger, pipeline, f'worker:{i}')
+      _feed.Feed(next(new_tokens), self.ledger, pipeline, f'worker:{i}')
       for i, pipeline in enumerate(traced)
     ]
     tokens = tuple(feed.token for feed in self._feeds)

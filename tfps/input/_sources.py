@@ -53,7 +53,7 @@ def of(
   spec, add = feeds.element_spec, feeds.ledger.add
   if isinstance(feeds, _joint.Feeds):
     own = _batches.Source(spec, add, ahead=0, width=replicas.per_worker)
-    singles = {n: _joint_batches.Dealt(spec, add, n) for n in replicas.sizes}
+    singles = {n: _joint_batches.Dealt(own, n) for n in replicas.sizes}
     full = _joint_batches.Lists(own, len(feeds.devices))
     return Sources(full, singles, may_wait=True)
   width = len(replicas.devices)
