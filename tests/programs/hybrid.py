@@ -15,7 +15,6 @@ for each execution until there is a file FOLDER/go.
 import os
 import pathlib
 import sys
-import time
 
 from absl import logging
 import keras
@@ -48,12 +47,7 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
     small.initialize(model)
   strategy.wait_for_chief('weights', 60)
 
-  def tell(step: int) -> None:
-    print('at', step, flush=True)
-    deadline = time.monotonic() + _SLOW_SECS
-    if 'SLOW' in os.environ and strategy.task.index == 1:
-      while time.monotonic() < deadline and not (folder / 'go').exists():
-        time.sleep(0.02)
+  tell = small.teller(strategy, folder, _SLOW_SECS)
 
   print('begins', flush=True)
   if how == 'fit':

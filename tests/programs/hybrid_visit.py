@@ -16,7 +16,6 @@ from collections.abc import Callable
 import os
 import pathlib
 import sys
-import time
 from typing import Any
 
 from absl import logging
@@ -106,12 +105,7 @@ def main(
       visitation=os.environ.get('VISITATION', 'exactly_once'),
     )
 
-  def tell(step: int) -> None:
-    print('at', step, flush=True)
-    deadline = time.monotonic() + _SLOW_SECS
-    if 'SLOW' in os.environ and strategy.task.index == 1:
-      while time.monotonic() < deadline and not (folder / 'go').exists():
-        time.sleep(0.02)
+  tell = small.teller(strategy, folder, _SLOW_SECS)
 
   at = keras.callbacks.LambdaCallback(
     on_train_batch_end=lambda batch, logs: tell(batch),

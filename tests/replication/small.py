@@ -1,5 +1,8 @@
 """A small model with a table, and its data, for workers and one process."""
 
+import os
+import time
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -51,6 +54,19 @@ def dataset(context):
   """Batches of a worker; those of all workers follow each other."""
   examples = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(SIZE)
   return examples.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
+def teller(strategy, folder, slow_secs):
+  """Says where training is; with SLOW, worker:1 takes its time until `go`."""
+
+  def tell(step):
+    print('at', step, flush=True)
+    deadline = time.monotonic() + slow_secs
+    if 'SLOW' in os.environ and strategy.task.index == 1:
+      while time.monotonic() < deadline and not (folder / 'go').exists():
+        time.sleep(0.02)
+
+  return tell
 
 
 def example(number):
