@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+from typing import Protocol
 
 _ENDER = pathlib.Path(__file__).with_name('_end_groups.py')
 
@@ -47,6 +48,22 @@ class Groups:
 
   def __exit__(self, *exc_info: object) -> None:
     self._watcher.communicate()
+
+
+class Process(Protocol):
+  """One that leads a group; `subprocess.Popen` has all of it."""
+
+  pid: int
+
+  def poll(self) -> int | None: ...
+  def wait(self) -> int: ...
+
+
+def end(leader: Process) -> None:
+  """Kills a group, unless it has ended already with its leader."""
+  if leader.poll() is None:  # else its number may be another group's
+    kill_group(leader.pid, signal.SIGKILL)
+    leader.wait()
 
 
 def kill_group(group: int, number: signal.Signals) -> None:

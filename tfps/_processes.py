@@ -27,17 +27,17 @@ class Leader(subprocess.Popen[bytes]):
 
   def poll(self) -> int | None:
     if self.returncode is None:
-      self._has_ended(0)
+      self.has_ended(0)
     return super().poll()
 
   def wait(self, timeout: float | None = None) -> int:
-    if self.returncode is None and not self._has_ended(timeout):
+    if self.returncode is None and not self.has_ended(timeout):
       assert timeout is not None
       raise subprocess.TimeoutExpired(self.args, timeout)
     return super().wait()
 
-  def _has_ended(self, timeout: float | None) -> bool:
-    """Whether it ends in time; then the group does."""
+  def has_ended(self, timeout: float | None) -> bool:
+    """Whether it ends in time; then the group does. It is not yet reaped."""
     end = os.pidfd_open(self.pid)
     try:
       poll = select.poll()

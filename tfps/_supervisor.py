@@ -10,7 +10,6 @@ import dataclasses
 import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from typing import IO
@@ -64,7 +63,7 @@ class _End:
   status: int
 
 
-_Process: TypeAlias = subprocess.Popen[bytes] | _forks.Forked
+_Process: TypeAlias = _processes.Leader | _forks.Forked
 # A task has ended, a task has fallen silent, or a signal.
 _Event: TypeAlias = Command | cluster_lib.Task | signal.Signals
 
@@ -162,8 +161,7 @@ class Supervisor:
       process.wait()
     else:
       # Until it is reaped, in `_react`, its number can be no other group's.
-      os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-      _groups.kill_group(process.pid, signal.SIGKILL)  # what it left behind
+      process.has_ended(None)
     reader.join(_DRAIN_SECS)
     self._events.put(command)
 

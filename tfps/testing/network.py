@@ -24,11 +24,11 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import signal
 import subprocess
 import time
 from typing import IO
 
+from tfps import _groups
 from tfps import _processes
 from tfps.testing import rights
 
@@ -224,7 +224,7 @@ class Network:
     process = _processes.spawn(
       command, env=env, stdout=stdout, stderr=stderr, cwd=cwd
     )
-    self._stack.callback(_kill, process)
+    self._stack.callback(_groups.end, process)
     return process
 
   def _misdirect(self, host: int, other: int) -> None:
@@ -305,9 +305,3 @@ def _run(holder: int, tool: str, lines: Sequence[str]) -> None:
   )
   if done.returncode:
     raise RuntimeError(f'{tool} failed: {done.stderr.strip()}')
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-  with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-    os.killpg(process.pid, signal.SIGKILL)
-  process.wait()

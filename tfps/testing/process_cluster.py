@@ -15,6 +15,7 @@ import time
 from typing import IO
 
 from tfps import _forks
+from tfps import _groups
 from tfps import _ports
 from tfps import _processes
 from tfps import cluster as cluster_lib
@@ -153,7 +154,7 @@ class ProcessCluster:
   def kill(self, job: str, index: int) -> None:
     """Ends a task at once with SIGKILL, and what it has started."""
     task = self._task(job, index)
-    _kill(self._process(task))
+    _groups.end(self._process(task))
     self._frozen.discard(task)
 
   def terminate(self, job: str, index: int) -> None:
@@ -256,7 +257,7 @@ class ProcessCluster:
   def stop(self) -> None:
     """Kills what still runs; twice is harmless."""
     for process in self._processes.values():
-      _kill(process)
+      _groups.end(process)
     if self.network is not None:
       self.network.stop()
     self._temporary.cleanup()
@@ -379,11 +380,3 @@ class ProcessCluster:
       return probe.is_alive(task, self.cluster.address(task))
     # Hosts cannot be reached from here.
     return self._logs.has(task, f'{task} is ready at ')
-
-
-def _kill(process: _Process) -> None:
-  """Ends the process group, unless it has ended already with its leader."""
-  if process.poll() is None:  # else its number may be another group's
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
