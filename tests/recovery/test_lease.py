@@ -155,16 +155,19 @@ def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next(
   ) as cluster:
     cluster.wait_for_line('chief', 0, 'made 0.0', timeout_secs=60)
     before = resident_megabytes(cluster.pid('ps', 0))
-    cluster.restart('chief', 0)
+    for num_made in range(2, 5):
+      cluster.restart('chief', 0)
+      waiting.until(
+        lambda num=num_made: cluster.log('chief', 0).count('made 0.0') == num,
+        timeout_secs=60,
+      )
+    # Three chiefs that have died would leave 1,200 there. What the allocator
+    # keeps is a fraction of one's 400, however often that happens.
     waiting.until(
-      lambda: cluster.log('chief', 0).count('made 0.0') == 2, timeout_secs=60
+      lambda: resident_megabytes(cluster.pid('ps', 0)) < before + 800,
+      timeout_secs=60,
     )
-    # Of its 400; the allocator's own differ by up to 100 from start to start.
-    waiting.until(
-      lambda: resident_megabytes(cluster.pid('ps', 0)) < before + 250,
-      timeout_secs=30,
-    )
-  assert len(list(folder.iterdir())) == (2 if recovers else 0)
+  assert len(list(folder.iterdir())) == (4 if recovers else 0)
 
 
 def resident_megabytes(pid):

@@ -70,6 +70,7 @@ class Meetings:
     self._ps = calls.Calls(self.turns)
     self._updates_left: Callable[[], int] = _no_end
     self._lock = threading.Lock()
+    self._pausing = threading.Lock()
     # What is to be executed, and the worker that has begun it.
     self._attempts: dict[presences.Presence, int | None] = {}
     self._num_ended = 0
@@ -145,24 +146,39 @@ class Meetings:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Within it no updates are made, whatever is being executed.
+    """Keeps all workers from making updates, whatever they execute.
 
-    It begins between two steps, of which each may make several.
+    It begins between two steps, of which each may make several updates. One
+    thread at a time is within it.
 
     Raises:
-      tf.errors.OpError: a ps is lost, or a worker that is making one.
+      tf.errors.DeadlineExceededError: an update does not end.
+      tf.errors.AbortedError: `start` has ended the pause before its time, so
+        that there may have been updates.
+      tf.errors.OpError: a ps is lost, or a worker that is making an update.
     """
     deadline = time.monotonic() + self.policy.timeout_secs
-    try:
-      while int(self._ps.call('pause', 1)):
-        if time.monotonic() > deadline:
-          raise tf.errors.DeadlineExceededError(
-            None, None, 'An update has not ended.'
-          )
-        time.sleep(_LOOK_SECS)
-      yield
-    finally:
-      self._ps.call('pause', 0)
+    with self._pausing:
+      try:
+        while self._pause(1)[0]:
+          if time.monotonic() > deadline:
+            raise tf.errors.DeadlineExceededError(
+              None, None, 'An update has not ended.'
+            )
+          time.sleep(_LOOK_SECS)
+        yield
+      except BaseException:
+        self._pause(0)
+        raise
+      if not self._pause(0)[1]:
+        raise tf.errors.AbortedError(
+          None, None, 'Training has begun anew in the meantime.'
+        )
+
+  def _pause(self, value: int) -> tuple[int, int]:
+    """How many updates are still under way, and the value before."""
+    under_way, before = self._ps.call('pause', value).numpy().tolist()
+    return under_way, before
 
   def call_at_work(self, function: Callable[[], object]) -> None:
     """Calls a function each time that something is about to be executed."""

@@ -104,7 +104,7 @@ class Rules:
         enough = tf.maximum(tf.minimum(quorum, within), 1)
     is_paused = tf.not_equal(self._board.read_executions()[board_lib.PAUSED], 0)
     if number:
-      is_paused &= ~self._has_more_points(self._points())
+      is_paused &= ~self._may_have_more_points(self._points())
     point = self._board.point(number)
     is_next = tf.equal(point.version, version)
     is_current = is_next & (point.version < point.goal)
@@ -190,24 +190,29 @@ class Rules:
     return (ended,), written + self._let_go(True)
 
   def pause(self, value: tf.Tensor) -> Any:
-    """Says whether no updates are to be made; how many are."""
-    ended, last, _ = self._board.read_executions()
+    """Sets whether no step may begin its updates."""
+    ended, last, before = self._board.read_executions()
     written = self._board.set_executions(ended, last, value)
     points = self._points()
     number = tf.math.count_nonzero(points.leader)
-    # Those that are past their step's first point, and maybe past all.
+    # Those that are past the first point of their step, and maybe past all.
     within = self._board.num_members_in(points.version[0] - 1)
-    number += within * _count(self._has_more_points(points))
-    return (number,), written + self._let_go(tf.equal(value, 0), points)
+    number += within * _count(self._may_have_more_points(points))
+    found = tf.stack([number, before])
+    return (found,), written + self._let_go(tf.equal(value, 0), points)
 
   def cut_short(self, worker: tf.Tensor) -> Any:
     """Has a worker leave its step."""
     written = self._board.note_step(worker, board_lib.NO_STEP)
     return (worker,), written + self._let_go(True)
 
-  def _has_more_points(self, points: Point) -> tf.Tensor:
-    """Whether steps have more points than one, as far as is known."""
-    return tf.reduce_any(points.updates[1:] > 0)
+  def _may_have_more_points(self, points: Point) -> tf.Tensor:
+    """Whether a step may make an update at another point than the first.
+
+    Not before its second update is it known of the first point that it is the
+    only one: those who wait at another have not come back to it then.
+    """
+    return tf.reduce_any(points.updates[1:] > 0) | (points.updates[0] < 2)
 
   def start(self, version: tf.Tensor, updates: tf.Tensor) -> Any:
     """Begins anew."""

@@ -207,11 +207,14 @@ class Turns:
     return self._board.locked(self._rules.cut_short, worker).op
 
   def pause(self, value: tf.Tensor) -> tf.Tensor:
-    """Says whether no step is to make its first update.
+    """Sets whether no step may make its first update.
+
+    Args:
+      value: 1 to pause, 0 to go on.
 
     Returns:
       How many updates are being made nevertheless, or are to be made by workers
-      that are within a step.
+      that are within a step; and the value before.
     """
     return tf.identity(self._board.locked(self._rules.pause, value))
 
