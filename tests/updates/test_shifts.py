@@ -127,6 +127,29 @@ def test_what_comes_of_a_worker_that_was_left_out_does_not_count(meeting, pool):
   assert meeting.number.numpy() == 1
 
 
+def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
+  meeting, pool
+):
+  meetings = meeting.meetings
+  version = tf.constant(meeting.point().version, tf.int64)
+
+  @tf.function
+  def arrive():  # of which nothing on the ps goes on
+    worker = tf.constant(2, tf.int64)
+    rules = meetings.turns._rules
+    return meetings.board.locked(rules.look, 0, worker, version, version, 1)
+
+  leads, *_ = arrive()
+  assert not leads
+  first = pool.submit(meeting.execute, 0)
+  meeting.wait_for_waiting(2)
+  meetings.leave_out(2)
+  assert meeting.execute(1) == 1
+  assert first.result(60) == 1
+  point = meeting.point()
+  assert (point.updates, point.late, point.repeated) == (1, 0, 0)
+
+
 def test_gradients_for_which_there_is_no_update_do_not_count(meeting):
   for worker in (1, 2):
     meeting.meetings.step_out(worker)

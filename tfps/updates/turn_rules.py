@@ -94,22 +94,26 @@ class Rules:
     arrives: int,
   ) -> Any:
     """Whether a worker leads, or waits, and what it is to know besides."""
-    noted = self._board.note(worker, board_lib.RUNNING)
-    if number == 0 and arrives:
-      noted += self._board.note_step(worker, step)
-    with tf.control_dependencies(noted):
-      quorum = enough = self._quorum()
-      if number:
-        within = self._board.num_members_in(step)
-        enough = tf.maximum(tf.minimum(quorum, within), 1)
-    is_paused = tf.not_equal(self._board.read_executions()[board_lib.PAUSED], 0)
-    if number:
-      is_paused &= ~self._may_have_more_points(self._points())
     point = self._board.point(number)
     is_next = tf.equal(point.version, version)
     is_current = is_next & (point.version < point.goal)
     arrived = point.arrived + _count(is_current) * arrives
-    leads = is_current & (arrived >= enough) & tf.equal(point.leader, 0)
+    noted = self._board.note(worker, board_lib.RUNNING)
+    if number == 0:
+      noted += self._note_arrival(worker, step, is_current, arrives)
+    with tf.control_dependencies(noted):
+      quorum = enough = self._quorum()
+      come = arrived
+      if number:
+        within = self._board.num_members_in(step)
+        enough = tf.maximum(tf.minimum(quorum, within), 1)
+      elif not self._spare:
+        # Gradients of lost workers do not stand in for those of others.
+        come = self._board.num_members_in(version)
+    is_paused = tf.not_equal(self._board.read_executions()[board_lib.PAUSED], 0)
+    if number:
+      is_paused &= ~self._may_have_more_points(self._points())
+    leads = is_current & (come >= enough) & tf.equal(point.leader, 0)
     leads &= ~is_paused
     waits = is_current & ~leads
     is_even = tf.equal(version % 2, 0)
@@ -128,6 +132,18 @@ class Rules:
       counts = is_current & tf.equal(point.leader, 0)
     found = (leads, waits, next_version, quorum, enough, counts)
     return found, noted + written
+
+  def _note_arrival(
+    self,
+    worker: tf.Tensor,
+    step: tf.Tensor,
+    is_current: tf.Tensor,
+    arrives: int,
+  ) -> list[tf.Operation]:
+    """Notes the step of a worker that arrives, or waits though left out."""
+    if not arrives:
+      step = tf.where(is_current, step, self._board.step_of(worker))
+    return self._board.note_step(worker, step)
 
   def release(self, number: int, version: tf.Tensor, enough: tf.Tensor) -> Any:
     """Has a version be made, and lets those go that wait for it."""
