@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests import waiting
-from tfps import _gate
+from tfps._utils import quiesce_lock
 
 
 def in_thread(function):
@@ -15,13 +15,13 @@ def in_thread(function):
 
 
 def test_several_are_inside_at_once():
-  gate = _gate.Gate()
+  gate = quiesce_lock.Gate()
   with gate, gate:
     assert gate.num_entries == 2
 
 
 def test_who_closes_waits_for_those_inside():
-  gate, seen = _gate.Gate(), []
+  gate, seen = quiesce_lock.Gate(), []
   leave = threading.Event()
   inside = threading.Event()
 
@@ -47,7 +47,7 @@ def test_who_closes_waits_for_those_inside():
 
 
 def test_who_comes_waits_while_it_is_closed():
-  gate, entered = _gate.Gate(), threading.Event()
+  gate, entered = quiesce_lock.Gate(), threading.Event()
 
   def enter():
     with gate:
@@ -60,7 +60,7 @@ def test_who_comes_waits_while_it_is_closed():
 
 
 def test_who_closes_in_vain_leaves_it_open():
-  gate, told = _gate.Gate(), []
+  gate, told = quiesce_lock.Gate(), []
   with gate:
     with (
       pytest.raises(TimeoutError),
@@ -73,12 +73,14 @@ def test_who_closes_in_vain_leaves_it_open():
 
 
 def test_who_is_waited_for_in_vain_is_named():
-  gate = _gate.Gate()
+  gate = quiesce_lock.Gate()
   with (
     gate.entered('worker:1'),
     gate,
     gate,
-    pytest.raises(_gate.OccupiedError, match='MainThread, worker:1') as info,
+    pytest.raises(
+      quiesce_lock.OccupiedError, match='MainThread, worker:1'
+    ) as info,
     gate.closed(within_secs=0.0),
   ):
     pass
@@ -87,7 +89,7 @@ def test_who_is_waited_for_in_vain_is_named():
 
 
 def test_who_stays_inside_is_hurried_once():
-  gate, hurried = _gate.Gate(), []
+  gate, hurried = quiesce_lock.Gate(), []
   leave = threading.Event()
 
   def enter():
@@ -100,33 +102,36 @@ def test_who_stays_inside_is_hurried_once():
 
   entering = in_thread(enter)
   waiting.until(lambda: gate.num_inside)
-  with gate.closed(within_secs=60, hurry=_gate.Hurry(0.05, hurry)):
+  with gate.closed(within_secs=60, hurry=quiesce_lock.Hurry(0.05, hurry)):
     assert hurried == [(['worker:0'], 1)]
   entering.join(10)
 
 
 def test_nobody_is_hurried_who_leaves_by_himself():
-  gate, hurried = _gate.Gate(), []
-  with gate.closed(hurry=_gate.Hurry(0.0, hurried.append)):
+  gate, hurried = quiesce_lock.Gate(), []
+  with gate.closed(hurry=quiesce_lock.Hurry(0.0, hurried.append)):
     pass
   assert not hurried
 
 
 def test_who_closes_while_another_is_alone_keeps_to_a_deadline():
-  gate = _gate.Gate()
+  gate = quiesce_lock.Gate()
 
   def close():
     with gate.closed(within_secs=0.1):
       pass
 
-  with gate.closed(), pytest.raises(_gate.OccupiedError, match='MainThread'):
+  with (
+    gate.closed(),
+    pytest.raises(quiesce_lock.OccupiedError, match='MainThread'),
+  ):
     close()
   with gate.closed(within_secs=0.1):  # nobody is alone any more
     pass
 
 
 def test_two_who_close_take_turns():
-  gate, second = _gate.Gate(), threading.Event()
+  gate, second = quiesce_lock.Gate(), threading.Event()
 
   def close():
     with gate.closed():

@@ -2,11 +2,11 @@ import socket
 import subprocess
 import sys
 
-from tfps import _ports
+from tfps._utils import ports as ports_lib
 
 
 def test_ports_are_free_distinct_and_not_those_of_outgoing_connections():
-  picked = [_ports.pick() for _ in range(50)]
+  picked = [ports_lib.pick() for _ in range(50)]
   assert len(set(picked)) == 50
   for port in picked:
     assert port < 32_768
@@ -31,9 +31,9 @@ def _picked_elsewhere(ports):
 
 
 def test_processes_that_live_do_not_pick_the_same():
-  own = [_ports.pick() for _ in range(5)]
+  own = [ports_lib.pick() for _ in range(5)]
   assert not _picked_elsewhere(own) & set(own)
-  others = _ports._RANGE[:5]
+  others = ports_lib._RANGE[:5]
   elsewhere = _picked_elsewhere(others) & set(others)
   assert elsewhere
-  assert all(_ports._claim(port) for port in elsewhere)  # it has ended
+  assert all(ports_lib._claim(port) for port in elsewhere)  # it has ended

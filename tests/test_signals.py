@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from tfps import _signals
+from tfps._utils import signals
 
 _NUM_SIGNALS = 10_000
 _SENDER = """
@@ -22,7 +22,7 @@ def test_no_signal_comes_late():
   """Each comes about when a wait for it begins."""
   events = queue.SimpleQueue()
   with (
-    _signals.reported([signal.SIGUSR1], events.put),
+    signals.reported([signal.SIGUSR1], events.put),
     subprocess.Popen(
       [sys.executable, '-c', _SENDER, str(os.getpid())], stdin=subprocess.PIPE
     ) as sender,
@@ -39,7 +39,7 @@ def test_only_those_asked_for_are_told():
   heard = []
   earlier = signal.signal(signal.SIGUSR2, lambda *_: heard.append('other'))
   try:
-    with _signals.reported([signal.SIGUSR1], events.put):
+    with signals.reported([signal.SIGUSR1], events.put):
       signal.raise_signal(signal.SIGUSR2)
       signal.raise_signal(signal.SIGUSR1)
       assert events.get(timeout=30) == signal.SIGUSR1
@@ -53,7 +53,7 @@ def test_the_program_has_its_signals_back():
   heard = []
   earlier = signal.signal(signal.SIGUSR1, lambda *_: heard.append('its own'))
   try:
-    with _signals.reported([signal.SIGUSR1], lambda _: heard.append('told')):
+    with signals.reported([signal.SIGUSR1], lambda _: heard.append('told')):
       pass
     signal.raise_signal(signal.SIGUSR1)
     assert heard == ['its own']

@@ -7,7 +7,6 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _connection
-from tfps import _deadline
 from tfps import _grpc_options
 from tfps import _housing
 from tfps import _lease
@@ -21,6 +20,7 @@ from tfps import server as server_lib
 from tfps._compat import asides
 from tfps._compat import members
 from tfps._compat import strategy as compat
+from tfps._utils import deadlines
 
 # Whether operations on other tasks go to them one after another, while a call
 # returns before its operation is done, and functions overtake them.
@@ -127,13 +127,13 @@ def greet(
     errors.UnreachableError: names each silent task, its address and state.
     errors.ClusterMismatchError: a server holds another idea of the cluster.
   """
-  deadline = _deadline.after(timeout_secs)
+  deadline = deadlines.after(timeout_secs)
   while True:
-    housing.settle(_deadline.seconds_until(deadline) or 0.0, workers)
+    housing.settle(deadlines.seconds_until(deadline) or 0.0, workers)
     try:
       return presence.start(without=housing.moved)
     except errors.UnreachableError as error:  # since then
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise
       logging.warning('%s', error)
 

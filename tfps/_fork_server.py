@@ -24,9 +24,9 @@ import struct
 import sys
 from typing import Any
 
-from tfps import _die_with_parent
-from tfps import _groups
 from tfps._compat import lazy_keras
+from tfps._utils import die_with_parent
+from tfps._utils import process_groups
 
 NUMBER = struct.Struct('<i')  # a process id, or an exit status
 MAX_REQUEST = 1 << 18  # bytes
@@ -84,7 +84,7 @@ class _Server:
   def _reap(self, ended: int, pid: int, status: int) -> None:
     self._selector.unregister(ended)
     # Until it is reaped, its number can be no other group's.
-    _groups.kill_group(pid, signal.SIGKILL)  # what it left behind
+    process_groups.kill_group(pid, signal.SIGKILL)  # what it left behind
     _, code = os.waitpid(pid, 0)
     _tell(status, os.waitstatus_to_exitcode(code))
     os.close(status)
@@ -103,7 +103,7 @@ class _Server:
 def _become(server: int, output: int, request: dict[str, Any]) -> None:
   """Makes a child what a process of its own would be from the start."""
   _lead_group(os.getpid())  # before it starts others
-  _die_with_parent.tie(server)
+  die_with_parent.tie(server)
   os.dup2(output, 1)
   os.dup2(output, 2)
   os.close(output)

@@ -19,8 +19,8 @@ from typing import Any
 from typing import IO
 
 from tfps import _fork_server
-from tfps import _processes
 from tfps import errors
+from tfps._utils import processes
 
 # What the interpreter and the libraries heed when they are loaded.
 _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
@@ -203,7 +203,7 @@ def _server(
   others = {n: v for n, v in os.environ.items() if n not in _heeded(os.environ)}
   log = tempfile.TemporaryFile()  # noqa: SIM115
   with theirs:
-    process = _processes.spawn(
+    process = processes.spawn(
       [sys.executable, '-m', _fork_server.__name__]
       + [str(theirs.fileno()), *preload],
       env={**others, **dict(env)},

@@ -7,11 +7,11 @@ import time
 
 from absl import logging
 
-from tfps import _deadline
 from tfps import _guests
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps._utils import deadlines
 
 _POLL_SECS = 0.1
 _MAX_POLL_SECS = 1.0
@@ -67,10 +67,10 @@ class Housing:
     Raises:
       errors.UnreachableError: names each silent task, its address and state.
     """
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     pause = _POLL_SECS
     while silent := self._silent(workers):
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise errors.UnreachableError(
           probe.complaint(silent.values(), timeout_secs)
         )
@@ -112,8 +112,8 @@ class Housing:
       # One that is to leave may answer at home for a while.
       self._gone[status.task] = status.incarnation
       self._ask(status.task, hosts)
-    deadline = _deadline.after(_MOVE_SECS)
-    while not _deadline.is_over(deadline):
+    deadline = deadlines.after(_MOVE_SECS)
+    while not deadlines.is_over(deadline):
       self.follow(silent)
       if all(task in self.moved for task in lost):
         return

@@ -13,11 +13,11 @@ import threading
 
 import tensorflow as tf
 
-from tfps import _ports
 from tfps import _server_threads
 from tfps import cluster as cluster_lib
 from tfps import server as server_lib
 from tfps._compat import strategy as strategy_compat
+from tfps._utils import ports
 
 _SOURCE = 'a cluster in this process'
 
@@ -141,7 +141,7 @@ class _Pool:
     with self._lock:
       if jobs != self._jobs or self._was_left():
         self._jobs = jobs
-        self._chief_address = f'localhost:{_ports.pick()}'
+        self._chief_address = f'localhost:{ports.pick()}'
       jobs = {**jobs, 'chief': {0: self._chief_address}}
     chief = cluster_lib.Task('chief', 0)
     return cluster_lib.Cluster(jobs, chief, source=_SOURCE)
@@ -154,7 +154,7 @@ class _Pool:
     others = tf.train.ClusterSpec(self._jobs)
     if strategy_compat.own_address_beside('chief', others) is not None:
       return False
-    return not _ports.is_free(int(self._chief_address.rpartition(':')[2]))
+    return not ports.is_free(int(self._chief_address.rpartition(':')[2]))
 
   def _find_or_start(self, kind: _Kind) -> server_lib.Server:
     if self._idle[kind]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import watch as watch_lib
 from tfps._compat import coordinator as compat
+from tfps._utils import deadlines
 
 _GLANCE_SECS = 1.0
 
@@ -51,16 +51,16 @@ class RemoteValues:
     Raises:
       errors.DeadlineError: names the tasks that hold it up.
     """
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     waiting = list(remote_values)
     while True:
       if self._is_overdue(timeout_secs):
         raise self._watch.error('wait_any', timeout_secs)
-      glance = _deadline.earliest(deadline, _deadline.after(_GLANCE_SECS))
+      glance = deadlines.earliest(deadline, deadlines.after(_GLANCE_SECS))
       found = compat.wait_until_any(self._cluster, waiting, glance)
       if found:
         return found
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise self._watch.error('wait_any', timeout_secs)
 
   def _fetch(
@@ -73,7 +73,7 @@ class RemoteValues:
     if compat.is_local(value):
       return self._result(value)
     return self._watch.call(
-      'fetch', value.fetch, _deadline.seconds_until(deadline)
+      'fetch', value.fetch, deadlines.seconds_until(deadline)
     )
 
   def _result(self, value: Any) -> Any:

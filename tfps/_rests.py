@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps._compat import coordinator as compat
+from tfps._utils import deadlines
 from tfps.updates import meetings as meetings_lib
 
 _LOOK_SECS = 0.01
@@ -41,9 +41,9 @@ class Rests:
     meetings = meetings_lib.of(self._strategy)
     if meetings is None or self._is_on:
       return
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     while self._queue.num_queued and not self._queue.failed:
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         return  # who waits for what is scheduled names the tasks
       time.sleep(_LOOK_SECS)
     self._is_on = True
@@ -77,9 +77,9 @@ class Rests:
     meetings = meetings_lib.of(self._strategy)
     if meetings is None:
       return
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     while not (done := is_done()) and self._is_on:
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         break  # as it will be for what is about to be scheduled
       time.sleep(_LOOK_SECS)
     if self._is_on or done:

@@ -6,17 +6,17 @@ import threading
 import time
 
 from tfps import _attendance
-from tfps import _deadline
 from tfps import _guests
 from tfps import _joining
 from tfps import _latecomers
-from tfps import _leaving
 from tfps import _mailbox
 from tfps import _requests
 from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import presence
 from tfps import probe
+from tfps._utils import deadlines
+from tfps._utils import leaving
 
 _CHIEF = cluster_lib.Task('chief', 0)
 _LISTEN_SECS = 0.25
@@ -79,7 +79,7 @@ class Service:
     own = _mailbox.Mailbox(self._task, self._address, timeout_secs=None)
     with own as mailbox:
       mailbox.post(self._notice)
-      _leaving.say(f'{self._task} is ready at {self._address}.')
+      leaving.say(f'{self._task} is ready at {self._address}.')
       while not self._is_told.wait(_LISTEN_SECS):
         self._hear(mailbox)
         self._joining.tend(self._attendance.clients())
@@ -100,8 +100,8 @@ class Service:
   def _take_leave(self, mailbox: _mailbox.Mailbox) -> None:
     listening = self._attendance.listening()
     self._holding = _requests.ask_to_leave(self._task, self._address, listening)
-    deadline = _deadline.after(self._grace_secs)
-    while self._holding and not _deadline.is_over(deadline):
+    deadline = deadlines.after(self._grace_secs)
+    while self._holding and not deadlines.is_over(deadline):
       time.sleep(_LISTEN_SECS)
       self._hear(mailbox)
       # One that has left meanwhile needs nobody.

@@ -26,11 +26,11 @@ import uuid
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _mailbox
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps._utils import deadlines
 
 _NOTICE = 'tfps_standstill'
 _CLIENTS = 'tfps_clients'
@@ -113,7 +113,7 @@ class Standstill:
     Raises:
       errors.DeadlineError: somebody may have.
     """
-    if _deadline.is_over(self._deadline):
+    if deadlines.is_over(self._deadline):
       raise errors.DeadlineError(
         f'After {_ACT_SECS:g} seconds, it is too late to move anything.'
       )
@@ -137,7 +137,7 @@ def called(
     tf.errors.OpError: a place is lost.
   """
   id = uuid.uuid4().hex
-  standstill = Standstill(_deadline.after(_ACT_SECS))
+  standstill = Standstill(deadlines.after(_ACT_SECS))
   with contextlib.ExitStack() as stack:
     stack.callback(lambda: say_where(places, addresses(), id))
     boxes = [stack.enter_context(place.mailbox()) for place in places]
@@ -176,10 +176,10 @@ def _clients(
   found: dict[cluster_lib.Task, str] = {}
   for mailbox in boxes:
     mailbox.put(json.dumps({_WHO: id}))
-  deadline = _deadline.after(_CALL_SECS)
+  deadline = deadlines.after(_CALL_SECS)
   for mailbox in boxes:
     while (clients := _posted(mailbox, id)) is None:
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise errors.DeadlineError(
           f'After {_CALL_SECS:g} seconds, a ps has not said who its clients '
           'are.'
@@ -225,7 +225,7 @@ def _tell(clients: Addresses, place: Place, id: str) -> None:
 
 
 def _wait_for(clients: Addresses, mailbox: _mailbox.Mailbox, id: str) -> None:
-  deadline = _deadline.after(_COME_SECS)
+  deadline = deadlines.after(_COME_SECS)
   waiting = set(clients)
   next_look = time.monotonic()
   while waiting:
@@ -235,7 +235,7 @@ def _wait_for(clients: Addresses, mailbox: _mailbox.Mailbox, id: str) -> None:
       waiting = probe.may_be_alive(
         {client: clients[client] for client in waiting}
       )
-    if waiting and _deadline.is_over(deadline):
+    if waiting and deadlines.is_over(deadline):
       raise errors.DeadlineError(
         f'After {_COME_SECS:g} seconds, '
         f'{", ".join(map(str, sorted(waiting)))} had not come to a halt.'
@@ -304,9 +304,9 @@ class Call:
       with self.place.mailbox() as mailbox:
         if self._is_on(mailbox):
           mailbox.post(self.id, _board_of(own))
-        deadline = _deadline.after(_STAND_SECS)
+        deadline = deadlines.after(_STAND_SECS)
         next_look = time.monotonic()
-        while self._is_on(mailbox) and not _deadline.is_over(deadline):
+        while self._is_on(mailbox) and not deadlines.is_over(deadline):
           if time.monotonic() >= next_look:
             next_look = time.monotonic() + _PROBE_EVERY_SECS
             if not probe.may_be_alive({chief: address}):
@@ -340,11 +340,11 @@ def wait_until_over(
   Raises:
     errors.UnreachableError: variables have not been moved in time.
   """
-  deadline = _deadline.after(_WAIT_SECS)
+  deadline = deadlines.after(_WAIT_SECS)
   while (notice := _Notice.read(mailbox)) is not None and not notice.is_over:
     if known is not None and known in (_posted(mailbox, notice.id) or ()):
       return
-    if _deadline.is_over(deadline):
+    if deadlines.is_over(deadline):
       raise errors.UnreachableError(
         f'{place}: the chief has been moving variables for {_WAIT_SECS:g} '
         'seconds. Is it alive?'

@@ -16,12 +16,12 @@ from typing import IO
 from typing import TypeAlias
 
 from tfps import _forks
-from tfps import _groups
 from tfps import _lookout
-from tfps import _processes
-from tfps import _signals
 from tfps import _task_output
 from tfps import cluster as cluster_lib
+from tfps._utils import process_groups
+from tfps._utils import processes
+from tfps._utils import signals
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORK_SECS = 120.0  # imports that many tasks wait for at once
@@ -63,7 +63,7 @@ class _End:
   status: int
 
 
-_Process: TypeAlias = _processes.Leader | _forks.Forked
+_Process: TypeAlias = processes.Leader | _forks.Forked
 # A task has ended, a task has fallen silent, or a signal.
 _Event: TypeAlias = Command | cluster_lib.Task | signal.Signals
 
@@ -114,8 +114,8 @@ class Supervisor:
       errors.DeadlineError: their import took too long.
     """
     with (
-      _signals.reported(_heeded(), self._events.put),
-      _groups.Groups() as groups,
+      signals.reported(_heeded(), self._events.put),
+      process_groups.Groups() as groups,
       self._lookout(),
     ):
       self._groups = groups
@@ -242,7 +242,7 @@ class Supervisor:
           f'{task} has not answered for {self._silent_secs:g} seconds. '
           'Killing it.'
         )
-        _groups.kill_group(process.pid, signal.SIGKILL)
+        process_groups.kill_group(process.pid, signal.SIGKILL)
 
   def _on_deadline(self) -> None:
     if self._status is None:
@@ -270,7 +270,7 @@ class Supervisor:
 
   def _send(self, number: signal.Signals) -> None:
     for process in self._running.values():
-      _groups.kill_group(process.pid, number)
+      process_groups.kill_group(process.pid, number)
 
   def _names(self) -> str:
     return ', '.join(str(command.task) for command in self._running)
@@ -287,7 +287,7 @@ class Supervisor:
 
 def _spawn(command: Command, output: IO[bytes]) -> _Process:
   if not command.preload:
-    return _processes.spawn(command.args, env=command.env, stdout=output)
+    return processes.spawn(command.args, env=command.env, stdout=output)
   return _forks.spawn(
     command.args,
     env=command.env,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _ledger
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
+from tfps._utils import deadlines
 
 _POLL_SECS = 0.05
 _LOOK_SECS = 0.5  # how often to look who has joined
@@ -64,7 +64,7 @@ class Barriers:
 
   def wait(self, name: str, timeout_secs: float | None) -> None:
     """See `BetweenGraphStrategy.barrier`."""
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     row = self._find_or_make(name, timeout_secs)
     state = _State(row.numpy())
     turn = state.turn_of(self._own)
@@ -73,7 +73,7 @@ class Barriers:
       return
     look = _Look(self._joined)
     while late := _State(row.numpy()).late(turn, look):
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise errors.DeadlineError(
           f'After {timeout_secs:g} seconds, {", ".join(map(str, late))} '
           f'did not come to the barrier {name!r}.'

@@ -22,7 +22,6 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _remote_values
 from tfps import _rests
 from tfps import checkpoints
@@ -33,6 +32,7 @@ from tfps import training_loop
 from tfps import training_plan
 from tfps import watch
 from tfps._compat import coordinator as compat
+from tfps._utils import deadlines
 from tfps.recovery import guard as guard_lib
 from tfps.wire import transfers
 
@@ -177,7 +177,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: names the tasks that hold it up.
     """
     with self._until('join', timeout_secs) as deadline:
-      if not self._queue.wait(_deadline.seconds_until(deadline)):
+      if not self._queue.wait(deadlines.seconds_until(deadline)):
         raise self.watch.error('join', self._timeout(timeout_secs))
 
   def done(self) -> bool:
@@ -395,7 +395,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     if self._closed:
       raise RuntimeError(f'{what}: this coordinator is closed.')
     timeout_secs = self._timeout(timeout_secs)
-    self._queue.deadline = _deadline.after(timeout_secs)
+    self._queue.deadline = deadlines.after(timeout_secs)
     try:
       yield self._queue.deadline
     except compat.StillInFlightError as error:
@@ -421,7 +421,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     compat.forget(self.strategy)
     if self._guard is not None:
       self._guard.stop()
-    left = compat.stop(self._cluster, _deadline.after(_CLOSE_SECS))
+    left = compat.stop(self._cluster, deadlines.after(_CLOSE_SECS))
     if left:
       logging.warning('Threads still wait for their tasks: %s.', left)
 

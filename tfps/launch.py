@@ -17,11 +17,11 @@ import sys
 import time
 
 from tfps import _forks
-from tfps import _ports
 from tfps import _supervisor
 from tfps import _task_output
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps._utils import ports
 
 _EPILOG = """\
 Options stand before the program; all that follows it is the program's own.
@@ -50,7 +50,7 @@ def local_cluster(
   """A cluster of tasks on free ports of this machine."""
   numbers = {'chief': num_chiefs, 'ps': num_ps, 'worker': num_workers}
   jobs = {
-    job: [f'localhost:{_ports.pick()}' for _ in range(number)]
+    job: [f'localhost:{ports.pick()}' for _ in range(number)]
     for job, number in numbers.items()
     if number
   }

@@ -23,12 +23,12 @@ from absl import logging
 
 from tfps import _agreement
 from tfps import _at_once
-from tfps import _deadline
 from tfps import _mailbox
 from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps._utils import deadlines
 
 _HELLO_SECS = 20.0
 _DONE_SECS = 5.0
@@ -275,9 +275,9 @@ def _open(
 
 def _check_stays(server: cluster_lib.Task, mailbox: _mailbox.Mailbox) -> None:
   """Raises UnreachableError if a server ends although it was said hello to."""
-  deadline = _deadline.after(_PROBE_SECS)
+  deadline = deadlines.after(_PROBE_SECS)
   while mailbox.read() == ENDING:
-    if _deadline.is_over(deadline):
+    if deadlines.is_over(deadline):
       raise errors.UnreachableError(f'{server} ends: its training is done.')
     time.sleep(_POLL_SECS)
 

@@ -40,7 +40,6 @@ import tensorflow as tf
 from tfps import _attendance
 from tfps import _grpc_options
 from tfps import _guests
-from tfps import _leaving
 from tfps import _service
 from tfps import cluster as cluster_lib
 from tfps import discovery
@@ -48,6 +47,7 @@ from tfps import errors
 from tfps import presence
 from tfps import probe
 from tfps._compat import eager_contexts
+from tfps._utils import leaving
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
 
@@ -199,14 +199,14 @@ def serve(
     signals.politely = service.ask_to_leave
     verdict = service.run()
     if verdict is _attendance.Verdict.ABANDONED:
-      _leaving.say(
+      leaving.say(
         f'{server.task}: no client has been alive for {chief_timeout_secs:g} '
         f'seconds (chief_timeout_secs). Leaving with status {ABANDONED_STATUS}.'
       )
-      _leaving.leave(ABANDONED_STATUS)
+      leaving.leave(ABANDONED_STATUS)
     if verdict is _attendance.Verdict.DISMISSED:
       _leave_on(signal.SIGTERM)
-    _leaving.say(f'{server.task}: training is done.')
+    leaving.say(f'{server.task}: training is done.')
 
 
 def default_config(num_workers: int) -> Any:
@@ -272,7 +272,7 @@ def _start_guest(task: cluster_lib.Task, host: Server) -> str:
   guest = Server(cluster_lib.Cluster(jobs, task), config=host.config)
   port = guest.address.rpartition(':')[2]
   address = f'{host.address.rpartition(":")[0]}:{port}'
-  _leaving.say(f'{host.task} serves {task}, too, at {address}.')
+  leaving.say(f'{host.task} serves {task}, too, at {address}.')
   return address
 
 
@@ -310,15 +310,15 @@ def _leaving_on_signals() -> Iterator[_Signals]:
 
 
 def _leave_on(number: signal.Signals) -> NoReturn:
-  _leaving.say(f'Leaving on {number.name} with status {128 + number}.')
-  _leaving.leave(128 + number)
+  leaving.say(f'Leaving on {number.name} with status {128 + number}.')
+  leaving.leave(128 + number)
 
 
 def _main(args: Sequence[str]) -> None:
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   serve(discovery.resolve_cluster())
-  _leaving.leave(0)
+  leaving.leave(0)
 
 
 if __name__ == '__main__':

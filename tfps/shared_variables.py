@@ -15,11 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _directory
 from tfps import errors
 from tfps import variable_types
 from tfps._compat import shared_variables as compat
+from tfps._utils import deadlines
 
 _POLL_SECS = 0.05
 
@@ -150,10 +150,10 @@ class SharedVariables:
     kwargs: dict[str, Any],
     timeout_secs: float | None,
   ) -> SharedVariable:
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     attach = functools.partial(self._attach, memory, kwargs)
     while (variable := self.surviving(attach)) is None:
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise errors.DeadlineError(
           f'After {timeout_secs:g} seconds, {self._chief} has not created the '
           f'variable {memory.name!r}. Is it alive, and does it run the same '

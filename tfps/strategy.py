@@ -28,7 +28,6 @@ from tfps import _ledger
 from tfps import _local_servers
 from tfps import _own_host
 from tfps import _placing
-from tfps import _ports
 from tfps import _replicas
 from tfps import _requests
 from tfps import cluster as cluster_lib
@@ -42,6 +41,7 @@ from tfps._compat import asides
 from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps._compat import writes
+from tfps._utils import ports
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import guard as guard_lib
@@ -385,4 +385,4 @@ def _resolver_of(jobs: Mapping[str, Any], like: Any) -> Any:
 
 def _free_address(others: tf.train.ClusterSpec) -> str:
   ps = others.task_address('ps', others.task_indices('ps')[0])
-  return f'{_own_host.towards(ps)}:{_ports.pick()}'
+  return f'{_own_host.towards(ps)}:{ports.pick()}'

@@ -14,12 +14,12 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
-from tfps import _futures
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._compat import coordinator as compat
+from tfps._utils import deadlines
+from tfps._utils import futures
 
 _Result = TypeVar('_Result')
 
@@ -77,10 +77,10 @@ class Watch:
     Raises:
       errors.DeadlineError: names the tasks that do not answer.
     """
-    deadline = _deadline.after(timeout_secs)
+    deadline = deadlines.after(timeout_secs)
     while hung := self._silent(probe.State.HUNG):
       logging.warning('%s waits: %s.', what, _say(hung))
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise errors.DeadlineError(f'{what}: {_say(hung)}.')
 
   def call(
@@ -99,11 +99,9 @@ class Watch:
     Raises:
       errors.DeadlineError: names the silent tasks. The thread is left behind.
     """
-    future = _futures.begin(f'tfps-{what}', function)
-    deadline = _deadline.after(timeout_secs)
-    if not _deadline.wait_until(
-      lambda s: _futures.is_done(future, s), deadline
-    ):
+    future = futures.begin(f'tfps-{what}', function)
+    deadline = deadlines.after(timeout_secs)
+    if not deadlines.wait_until(lambda s: futures.is_done(future, s), deadline):
       raise self.error(what, timeout_secs)
     return future.result()
 
@@ -127,9 +125,9 @@ class Watch:
     """
     if self._known is None:
       self._known = self._look()
-    future = _futures.begin(f'tfps-{what}', function)
+    future = futures.begin(f'tfps-{what}', function)
     missed: dict[cluster_lib.Task, float] = {}
-    while not _futures.is_done(future, _LOOK_SECS):
+    while not futures.is_done(future, _LOOK_SECS):
       now = time.monotonic()
       gone = {status.task: status for status in self._gone()}
       missed = {task: missed.get(task, now) for task in gone}
@@ -146,8 +144,8 @@ class Watch:
   def _gone_after(self, error: tf.errors.OpError) -> list[probe.Status]:
     """Who is gone, which the connection tells sooner than its server."""
     secs = _LOOK_SECS if isinstance(error, _LOSSES) else 0.0
-    deadline = _deadline.after(secs)
-    while not (gone := self._gone()) and not _deadline.is_over(deadline):
+    deadline = deadlines.after(secs)
+    while not (gone := self._gone()) and not deadlines.is_over(deadline):
       time.sleep(_LOOK_SECS / 10)
     return gone
 

@@ -33,7 +33,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tfps import _compat
-from tfps import _processes
+from tfps._utils import processes
 
 _FILES = (
   'backend/common/*_test.py',
@@ -119,7 +119,7 @@ def _run(
   found.unlink(missing_ok=True)
   with tempfile.TemporaryDirectory() as folder, log.open('wb') as output:
     _copy(keras, files, pathlib.Path(folder))
-    process = _processes.spawn(
+    process = processes.spawn(
       _command(found, with_tfps=with_tfps),
       env=_env(folder),
       stdout=output,

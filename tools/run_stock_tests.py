@@ -24,7 +24,7 @@ import sys
 import tempfile
 import types
 
-from tfps import _processes
+from tfps._utils import processes
 
 # A log message may follow on the same line.
 _LINE = re.compile(
@@ -124,7 +124,7 @@ def _run(
   log = logs / f'{file.stem}.{classes}.log'
   with tempfile.TemporaryDirectory() as folder, log.open('w') as output:
     command = _command(pathlib.Path(folder), file, classes, timeout_secs)
-    process = _processes.spawn(
+    process = processes.spawn(
       [str(command)],
       env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'},
       stdout=output,

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import _ports
 from tfps import partitioners
 from tfps import testing
+from tfps._utils import ports
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_who_comes_again_finds_tasks_where_they_are_by_then(
 def test_a_process_may_be_a_worker_again(processes):
   addresses = {
     'ps': dict(processes.cluster.jobs['ps']),
-    'worker': {0: f'localhost:{_ports.pick()}'},
+    'worker': {0: f'localhost:{ports.pick()}'},
   }
 
   def add_one():

@@ -6,11 +6,11 @@ import tensorflow as tf
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import _futures
 from tfps import testing
 from tfps._compat import coordinator as compat
 from tfps._compat import failures
 from tfps._compat import ps_repairs
+from tfps._utils import futures
 from tfps.recovery import overdue
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def test_between_graphs_it_is_done_again_too(
       number = queue.dequeue()
     return number + 1
 
-  waits = _futures.begin('waits', lambda: strategy.surviving(wait))
+  waits = futures.begin('waits', lambda: strategy.surviving(wait))
   waiting.until(lambda: losses.values(variables[:1]) == {1.0})
   tfps_cluster.restart('ps', 1)
   waiting.until(lambda: [e.kind for e in events] == ['back'], timeout_secs=60)

@@ -14,10 +14,10 @@ from tests import waiting
 from tests.recovery import losses
 import tfps
 from tfps import _mailbox
-from tfps import _ports
-from tfps import _processes
 from tfps import errors
 from tfps import testing
+from tfps._utils import ports
+from tfps._utils import processes as processes_lib
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +37,12 @@ def elsewhere(cluster, task, command, log):
   jobs = dict(cluster.jobs)
   jobs[task.job] = {
     **jobs[task.job],
-    task.index: f'localhost:{_ports.pick()}',
+    task.index: f'localhost:{ports.pick()}',
   }
   config = dataclasses.replace(cluster, jobs=jobs, task=task).tf_config()
   env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'TF_CONFIG': config}
   with log.open('wb') as output:
-    process = _processes.spawn(command, env=env, stdout=output)
+    process = processes_lib.spawn(command, env=env, stdout=output)
     try:
       yield process
     finally:

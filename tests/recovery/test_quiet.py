@@ -2,26 +2,26 @@
 
 import pytest
 
-from tfps import _gate
 from tfps import errors
-from tfps.recovery import quiet
+from tfps._utils import quiesce
+from tfps._utils import quiesce_lock
 
 
 def test_who_does_not_come_to_rest_is_named():
-  gate = _gate.Gate()
+  gate = quiesce_lock.Gate()
   with (
     gate.entered('worker:2'),
     pytest.raises(errors.DeadlineError, match=r'After 0\.1 .* worker:2 is not'),
-    quiet.alone(gate, 0.1),
+    quiesce.alone(gate, 0.1),
   ):
     pass
-  with quiet.alone(gate, 0.1):
+  with quiesce.alone(gate, 0.1):
     assert not gate.num_inside
 
 
 def test_no_last_cut_is_made_beside_others():
-  gate, told = _gate.Gate(), []
+  gate, told = quiesce_lock.Gate(), []
   with gate:
-    assert not quiet.close(gate, 0.1, told.append)
-  assert quiet.close(gate, 0.1, told.append)
+    assert not quiesce.close(gate, 0.1, told.append)
+  assert quiesce.close(gate, 0.1, told.append)
   assert told == [True, False, True]

@@ -10,10 +10,10 @@ import contextlib
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
-from tfps import _gate
 from tfps import errors
 from tfps._compat import cancellation as cancellation_lib
 from tfps._compat import executors
+from tfps._utils import quiesce_lock
 
 _CANCEL_SECS = 30.0  # at most; it is a matter of milliseconds
 _CONNECT_PATIENCE_SECS = 70.0  # pipelines take up to a minute to end
@@ -21,7 +21,7 @@ _CONNECT_PATIENCE_SECS = 70.0  # pipelines take up to a minute to end
 
 class _Asides:
   def __init__(self) -> None:
-    self._gate = _gate.Gate()
+    self._gate = quiesce_lock.Gate()
     self._managers: dict[cancellation.CancellationManager, str] = {}
     self._is_cancelling = False
 

@@ -18,11 +18,11 @@ from tensorflow.python.distribute.coordinator import (
 )
 from tensorflow.python.eager import context
 
-from tfps import _deadline
 from tfps._compat import cancellation
 from tfps._compat import executors
 from tfps._compat import failures
 from tfps._compat import per_worker
+from tfps._utils import deadlines
 
 _DISMISS_SECS = 1.0
 
@@ -50,16 +50,16 @@ class Queue(cluster_coordinator._CoordinatedClosureQueue):
   def wait_for_room(self) -> bool:
     """Whether another closure can be put; TensorFlow's `put` waits for ever."""
     with self._queue_lock:
-      return _deadline.wait_for(
+      return deadlines.wait_for(
         self._queue_free_slot_condition,
         lambda: not self._queue.full(),
         self.deadline,
       )
 
   def wait(self, timeout: float | None = None) -> bool:
-    deadline = _deadline.after(timeout)
+    deadline = deadlines.after(timeout)
     with self._put_wait_lock, self._queue_lock:
-      quiet = _deadline.wait_for(
+      quiet = deadlines.wait_for(
         self._stop_waiting_condition, self._is_quiet, deadline
       )
       self._raise_if_error()
@@ -89,7 +89,7 @@ class Queue(cluster_coordinator._CoordinatedClosureQueue):
     # Called with the lock held by `put`, `wait` and `done` once there is an
     # error. What this raises leaves the error in place for their next caller.
     self._cancellation_mgr.start_cancel()
-    stopped = _deadline.wait_for(
+    stopped = deadlines.wait_for(
       self._no_inflight_closure_condition,
       lambda: not self._inflight_closure_count,
       self.deadline,
@@ -249,7 +249,7 @@ def stop(cluster: Any, deadline: float | None) -> list[str]:
     threads.append(cluster.failure_handler.thread)
   signal_stop(cluster)
   for thread in threads:
-    thread.join(_deadline.seconds_until(deadline))
+    thread.join(deadlines.seconds_until(deadline))
   left = [thread.name for thread in threads if thread.is_alive()]
   if not left:
     for worker in cluster.workers:
@@ -345,7 +345,7 @@ def wait_until_finished(
 ) -> bool:
   """Waits until a remote value is available and done with."""
   available = remote_value._status_available_event
-  return _deadline.wait_until(available.wait, deadline) and bool(
+  return deadlines.wait_until(available.wait, deadline) and bool(
     wait_until_any(cluster, [remote_value], deadline)
   )
 
@@ -356,7 +356,7 @@ def wait_until_any(
   """Those that are finished, once there are any; at the deadline, none."""
   condition = cluster.workers[0].finished
   with condition:
-    return _deadline.wait_for(
+    return deadlines.wait_for(
       condition,
       lambda: [v for v in remote_values if is_finished(cluster, v)],
       deadline,

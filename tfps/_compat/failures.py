@@ -22,7 +22,6 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfps import _dismissals
-from tfps import _gate
 from tfps import _repairs
 from tfps import _whereabouts
 from tfps import errors
@@ -30,6 +29,7 @@ from tfps._compat import cancellation
 from tfps._compat import members
 from tfps._compat import ps_repairs
 from tfps._compat import stale
+from tfps._utils import quiesce_lock
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
@@ -71,7 +71,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     cluster: Any,
     incarnations: Callable[[], Incarnations],
   ) -> None:
-    self.gate = _gate.Gate()
+    self.gate = quiesce_lock.Gate()
     self.tell_rest: Callable[[bool], object] = lambda rest: None
     self._calls = cancellation.Calls()
     self._incarnations = incarnations

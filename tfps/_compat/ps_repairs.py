@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfps import _changes
-from tfps import _gate
 from tfps import _repairs
 from tfps import _trouble
 from tfps import errors
 from tfps._compat import stale
+from tfps._utils import quiesce_lock
 
 _RETRY_SECS = 0.2
 # Of a ps that has restarted: how long what was executed may take to end by
@@ -51,7 +51,7 @@ class PsRepairs:
 
   def __init__(
     self,
-    gate: _gate.Gate,
+    gate: quiesce_lock.Gate,
     incarnations: Callable[[], Incarnations],
     *,
     condition: threading.Condition,
@@ -165,7 +165,7 @@ class PsRepairs:
             hurry=self._hurry() if ps != self.known else None,
           )
         )
-      except _gate.OccupiedError as error:
+      except quiesce_lock.OccupiedError as error:
         self._error = errors.DeadlineError(
           f'After {self._timeout_secs:g} seconds, {", ".join(error.names)} is '
           'not done with what it executed when a ps was lost, which has '
@@ -187,7 +187,7 @@ class PsRepairs:
     lost_secs = time.monotonic() - self._lost_at
     return min(_RETRY_SECS, max(_MIN_RETRY_SECS, _PATIENCE * lost_secs))
 
-  def _hurry(self) -> _gate.Hurry:
+  def _hurry(self) -> quiesce_lock.Hurry:
     def cancel(names: list[str]) -> None:
       logging.warning(
         '%s is not done %g seconds after all ps were back: what it executes is '
@@ -197,7 +197,7 @@ class PsRepairs:
       )
       self._cancel()
 
-    return _gate.Hurry(_END_SECS, cancel)
+    return quiesce_lock.Hurry(_END_SECS, cancel)
 
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""

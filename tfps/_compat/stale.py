@@ -17,11 +17,11 @@ from absl import logging
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfps import _deadline
-from tfps import _futures
 from tfps import errors
 from tfps._compat import asides
 from tfps._compat import executors
+from tfps._utils import deadlines
+from tfps._utils import futures
 
 FORGET_SECS = 20.0  # nearly always it is a matter of milliseconds
 
@@ -74,7 +74,7 @@ class _Forgetting:
 
   def wait(self, forget: Callable[[Any], None], secs: float) -> None:
     """Returns once the function, which gets the context, has forgotten."""
-    deadline = _deadline.after(secs)
+    deadline = deadlines.after(secs)
     if self._under_way is not None:
       _wait(self._under_way, deadline, secs)
     handle = context.context()._context_handle
@@ -87,7 +87,7 @@ class _Forgetting:
 
     # What begins later is not waited for, and need not stay away.
     with asides.none():
-      begun = self._under_way = _futures.begin('tfps-forget', run)
+      begun = self._under_way = futures.begin('tfps-forget', run)
       _wait(begun, deadline, secs)
     begun.result()
 
@@ -100,7 +100,7 @@ def _wait(
   deadline: float | None,
   secs: float,
 ) -> None:
-  if not _futures.is_done(future, _deadline.seconds_until(deadline)):
+  if not futures.is_done(future, deadlines.seconds_until(deadline)):
     raise StillExecutingError(secs)
 
 

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import _futures
 from tfps import _replicas
 from tfps import worker_input
+from tfps._utils import futures
 from tfps.input import _attempts
 from tfps.input import _feed
 from tfps.input import _feeds
@@ -84,7 +84,7 @@ class Feeds(_feeds.OfQueue):
         with tf.device(device), feed.in_use():
           return call(feed)
 
-      return _futures.begin('tfps-feed', run)
+      return futures.begin('tfps-feed', run)
 
     begun = [
       begin(feed, device)
@@ -185,7 +185,7 @@ class Attempt:
     feeds = self._feeds
     own = [feeds.per_worker] * len(feeds.devices)
     given = (feeds.at_hand(), *feeds.table(self._steps.num_steps, own))
-    ahead = _futures.begin(
+    ahead = futures.begin(
       'tfps-ahead', lambda: feeds.on_each(lambda feed: feed.read_ahead(full))
     )
     result = self._steps.do_whole(function, given)

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _ledger
 from tfps import errors
 from tfps._compat import cancellation
+from tfps._utils import deadlines
 from tfps.recovery import inventory
 
 _VALUES = 'values'
@@ -188,9 +188,9 @@ def _explaining(device: str, what: str, path: object) -> Iterator[None]:
 
 def _wait_for(path: pathlib.Path, device: str) -> None:
   """Returns once this process sees what a ps has written."""
-  deadline = _deadline.after(_SEEN_SECS)
+  deadline = deadlines.after(_SEEN_SECS)
   while not path.exists():
-    if _deadline.is_over(deadline):
+    if deadlines.is_over(deadline):
       raise _complaint(device, f'has written {path}, which is not to be seen')
     time.sleep(_POLL_SECS)
 

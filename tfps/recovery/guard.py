@@ -10,21 +10,21 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _housing
 from tfps import _lease
-from tfps import _periods
 from tfps import _repairs
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps import watch as watch_lib
 from tfps._compat import failures
+from tfps._utils import deadlines
+from tfps._utils import quiesce as quiesce_lib
+from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
-from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -93,7 +93,7 @@ class Guard(_repairs.Repairs):
     self._can_go_home: set[cluster_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
-    self._sends_home = _periods.Periodic(
+    self._sends_home = threads.Periodic(
       'tfps-send-home', _HOME_SECS, self._send_home
     )
     self.workers = dict(workers)
@@ -159,8 +159,8 @@ class Guard(_repairs.Repairs):
     else:
       self._have_left.clear()
       self._are_to_leave = {task.index}
-      deadline = _deadline.after(_FAREWELL_SECS)
-      while not self._have_left.is_set() and not _deadline.is_over(deadline):
+      deadline = deadlines.after(_FAREWELL_SECS)
+      while not self._have_left.is_set() and not deadlines.is_over(deadline):
         handler.repair()  # again, if it was at another repair
         self._have_left.wait(_ASK_SECS)
       self._are_to_leave = set()
@@ -195,7 +195,7 @@ class Guard(_repairs.Repairs):
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
     handler, secs = self._handler, self._recovery.timeout_secs
-    if handler is not None and quiet_lib.close(
+    if handler is not None and quiesce_lib.close(
       handler.gate, secs, self.tell_rest
     ):
       self.keeper.cut_at_last()

@@ -10,15 +10,15 @@ import time
 from absl import logging
 import tensorflow as tf
 
-from tfps import _gate
-from tfps import _periods
 from tfps import errors
 from tfps._compat import stale
+from tfps._utils import quiesce as quiesce_lib
+from tfps._utils import quiesce_lock
+from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import cuts
 from tfps.recovery import disks
 from tfps.recovery import inventory
-from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
 
@@ -84,7 +84,7 @@ class Keeper:
       logging.warning('There is %s to begin with.', self.begun_with.path)
     self.inventory = inventory.Inventory()
     self._reader = reading.Reader()
-    self.gate = _gate.Gate()
+    self.gate = quiesce_lock.Gate()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
     self._and_then: list[Callable[[], object]] = []
@@ -94,7 +94,7 @@ class Keeper:
     self._covered = (0, 0)
     self._is_shared = is_shared
     self._read_at = 0.0
-    self._period = _periods.Periodic(
+    self._period = threads.Periodic(
       'tfps-recovery', recovery.every_secs, self._cut_or_say
     )
 
@@ -103,7 +103,7 @@ class Keeper:
     """The last cut that was written, here or before."""
     return self._cuts.latest
 
-  def start(self, gate: _gate.Gate) -> None:
+  def start(self, gate: quiesce_lock.Gate) -> None:
     """Makes cuts from now on, while nobody is inside the gate."""
     self.gate = gate
     self._period.start()
@@ -210,7 +210,7 @@ class Keeper:
     Raises:
       errors.DeadlineError: names who is still inside.
     """
-    return quiet_lib.alone(self.gate, self._timeout_secs, tell)
+    return quiesce_lib.alone(self.gate, self._timeout_secs, tell)
 
   def keep_quiet_by(self, quiet: Quiet | None) -> None:
     """Makes cuts within a context in which nobody updates, gate or not."""

@@ -13,13 +13,13 @@ import time
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _housing
 from tfps import _lease
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps._compat import members
+from tfps._utils import deadlines
 from tfps.recovery import config
 from tfps.recovery import events as events_lib
 from tfps.recovery import inventory as inventory_lib
@@ -153,10 +153,10 @@ class Mending:
         except (tf.errors.OpError, errors.UnreachableError) as error:
           logging.warning('A lost ps could not be taken back: %s', error)
         except errors.DeadlineError as error:  # as of what others execute
-          if _deadline.is_over(deadline):
+          if deadlines.is_over(deadline):
             raise
           logging.warning('A lost ps could not be taken back: %s', error)
-        if _deadline.is_over(deadline):
+        if deadlines.is_over(deadline):
           raise self._give_up(found)
         time.sleep(min(_POLL_SECS, max(_MIN_POLL_SECS, _PATIENCE * lost_secs)))
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tfps import _client
 from tfps import _housing
 from tfps import _ledger
-from tfps import _periods
 from tfps import _standstill
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps._utils import threads
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
@@ -57,7 +57,7 @@ class Moves:
     self._notes = notes
     self._alone = alone
     self._mend = mend
-    self._sends_home = _periods.Periodic(
+    self._sends_home = threads.Periodic(
       'tfps-send-home', _HOME_SECS, self._send_home
     )
 

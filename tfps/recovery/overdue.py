@@ -12,8 +12,8 @@ import time
 from absl import logging
 
 from tfps import _changes
-from tfps import _periods
 from tfps._compat import cancellation
+from tfps._utils import threads
 
 # How long something is executed before ps are looked at, and how often.
 _LOOK_SECS = 5.0
@@ -40,7 +40,7 @@ class Overdue:
     self._find = find
     self._known = known
     self._changes = _changes.Changes()
-    self._period = _periods.Periodic('tfps-overdue', _LOOK_SECS, self._look)
+    self._period = threads.Periodic('tfps-overdue', _LOOK_SECS, self._look)
 
   def start(self) -> None:
     """Cancels from now on what does not end."""

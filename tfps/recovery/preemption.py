@@ -9,7 +9,7 @@ import signal
 import threading
 import types
 
-from tfps import _leaving
+from tfps._utils import leaving
 
 _STATUS = 128 + signal.SIGTERM
 
@@ -42,7 +42,7 @@ class Preemption:
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
     if self._is_told:
-      _leaving.leave(_STATUS)
+      leaving.leave(_STATUS)
     self._is_told = True
     # Not here: the main thread may be inside of what has to end first.
     threading.Thread(target=self._leave, name='tfps-preemption').start()
@@ -51,5 +51,5 @@ class Preemption:
     try:
       self._save()
     finally:
-      _leaving.say(f'Leaving on SIGTERM with status {_STATUS}.')
-      _leaving.leave(_STATUS)
+      leaving.say(f'Leaving on SIGTERM with status {_STATUS}.')
+      leaving.leave(_STATUS)

@@ -8,12 +8,12 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
 from tfps import _ledger
-from tfps import _periods
 from tfps import errors
 from tfps._compat import handles
 from tfps._compat import twins as compat
+from tfps._utils import deadlines
+from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import copying
 from tfps.recovery import inventory
@@ -57,9 +57,9 @@ class Replicas:
     self._read_at: dict[int, float | None] = {}
     self._num_copied = 0
     self._are_behind = False
-    self._period: _periods.Periodic | None = None
+    self._period: threads.Periodic | None = None
     if recovery.replicate_every_secs is not None:
-      self._period = _periods.Periodic(
+      self._period = threads.Periodic(
         'tfps-snapshots', recovery.replicate_every_secs, self._refresh_or_say
       )
 
@@ -109,9 +109,9 @@ class Replicas:
     if self._period is not None:
       return  # no business of this process
     for twin in self._add(entry, lambda twin: False):
-      deadline = _deadline.after(self._timeout_secs)
+      deadline = deadlines.after(self._timeout_secs)
       while not twin.is_initialized():
-        if _deadline.is_over(deadline):
+        if deadlines.is_over(deadline):
           raise errors.DeadlineError(
             f'After {self._timeout_secs:g} seconds, the chief has not made the '
             f'replica of {entry.key}. Is it alive, and does it train with '

@@ -15,8 +15,6 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _deadline
-from tfps import _gate
 from tfps import _housing
 from tfps import _lease
 from tfps import _standstill
@@ -24,6 +22,9 @@ from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps._compat import cancellation
+from tfps._utils import deadlines
+from tfps._utils import quiesce as quiesce_lib
+from tfps._utils import quiesce_lock
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import inventory
@@ -32,7 +33,6 @@ from tfps.recovery import mending
 from tfps.recovery import moves
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import overdue
-from tfps.recovery import quiet as quiet_lib
 from tfps.recovery import replicas as replicas_lib
 
 _Result = TypeVar('_Result')
@@ -80,7 +80,7 @@ class SharedGuard:
     self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
     self.events = events.Events(recovery.on_event)
     self._recovery = recovery
-    self._gate = _gate.Gate()
+    self._gate = quiesce_lock.Gate()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
@@ -193,7 +193,7 @@ class SharedGuard:
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
-    is_quiet = quiet_lib.close(self._gate, self._recovery.timeout_secs)
+    is_quiet = quiesce_lib.close(self._gate, self._recovery.timeout_secs)
     if self._keeper is not None and is_quiet:
       self._keeper.cut_at_last()
 
@@ -258,7 +258,7 @@ class SharedGuard:
   @contextlib.contextmanager
   def _alone(self) -> Iterator[None]:
     """Within it, only this thread does anything on a ps."""
-    with quiet_lib.alone(self._gate, self._recovery.timeout_secs):
+    with quiesce_lib.alone(self._gate, self._recovery.timeout_secs):
       before = getattr(self._own, 'is_surviving', False)
       self._own.is_surviving = True
       try:
@@ -281,7 +281,7 @@ class SharedGuard:
             return function()
         except tf.errors.OpError as error:
           deadline = deadline or self._latest()
-          if _deadline.is_over(deadline) or not self._mending.is_due(error):
+          if deadlines.is_over(deadline) or not self._mending.is_due(error):
             # Else there are many ways in which operations fail.
             self._mending.check()
             raise
@@ -308,4 +308,4 @@ class SharedGuard:
     self._mending.mend(self._latest())
 
   def _latest(self) -> float | None:
-    return _deadline.after(self._recovery.timeout_secs)
+    return deadlines.after(self._recovery.timeout_secs)

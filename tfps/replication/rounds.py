@@ -15,10 +15,10 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tfps import _deadline
-from tfps import _ports
 from tfps import errors
 from tfps import probe
+from tfps._utils import deadlines
+from tfps._utils import ports as ports_lib
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
 from tfps.replication import rings
@@ -97,7 +97,7 @@ class Rounds:
       ValueError: nobody has what workers that are gone had, or this one does
         not hold what the others do.
     """
-    deadline = _deadline.after(secs)
+    deadline = deadlines.after(secs)
     self.has_fallen_behind = False
     while True:
       state = self._close_round(deadline, secs)
@@ -142,7 +142,7 @@ class Rounds:
     """
     made.stint += 1
     self._enter(made.number, made)
-    deadline = _deadline.after(secs)
+    deadline = deadlines.after(secs)
     silence = crew_watch.Silence(self._peers, self._silence_secs)
     state = self._roster.read()
     while late := {
@@ -154,7 +154,7 @@ class Rounds:
         return False
       if silence.lost(late):
         return False
-      if _deadline.is_over(deadline):
+      if deadlines.is_over(deadline):
         raise self._not_come(late, secs)
       time.sleep(_POLL_SECS)
       state = self._roster.read()
@@ -204,11 +204,11 @@ class Rounds:
       if state.round >= round:
         self._look_behind(state)
         round = state.round + 1
-        self._enter(round, port=_ports.pick())
+        self._enter(round, port=ports_lib.pick())
       missing = self._missing(state, round, silence)
       if not missing:
         self._roster.close(round)
-      elif _deadline.is_over(deadline):
+      elif deadlines.is_over(deadline):
         raise self._not_come(missing, secs)
       else:
         time.sleep(_POLL_SECS)
@@ -290,7 +290,7 @@ class Rounds:
     """Waits for the servers of all; whether they are there."""
     silence = crew_watch.Silence(self._peers, self._silence_secs)
     now = state
-    while now.round == state.round and not _deadline.is_over(deadline):
+    while now.round == state.round and not deadlines.is_over(deadline):
       late = {
         i: now.entries[i]
         for i in state.crew

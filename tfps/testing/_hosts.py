@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tfps import _ports
+from tfps._utils import ports
 from tfps.testing import network as network_lib
 
 _PORT = 2222  # on a host of its own
@@ -27,7 +27,7 @@ class Hosts:
     """An address for each of as many tasks as there are."""
     yield from self._addresses
     while self._network is None:
-      yield f'localhost:{_ports.pick()}'
+      yield f'localhost:{ports.pick()}'
 
   def within(self, address: str, command: Sequence[str]) -> list[str]:
     """A command that is executed on the host of the task at an address."""

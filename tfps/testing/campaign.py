@@ -26,9 +26,9 @@ from typing import Any
 from absl import app
 from absl import flags
 
-from tfps import _deadline
 from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps._utils import deadlines
 from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
@@ -359,11 +359,11 @@ def _wait_for_step(
   cluster: process_cluster.ProcessCluster, step: float
 ) -> None:
   cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
-  deadline = _deadline.after(_TIMEOUT_SECS.value)
+  deadline = deadlines.after(_TIMEOUT_SECS.value)
   while all(
     at[0] < step for at in progress.numbers(cluster.log('chief', 0), 'at')
   ):
-    if _deadline.is_over(deadline):
+    if deadlines.is_over(deadline):
       raise errors.DeadlineError(
         f'chief:0 is not at step {step:.0f} after {_TIMEOUT_SECS.value:g} '
         'seconds.'

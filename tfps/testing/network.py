@@ -28,8 +28,8 @@ import subprocess
 import time
 from typing import IO
 
-from tfps import _groups
-from tfps import _processes
+from tfps._utils import process_groups
+from tfps._utils import processes
 from tfps.testing import rights
 
 _COMMANDS = ('ip', 'tc', 'unshare', 'nsenter', 'sleep')
@@ -221,10 +221,10 @@ class Network:
     stderr: int | IO[bytes],
     cwd: str | os.PathLike[str] | None = None,
   ) -> subprocess.Popen[bytes]:
-    process = _processes.spawn(
+    process = processes.spawn(
       command, env=env, stdout=stdout, stderr=stderr, cwd=cwd
     )
-    self._stack.callback(_groups.end, process)
+    self._stack.callback(process_groups.end, process)
     return process
 
   def _misdirect(self, host: int, other: int) -> None:

@@ -15,12 +15,12 @@ import time
 from typing import IO
 
 from tfps import _forks
-from tfps import _groups
-from tfps import _ports
-from tfps import _processes
 from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps._utils import ports
+from tfps._utils import process_groups
+from tfps._utils import processes
 from tfps.testing import _hosts
 from tfps.testing import _logs
 from tfps.testing import _stops
@@ -146,7 +146,7 @@ class ProcessCluster:
     workers = self.cluster.jobs['worker']
     task = cluster_lib.Task('worker', len(workers))
     jobs = dict(self.cluster.jobs)
-    jobs['worker'] = {**workers, task.index: f'localhost:{_ports.pick()}'}
+    jobs['worker'] = {**workers, task.index: f'localhost:{ports.pick()}'}
     self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
     self.start(task.job, task.index)
     return task
@@ -154,7 +154,7 @@ class ProcessCluster:
   def kill(self, job: str, index: int) -> None:
     """Ends a task at once with SIGKILL, and what it has started."""
     task = self._task(job, index)
-    _groups.end(self._process(task))
+    process_groups.end(self._process(task))
     self._frozen.discard(task)
 
   def terminate(self, job: str, index: int) -> None:
@@ -257,7 +257,7 @@ class ProcessCluster:
   def stop(self) -> None:
     """Kills what still runs; twice is harmless."""
     for process in self._processes.values():
-      _groups.end(process)
+      process_groups.end(process)
     if self.network is not None:
       self.network.stop()
     self._temporary.cleanup()
@@ -326,7 +326,7 @@ class ProcessCluster:
     command = self._commands[task.job]
     if self.network is not None:
       command = self._hosts.within(self.cluster.address(task), command)
-      return _processes.spawn(command, env=env, stdout=log)
+      return processes.spawn(command, env=env, stdout=log)
     if self._serves(task) or (self._preload and _forks.can_start(command)):
       preload = () if self._serves(task) else self._preload
       timeout_secs = self._start_timeout_secs
@@ -338,7 +338,7 @@ class ProcessCluster:
           preload=preload,
           timeout_secs=timeout_secs,
         )
-    return _processes.spawn(command, env=env, stdout=log)
+    return processes.spawn(command, env=env, stdout=log)
 
   def _serves(self, task: cluster_lib.Task) -> bool:
     return tuple(self._commands[task.job]) == _SERVE

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 
-from tfps import _deadline
+from tfps._utils import deadlines
 
 
 class OccupiedError(TimeoutError):
@@ -79,11 +79,11 @@ class Gate:
     hurry: Hurry | None = None,
   ) -> None:
     """As `closed`, for ever."""
-    deadline = _deadline.after(within_secs)
+    deadline = deadlines.after(within_secs)
     self._shut(deadline)
     tell(True)
     if hurry is not None:
-      first = _deadline.earliest(deadline, _deadline.after(hurry.after_secs))
+      first = deadlines.earliest(deadline, deadlines.after(hurry.after_secs))
       if names := self._wait_for_those_inside(first):
         hurry.function(names)
     if names := self._wait_for_those_inside(deadline):
@@ -131,7 +131,7 @@ class Gate:
   def _shut(self, deadline: float | None) -> None:
     """Lets nobody in any more."""
     with self._condition:
-      _deadline.wait_for(
+      deadlines.wait_for(
         self._condition, lambda: self._closed_by is None, deadline
       )
       if self._closed_by is not None:
@@ -141,7 +141,7 @@ class Gate:
   def _wait_for_those_inside(self, deadline: float | None) -> list[str]:
     """The names of those who are still inside at the deadline."""
     with self._condition:
-      _deadline.wait_for(self._condition, lambda: not self._inside, deadline)
+      deadlines.wait_for(self._condition, lambda: not self._inside, deadline)
       return sorted(set(self._inside))
 
   def _open(self, tell: Callable[[bool], object]) -> None:

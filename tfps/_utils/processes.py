@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import IO
 
-from tfps import _groups
+from tfps._utils import process_groups
 
 _GUARD = pathlib.Path(__file__).with_name('_die_with_parent.py')
 
@@ -46,7 +46,7 @@ class Leader(subprocess.Popen[bytes]):
     finally:
       os.close(end)
     if has_ended:
-      _groups.kill_group(self.pid, signal.SIGKILL)
+      process_groups.kill_group(self.pid, signal.SIGKILL)
     return has_ended
 
 

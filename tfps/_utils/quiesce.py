@@ -6,13 +6,13 @@ import contextlib
 
 from absl import logging
 
-from tfps import _gate
 from tfps import errors
+from tfps._utils import quiesce_lock
 
 
 @contextlib.contextmanager
 def alone(
-  gate: _gate.Gate,
+  gate: quiesce_lock.Gate,
   timeout_secs: float,
   tell: Callable[[bool], object] = lambda rest: None,
 ) -> Iterator[None]:
@@ -29,7 +29,7 @@ def alone(
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(gate.closed(tell, timeout_secs))
-    except _gate.OccupiedError as error:
+    except quiesce_lock.OccupiedError as error:
       raise errors.DeadlineError(
         f'After {timeout_secs:g} seconds, {", ".join(error.names)} is not done '
         'with what it does on the ps, which has to stop while variables are '
@@ -40,14 +40,14 @@ def alone(
 
 
 def close(
-  gate: _gate.Gate,
+  gate: quiesce_lock.Gate,
   timeout_secs: float,
   tell: Callable[[bool], object] = lambda rest: None,
 ) -> bool:
   """As `alone`, for ever, by who ends then; whether it could."""
   try:
     gate.close(tell, timeout_secs)
-  except _gate.OccupiedError as error:
+  except quiesce_lock.OccupiedError as error:
     logging.warning('No last cut is made: %s', error)
     return False
   return True

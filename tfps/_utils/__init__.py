@@ -1,0 +1,1 @@
+"""Deadlines, threads, processes, ports and signals, without TensorFlow."""
