@@ -2,8 +2,8 @@ import pytest
 
 from tfps import _agreement
 from tfps import errors
-from tfps.cluster import Cluster
-from tfps.cluster import Task
+from tfps.cluster.spec import Cluster
+from tfps.cluster.spec import Task
 
 _JOBS = {
   'ps': ['localhost:1', 'localhost:2'],

@@ -3,7 +3,7 @@ import pytest
 from tfps import _attendance
 from tfps import presence
 from tfps import probe
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 1)

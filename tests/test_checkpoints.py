@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from tfps import checkpoints
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import testing
+from tfps.cluster import spec as spec_lib
 from tfps.testing import disks
 
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 _PAGE = os.sysconf('SC_PAGE_SIZE')
 _needs_disk = pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
-Cluster = cluster_lib.Cluster
-Task = cluster_lib.Task
+Cluster = spec_lib.Cluster
+Task = spec_lib.Task
 
 PS = ['h0:2222', 'h1:2222']
 WORKERS = ['h2:2222', 'h3:2222']

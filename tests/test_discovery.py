@@ -4,10 +4,10 @@ import logging
 from absl import flags
 import pytest
 
-from tfps import cluster as cluster_lib
-from tfps import discovery
+from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
 
-Task = cluster_lib.Task
+Task = spec_lib.Task
 
 HOSTS = ['--ps_hosts=p:1,p:2', '--worker_hosts=w:1,w:2']
 CLUSTER = {'ps': ['p:1', 'p:2'], 'worker': ['w:1', 'w:2']}
@@ -22,13 +22,13 @@ SLURM = {
 
 def parsed_flags(*args):
   flag_values = flags.FlagValues()
-  discovery.define_flags(flag_values)
+  resolver.define_flags(flag_values)
   flag_values(['program', *args])
   return flag_values
 
 
 def resolve(*args, env=None):
-  return discovery.resolve_cluster(env or {}, parsed_flags(*args))
+  return resolver.resolve_cluster(env or {}, parsed_flags(*args))
 
 
 def tf_config(**config):
@@ -36,7 +36,7 @@ def tf_config(**config):
 
 
 def test_local_task_when_nothing_is_said():
-  assert resolve() == cluster_lib.Cluster.local()
+  assert resolve() == spec_lib.Cluster.local()
 
 
 def test_flags():
@@ -71,33 +71,33 @@ def classic_flags(*args):
   flags.DEFINE_integer('task_index', 0, '', flag_values=flag_values)
   for job in ('ps', 'worker'):
     flags.DEFINE_string(f'{job}_hosts', '', '', flag_values=flag_values)
-  discovery.define_flags(flag_values)
+  resolver.define_flags(flag_values)
   flag_values(['program', *args])
   return flag_values
 
 
 def test_flags_of_a_classic_program():
   flag_values = classic_flags('--job_name=ps', *HOSTS)
-  cluster = discovery.resolve_cluster({}, flag_values)
+  cluster = resolver.resolve_cluster({}, flag_values)
   assert (cluster.task, cluster.num_ps) == (Task('ps', 0), 2)
 
 
 def test_defaults_of_a_classic_program_say_nothing():
-  cluster = discovery.resolve_cluster({}, classic_flags())
-  assert cluster == cluster_lib.Cluster.local()
+  cluster = resolver.resolve_cluster({}, classic_flags())
+  assert cluster == spec_lib.Cluster.local()
 
 
 def test_defining_flags_twice_is_harmless():
   flag_values = flags.FlagValues()
-  discovery.define_flags(flag_values)
-  discovery.define_flags(flag_values)
+  resolver.define_flags(flag_values)
+  resolver.define_flags(flag_values)
   flag_values(['program', '--job_name=chief', *HOSTS])
-  assert discovery.resolve_cluster({}, flag_values).num_workers == 2
+  assert resolver.resolve_cluster({}, flag_values).num_workers == 2
 
 
 def test_needs_no_flags():
   env = tf_config(cluster=CLUSTER, task={'type': 'ps', 'index': 0})
-  cluster = discovery.resolve_cluster(env, flags.FlagValues())
+  cluster = resolver.resolve_cluster(env, flags.FlagValues())
   assert cluster.task == Task('ps', 0)
 
 
@@ -303,9 +303,9 @@ def test_refuses_bad_flags(args, words):
 
 def test_refuses_flags_that_are_not_parsed():
   flag_values = flags.FlagValues()
-  discovery.define_flags(flag_values)
+  resolver.define_flags(flag_values)
   with pytest.raises(ValueError, match=r'--job_name .* not parsed.*app.run'):
-    discovery.resolve_cluster({}, flag_values)
+    resolver.resolve_cluster({}, flag_values)
 
 
 PS_TASK = {'type': 'ps', 'index': 0}

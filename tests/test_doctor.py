@@ -8,15 +8,15 @@ from absl import flags
 import portpicker
 import pytest
 
-from tfps import cluster as cluster_lib
-from tfps import discovery
 from tfps import doctor
 from tfps import testing
+from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
 
 
 def _flags(*words):
   flag_values = flags.FlagValues()
-  discovery.define_flags(flag_values)
+  resolver.define_flags(flag_values)
   flag_values(['program', *words])
   return flag_values
 
@@ -45,8 +45,8 @@ def test_living_tasks_are_alive_and_others_are_wrong():
   with testing.InProcessCluster(num_workers=1, num_ps=1) as running:
     jobs = dict(running.cluster.jobs)
     jobs['worker'] = [jobs['worker'][0], _free_address()]
-    task = cluster_lib.Task('chief', 0)
-    env = {'TF_CONFIG': cluster_lib.Cluster(jobs, task).tf_config()}
+    task = spec_lib.Task('chief', 0)
+    env = {'TF_CONFIG': spec_lib.Cluster(jobs, task).tf_config()}
     findings = _examine(env)
   assert findings['cluster'].text == ('1 chief, 1 ps, 2 worker; from TF_CONFIG')
   assert findings['ps:0'].text.endswith(' is alive')
@@ -59,8 +59,8 @@ def test_a_task_that_does_not_answer_is_wrong():
   with socket.create_server(('localhost', 0)) as silent:
     address = f'localhost:{silent.getsockname()[1]}'
     jobs = {'ps': [address], 'worker': [_free_address()]}
-    task = cluster_lib.Task('worker', 0)
-    env = {'TF_CONFIG': cluster_lib.Cluster(jobs, task).tf_config()}
+    task = spec_lib.Task('worker', 0)
+    env = {'TF_CONFIG': spec_lib.Cluster(jobs, task).tf_config()}
     findings = _examine(env)
   assert findings['ps:0'].text == f'{address} does not answer'
   assert findings['ps:0'].wrong

@@ -2,8 +2,8 @@ import pytest
 
 from tfps import _joining
 from tfps import probe
-from tfps.cluster import Cluster
-from tfps.cluster import Task
+from tfps.cluster.spec import Cluster
+from tfps.cluster.spec import Task
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 0)

@@ -12,8 +12,8 @@ import pytest
 
 from tests import processes
 from tests import waiting
-from tfps import cluster as cluster_lib
 from tfps import launch
+from tfps.cluster import spec as spec_lib
 
 _DEADLINE_SECS = 60
 _LAUNCH = (sys.executable, '-m', 'tfps.launch')
@@ -324,7 +324,7 @@ def test_a_cluster_has_a_port_for_each_task():
 
 def test_without_a_chief_worker_0_is_one():
   cluster = launch.local_cluster(1, 1, num_chiefs=0)
-  assert cluster_lib.Task('chief', 0) not in cluster.tasks()
+  assert spec_lib.Task('chief', 0) not in cluster.tasks()
 
 
 def test_the_launcher_does_not_import_tensorflow():

@@ -7,13 +7,13 @@ import pytest
 
 from tests import waiting
 from tfps import _lookout
-from tfps import cluster as cluster_lib
 from tfps import testing
+from tfps.cluster import spec as spec_lib
 
 pytestmark = pytest.mark.slow
 
-PS = cluster_lib.Task('ps', 0)
-WORKER = cluster_lib.Task('worker', 0)
+PS = spec_lib.Task('ps', 0)
+WORKER = spec_lib.Task('worker', 0)
 
 
 @pytest.fixture(scope='module')

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tfps
 from tfps import _ledger
-from tfps import cluster as cluster_lib
 from tfps import placement
+from tfps.cluster import spec as spec_lib
 
 UNEVEN = [1_000_000, 10, 10, 1_000_000, 10, 10]
 
@@ -191,7 +191,7 @@ _RACKS = {'a': 'x', 'b': 'y', 'c': 'x', 'd': 'x', 'e': 'y'}
 
 def _cluster(ps, workers):
   jobs = {'ps': ps, 'worker': workers}
-  return cluster_lib.Cluster(
+  return spec_lib.Cluster(
     {
       job: [f'{host}:{port + i}' for i, host in enumerate(hosts)]
       for (job, hosts), port in zip(jobs.items(), (1, 100), strict=True)

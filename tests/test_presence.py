@@ -3,7 +3,7 @@ import pytest
 import tfps
 from tfps import _mailbox
 from tfps import presence
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 _PS = Task('ps', 0)
 

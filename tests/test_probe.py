@@ -4,7 +4,7 @@ import pytest
 
 import tfps
 from tfps import probe
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 _PS = Task('ps', 0)
 

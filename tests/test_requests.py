@@ -1,5 +1,5 @@
 from tfps import _requests
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 
 def test_a_new_listener_stops_the_last():

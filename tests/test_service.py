@@ -6,7 +6,7 @@ from tfps import _guests
 from tfps import _mailbox
 from tfps import _service
 from tfps import presence
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 _PS = Task('ps', 0)
 _CHIEF = Task('chief', 0)

@@ -1,9 +1,9 @@
 import pytest
 
-from tfps import _slurm
-from tfps import cluster as cluster_lib
+from tfps.cluster import slurm
+from tfps.cluster import spec as spec_lib
 
-Task = cluster_lib.Task
+Task = spec_lib.Task
 
 ENV = {
   'SLURM_PROCID': '2',
@@ -33,7 +33,7 @@ JOBS = {'ps': 1, 'worker': 3}
   ],
 )
 def test_expands_hosts_in_slurms_order(text, hosts):
-  assert _slurm.expand_hosts(text, 'X') == hosts
+  assert slurm.expand_hosts(text, 'X') == hosts
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_expands_hosts_in_slurms_order(text, hosts):
 )
 def test_refuses_malformed_hosts(text):
   with pytest.raises(ValueError) as caught:
-    _slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
+    slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
   for word in [f'SLURM_STEP_NODELIST={text!r}', 'Write it as Slurm does']:
     assert word in str(caught.value)
 
@@ -73,7 +73,7 @@ def test_refuses_malformed_hosts(text):
 )
 def test_refuses_ranges_that_fall_or_burst(text, word):
   with pytest.raises(ValueError) as caught:
-    _slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
+    slurm.expand_hosts(text, 'SLURM_STEP_NODELIST')
   for part in ['SLURM_STEP_NODELIST', word, 'Write a']:
     assert part in str(caught.value)
 
@@ -83,7 +83,7 @@ def test_refuses_ranges_that_fall_or_burst(text, word):
   [('3', [3]), ('2(x3),1', [2, 2, 2, 1]), ('1,4(x2)', [1, 4, 4])],
 )
 def test_expands_tasks_per_node(text, counts):
-  assert _slurm.expand_counts(text, 'X') == counts
+  assert slurm.expand_counts(text, 'X') == counts
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_expands_tasks_per_node(text, counts):
 )
 def test_refuses_malformed_counts(text):
   with pytest.raises(ValueError) as caught:
-    _slurm.expand_counts(text, 'SLURM_STEP_TASKS_PER_NODE')
+    slurm.expand_counts(text, 'SLURM_STEP_TASKS_PER_NODE')
   for word in [f'SLURM_STEP_TASKS_PER_NODE={text!r}', 'as in 2(x3),1']:
     assert word in str(caught.value)
 
@@ -106,7 +106,7 @@ def test_refuses_malformed_counts(text):
   ],
 )
 def test_expands_ports(text, ports):
-  assert _slurm.expand_ports(text, 'X') == ports
+  assert slurm.expand_ports(text, 'X') == ports
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_expands_ports(text, ports):
 )
 def test_refuses_malformed_ports(text):
   with pytest.raises(ValueError) as caught:
-    _slurm.expand_ports(text, 'SLURM_STEP_RESV_PORTS')
+    slurm.expand_ports(text, 'SLURM_STEP_RESV_PORTS')
   for word in [f'SLURM_STEP_RESV_PORTS={text!r}', 'as in 12000-12002']:
     assert word in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_refuses_malformed_ports(text):
   ],
 )
 def test_reads_jobs(text, jobs):
-  assert list(_slurm.parse_jobs(text, 'X').items()) == list(jobs.items())
+  assert list(slurm.parse_jobs(text, 'X').items()) == list(jobs.items())
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_reads_jobs(text, jobs):
 )
 def test_refuses_malformed_jobs(text, value, remedy):
   with pytest.raises(ValueError) as caught:
-    _slurm.parse_jobs(text, 'TFPS_JOBS')
+    slurm.parse_jobs(text, 'TFPS_JOBS')
   for word in ['TFPS_JOBS', value, remedy]:
     assert word in str(caught.value)
 
 
 def test_deals_processes_out_to_jobs():
-  cluster = cluster_lib.Cluster.from_slurm(ENV, JOBS)
+  cluster = spec_lib.Cluster.from_slurm(ENV, JOBS)
   assert cluster.task == Task('worker', 1)
   assert cluster.jobs == {
     'ps': {0: 'n9:12000'},
@@ -173,7 +173,7 @@ def test_deals_processes_out_to_jobs():
 def test_evaluator_has_a_process_but_no_address(process, task):
   env = {**ENV, 'SLURM_PROCID': process, 'SLURM_NODEID': str(int(process) // 2)}
   jobs = {'evaluator': 1, 'chief': 1, 'ps': 1, 'worker': 1}
-  cluster = cluster_lib.Cluster.from_slurm(env, jobs)
+  cluster = spec_lib.Cluster.from_slurm(env, jobs)
   assert cluster.task == task
   assert cluster.jobs == {
     'chief': {0: 'n9:12001'},
@@ -242,6 +242,6 @@ def test_evaluator_has_a_process_but_no_address(process, task):
 )
 def test_refuses_a_broken_step(change, jobs, words):
   with pytest.raises(ValueError) as caught:
-    cluster_lib.Cluster.from_slurm({**ENV, **change}, jobs)
+    spec_lib.Cluster.from_slurm({**ENV, **change}, jobs)
   for word in words:
     assert word in str(caught.value)

@@ -8,7 +8,7 @@ from tests import waiting
 import tfps
 from tfps import _standstill
 from tfps import presence
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 
 _CHIEF = Task('chief', 0)
 _DEAD = Task('worker', 0)

@@ -6,7 +6,6 @@ import portpicker
 import pytest
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import partitioners
@@ -16,6 +15,7 @@ from tfps import sharded
 from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps._compat import strategy as compat
+from tfps.cluster import spec as spec_lib
 
 Stock = tf.distribute.ParameterServerStrategy
 StockCoordinator = tf.distribute.coordinator.ClusterCoordinator
@@ -51,7 +51,7 @@ def closed_port():
 def with_address(cluster, task, address):
   jobs = {job: dict(tasks) for job, tasks in cluster.jobs.items()}
   jobs[task.job][task.index] = address
-  return cluster_lib.Cluster(jobs, cluster.task)
+  return spec_lib.Cluster(jobs, cluster.task)
 
 
 def test_it_takes_the_stock_arguments(cluster):
@@ -89,7 +89,7 @@ def test_variables_live_on_the_ps(cluster, given):
 
 
 def test_one_local_task_gets_a_ps_and_a_worker():
-  local = cluster_lib.Cluster.local()
+  local = spec_lib.Cluster.local()
   strategy = strategy_lib.ParameterServerStrategy(local)
   with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
     with strategy.scope():
@@ -285,7 +285,7 @@ def test_shards_of_a_variable_are_placed_together(cluster):
 
 
 def test_an_unreachable_ps_is_named_in_time(cluster):
-  task = cluster_lib.Task('ps', 1)
+  task = spec_lib.Task('ps', 1)
   address = closed_port()
   with pytest.raises(
     errors.UnreachableError, match=rf'ps:1 at {address} is unreachable'
@@ -300,7 +300,7 @@ def test_a_silent_ps_is_named_in_time(cluster):
     address = f'localhost:{silent.getsockname()[1]}'
     with pytest.raises(errors.UnreachableError, match=rf'ps:2 at {address}'):
       strategy_lib.ParameterServerStrategy(
-        with_address(cluster, cluster_lib.Task('ps', 2), address),
+        with_address(cluster, spec_lib.Task('ps', 2), address),
         connect_timeout_secs=1,
       )
 
@@ -322,7 +322,7 @@ def test_another_task_at_an_address_is_named(cluster):
   jobs['ps'][0], jobs['worker'][1] = jobs['worker'][1], jobs['ps'][0]
   with pytest.raises(errors.UnreachableError) as error:
     strategy_lib.ParameterServerStrategy(
-      cluster_lib.Cluster(jobs, cluster.task), connect_timeout_secs=1
+      spec_lib.Cluster(jobs, cluster.task), connect_timeout_secs=1
     )
   assert 'is worker:1, not ps:0' in str(error.value)
   assert 'is ps:0, not worker:1' in str(error.value)
@@ -345,7 +345,7 @@ def test_a_cluster_needs_both_jobs(missing):
 @pytest.mark.parametrize('task', ['ps:0', 'worker:1'])
 def test_it_is_for_the_chief(cluster, task):
   job, index = task.split(':')
-  seen = cluster.with_task(cluster_lib.Task(job, int(index)))
+  seen = cluster.with_task(spec_lib.Task(job, int(index)))
   with pytest.raises(ValueError, match=f'process is {task}. Call tfps.serve'):
     strategy_lib.ParameterServerStrategy(seen)
 
@@ -417,11 +417,11 @@ def test_a_chief_that_is_not_listed_has_one_address_that_answers(
   addresses = set()
   for _ in range(3):
     strategy = strategy_lib.ParameterServerStrategy(
-      given(cluster_lib.Cluster(jobs))
+      given(spec_lib.Cluster(jobs))
     )
     addresses.add(compat.own_address('chief'))
     with strategy.scope():
       assert ps_of(tf.Variable(1.0)) == 0
   (address,) = addresses
-  chief = cluster_lib.Task('chief', 0)
+  chief = spec_lib.Task('chief', 0)
   assert probe.probe(chief, address).state is probe.State.ALIVE

@@ -8,12 +8,12 @@ import pytest
 from tests import processes
 from tfps import _supervisor
 from tfps import _task_output
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 pytestmark = pytest.mark.slow
 
-_PS = cluster_lib.Task('ps', 0)
-_WORKERS = (cluster_lib.Task('worker', 0), cluster_lib.Task('worker', 1))
+_PS = spec_lib.Task('ps', 0)
+_WORKERS = (spec_lib.Task('worker', 0), spec_lib.Task('worker', 1))
 
 _SLEEP = 'import time; time.sleep(600)'
 _IGNORE_SIGTERM = f"""

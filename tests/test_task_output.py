@@ -4,9 +4,9 @@ import subprocess
 import pytest
 
 from tfps import _task_output
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
-_TASKS = (cluster_lib.Task('ps', 0), cluster_lib.Task('worker', 0))
+_TASKS = (spec_lib.Task('ps', 0), spec_lib.Task('worker', 0))
 
 
 def _copy(folder, text, **options):

@@ -1,11 +1,11 @@
 import pytest
 
-from tfps import cluster as cluster_lib
-from tfps import topology
+from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology
 
-_PS0, _PS1 = cluster_lib.Task('ps', 0), cluster_lib.Task('ps', 1)
-_WORKER0 = cluster_lib.Task('worker', 0)
-_CLUSTER = cluster_lib.Cluster(
+_PS0, _PS1 = spec_lib.Task('ps', 0), spec_lib.Task('ps', 1)
+_WORKER0 = spec_lib.Task('worker', 0)
+_CLUSTER = spec_lib.Cluster(
   {'ps': ['A:1', 'b:1'], 'worker': ['a:2', 'b:2', 'c:2']}
 )
 
@@ -35,7 +35,7 @@ def test_racks_have_links_of_their_own():
     'rack x, down',
     'host a, down',
   ]
-  other = cluster_lib.Task('worker', 2)
+  other = spec_lib.Task('worker', 2)
   assert _names(found.path(_PS1, other)) == ['host b, up', 'host c, down']
 
 

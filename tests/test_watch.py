@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import watch as watch_lib
+from tfps.cluster import spec as spec_lib
 
-PS_0 = cluster_lib.Task('ps', 0)
-WORKER_1 = cluster_lib.Task('worker', 1)
+PS_0 = spec_lib.Task('ps', 0)
+WORKER_1 = spec_lib.Task('worker', 1)
 
 
 def watch(addresses, in_flight=()):

@@ -8,10 +8,10 @@ import importlib
 from typing import Any
 from typing import TYPE_CHECKING
 
-from tfps.cluster import Cluster
-from tfps.cluster import Task
-from tfps.discovery import define_flags
-from tfps.discovery import resolve_cluster
+from tfps.cluster.resolver import define_flags
+from tfps.cluster.resolver import resolve_cluster
+from tfps.cluster.spec import Cluster
+from tfps.cluster.spec import Task
 from tfps.errors import CheckpointError
 from tfps.errors import ClusterMismatchError
 from tfps.errors import DeadlineError

@@ -2,11 +2,11 @@
 
 import socket
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 
-def check(mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster) -> None:
+def check(mine: spec_lib.Cluster, theirs: spec_lib.Cluster) -> None:
   """Compares what both clusters know; each must have a task.
 
   A task may know its own address by another name, or only its port. It may
@@ -29,8 +29,8 @@ def check(mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster) -> None:
 
 
 def _tasks_to_compare(
-  job: str, mine: cluster_lib.Cluster, theirs: cluster_lib.Cluster
-) -> list[cluster_lib.Task]:
+  job: str, mine: spec_lib.Cluster, theirs: spec_lib.Cluster
+) -> list[spec_lib.Task]:
   for one, other in ((mine, theirs), (theirs, mine)):
     if job == 'worker' and _has_come_later(one.task, other):
       return list(other.tasks(job))
@@ -38,16 +38,16 @@ def _tasks_to_compare(
 
 
 def _has_come_later(
-  task: cluster_lib.Task | None, cluster: cluster_lib.Cluster
+  task: spec_lib.Task | None, cluster: spec_lib.Cluster
 ) -> bool:
   is_worker = task is not None and task.job == 'worker'
   return is_worker and task not in cluster.tasks('worker')
 
 
 def _agree(
-  task: cluster_lib.Task,
-  mine: cluster_lib.Cluster,
-  theirs: cluster_lib.Cluster,
+  task: spec_lib.Task,
+  mine: spec_lib.Cluster,
+  theirs: spec_lib.Cluster,
 ) -> bool:
   if not (_knows_about(task, mine) and _knows_about(task, theirs)):
     return True
@@ -60,12 +60,12 @@ def _agree(
   )
 
 
-def _knows_about(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> bool:
+def _knows_about(task: spec_lib.Task, cluster: spec_lib.Cluster) -> bool:
   """Whether the cluster lists its job's tasks, beyond its own task."""
   return any(known != cluster.task for known in cluster.tasks(task.job))
 
 
-def _is_known(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> bool:
+def _is_known(task: spec_lib.Task, cluster: spec_lib.Cluster) -> bool:
   return task in cluster.tasks(task.job)
 
 
@@ -85,7 +85,7 @@ def _endpoints(address: str) -> set[tuple[str, str]]:
   return {(str(sockaddr[0]), port) for *_, sockaddr in found}
 
 
-def _say(task: cluster_lib.Task, cluster: cluster_lib.Cluster) -> str:
+def _say(task: spec_lib.Task, cluster: spec_lib.Cluster) -> str:
   if _is_known(task, cluster):
     return f'{cluster.task} has it at {cluster.address(task)}'
   known = ', '.join(cluster.jobs[task.job].values())

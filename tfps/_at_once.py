@@ -5,16 +5,16 @@ from collections.abc import Iterable
 import concurrent.futures
 import threading
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 
 def for_each(
-  tasks: Iterable[cluster_lib.Task],
-  call: Callable[[cluster_lib.Task], object],
+  tasks: Iterable[spec_lib.Task],
+  call: Callable[[spec_lib.Task], object],
   *,
   timeout_secs: float,
-) -> dict[cluster_lib.Task, BaseException]:
+) -> dict[spec_lib.Task, BaseException]:
   """Calls for every task, in threads; returns what went wrong, by task."""
   calls = {task: _in_thread(call, task) for task in tasks}
   concurrent.futures.wait(calls.values(), timeout=timeout_secs)
@@ -26,13 +26,13 @@ def for_each(
   return {task: error for task, error in failures.items() if error}
 
 
-def say(failures: dict[cluster_lib.Task, BaseException]) -> str:
+def say(failures: dict[spec_lib.Task, BaseException]) -> str:
   """What went wrong, in words."""
   return '; '.join(f'{task}: {error}' for task, error in failures.items())
 
 
 def _in_thread(
-  call: Callable[[cluster_lib.Task], object], task: cluster_lib.Task
+  call: Callable[[spec_lib.Task], object], task: spec_lib.Task
 ) -> 'concurrent.futures.Future[None]':
   # Not an executor: it would join a thread that hangs, and it refuses work
   # while the interpreter ends.

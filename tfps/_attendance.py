@@ -7,9 +7,9 @@ import time
 
 from absl import logging
 
-from tfps import cluster as cluster_lib
 from tfps import presence
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 
 _LINGER_SECS = 2.0  # a client that is done still closes its connections
 _PROBE_SECS = 1.0
@@ -28,7 +28,7 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class _Client:
-  task: cluster_lib.Task
+  task: spec_lib.Task
   address: str
   done_at: float | None = None
   listens: bool = False
@@ -59,13 +59,13 @@ class Attendance:
     self._timeout_secs = float('inf') if timeout_secs is None else timeout_secs
     self._clock = clock
     self._ask = ask
-    self._clients: dict[cluster_lib.Task, _Client] = {}
-    self._looks_left: dict[cluster_lib.Task, int] = {}
+    self._clients: dict[spec_lib.Task, _Client] = {}
+    self._looks_left: dict[spec_lib.Task, int] = {}
     self._chief_done = False
     self._last_alive = clock()
     self._next_look = clock()
 
-  def expect(self, task: cluster_lib.Task, address: str) -> None:
+  def expect(self, task: spec_lib.Task, address: str) -> None:
     """Watches a client that has not said hello yet."""
     self._clients[task] = _Client(task, address)
 
@@ -90,7 +90,7 @@ class Attendance:
       self._chief_done = message.done
     self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
 
-  def clients(self) -> dict[cluster_lib.Task, str]:
+  def clients(self) -> dict[spec_lib.Task, str]:
     """Those that are not done, with addresses."""
     return {
       client.task: client.address
@@ -98,7 +98,7 @@ class Attendance:
       if client.done_at is None
     }
 
-  def listening(self) -> dict[cluster_lib.Task, str]:
+  def listening(self) -> dict[spec_lib.Task, str]:
     """Those of them that hear what tasks ask for."""
     clients = self.clients()
     return {t: at for t, at in clients.items() if self._clients[t].listens}

@@ -12,7 +12,6 @@ from tfps import _housing
 from tfps import _lease
 from tfps import _local_servers
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import presence as presence_lib
 from tfps import probe
@@ -21,13 +20,14 @@ from tfps._compat import asides
 from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 
 # Whether operations on other tasks go to them one after another, while a call
 # returns before its operation is done, and functions overtake them.
 _STREAMING = 'TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE'
 
 
-def trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
   """The task of this process.
 
   Raises:
@@ -44,8 +44,8 @@ def trainer(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
 
 
 def connect(
-  cluster: cluster_lib.Cluster,
-  task: cluster_lib.Task,
+  cluster: spec_lib.Cluster,
+  task: spec_lib.Task,
   housing: _housing.Housing,
   timeout_secs: float,
   *,
@@ -113,7 +113,7 @@ def greet(
   presence: presence_lib.Presence,
   housing: _housing.Housing,
   timeout_secs: float,
-  workers: Collection[cluster_lib.Task] = (),
+  workers: Collection[spec_lib.Task] = (),
 ) -> None:
   """Returns once all servers answer and know of this process.
 
@@ -150,7 +150,7 @@ def _follow(housing: _housing.Housing) -> None:
       housing.go({task: address})
 
 
-def at_home(housing: _housing.Housing) -> dict[cluster_lib.Task, str]:
+def at_home(housing: _housing.Housing) -> dict[spec_lib.Task, str]:
   """The ps that are in processes of their own, with their addresses."""
   return {
     task: address
@@ -160,8 +160,8 @@ def at_home(housing: _housing.Housing) -> dict[cluster_lib.Task, str]:
 
 
 def _ps_and_self(
-  cluster: cluster_lib.Cluster,
-  task: cluster_lib.Task,
+  cluster: spec_lib.Cluster,
+  task: spec_lib.Task,
   housing: _housing.Housing,
 ) -> tf.train.ClusterSpec:
   # Without the other workers, which this one neither needs nor waits for.

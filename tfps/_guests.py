@@ -17,15 +17,15 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _mailbox
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 
 _TAKE_IN = 'take_in'
 _LET_GO = 'let_go'
 _CALL_SECS = 10.0
 
-Addresses = Mapping[cluster_lib.Task, str]
+Addresses = Mapping[spec_lib.Task, str]
 
 
 class Guests:
@@ -35,12 +35,12 @@ class Guests:
     start: starts a server for a task and returns its address.
   """
 
-  def __init__(self, start: Callable[[cluster_lib.Task], str]) -> None:
+  def __init__(self, start: Callable[[spec_lib.Task], str]) -> None:
     self._start = start
     # Servers cannot be stopped: that of a guest who has gone home waits for its
     # return.
-    self._addresses: dict[cluster_lib.Task, str] = {}
-    self._present: set[cluster_lib.Task] = set()
+    self._addresses: dict[spec_lib.Task, str] = {}
+    self._present: set[spec_lib.Task] = set()
 
   def hear(self, message: str, mailbox: _mailbox.Mailbox) -> bool:
     """Whether a message is about a guest, who then is there, or is not.
@@ -51,16 +51,16 @@ class Guests:
     """
     facts = json.loads(message)
     if _TAKE_IN in facts:
-      self._take_in(cluster_lib.Task(**facts[_TAKE_IN]))
+      self._take_in(spec_lib.Task(**facts[_TAKE_IN]))
     elif _LET_GO in facts:
-      self._present.discard(cluster_lib.Task(**facts[_LET_GO]))
+      self._present.discard(spec_lib.Task(**facts[_LET_GO]))
     else:
       return False
     found = {str(task): self._addresses[task] for task in sorted(self._present)}
     mailbox.post(json.dumps(found), _mailbox.GUESTS)
     return True
 
-  def _take_in(self, task: cluster_lib.Task) -> None:
+  def _take_in(self, task: spec_lib.Task) -> None:
     if task not in self._addresses:
       try:
         self._addresses[task] = self._start(task)
@@ -70,7 +70,7 @@ class Guests:
     self._present.add(task)
 
 
-def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
+def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
   """Asks a task to serve another one, too; asking again is harmless.
 
   Args:
@@ -84,9 +84,7 @@ def ask(host: cluster_lib.Task, address: str, task: cluster_lib.Task) -> None:
   _tell(host, address, _TAKE_IN, task)
 
 
-def let_go(
-  host: cluster_lib.Task, address: str, task: cluster_lib.Task
-) -> None:
+def let_go(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
   """Has a task, if it serves another one, say so no more.
 
   Args:
@@ -100,7 +98,7 @@ def let_go(
   _tell(host, address, _LET_GO, task)
 
 
-def find(task: cluster_lib.Task, hosts: Addresses) -> str | None:
+def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
   """Where a task is served as a guest, if it is.
 
   Args:
@@ -117,7 +115,7 @@ def find(task: cluster_lib.Task, hosts: Addresses) -> str | None:
 
 
 def _tell(
-  host: cluster_lib.Task, address: str, what: str, task: cluster_lib.Task
+  host: spec_lib.Task, address: str, what: str, task: spec_lib.Task
 ) -> None:
   status = probe.probe(host, address)
   if status.state is not probe.State.ALIVE:
@@ -133,7 +131,7 @@ def _tell(
     ) from error
 
 
-def _posted(host: cluster_lib.Task, address: str) -> dict[str, str]:
+def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
     with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
       text = mailbox.read(_mailbox.GUESTS)

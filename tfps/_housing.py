@@ -8,10 +8,10 @@ import time
 from absl import logging
 
 from tfps import _guests
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 
 _POLL_SECS = 0.1
 _MAX_POLL_SECS = 1.0
@@ -29,17 +29,17 @@ class Housing:
     addresses: where each ps is to be found now.
   """
 
-  def __init__(self, cluster: cluster_lib.Cluster) -> None:
+  def __init__(self, cluster: spec_lib.Cluster) -> None:
     self._cluster = cluster
     self._homes = {t: cluster.address(t) for t in cluster.tasks('ps')}
-    self._hosts: dict[cluster_lib.Task, cluster_lib.Task] = {}
+    self._hosts: dict[spec_lib.Task, spec_lib.Task] = {}
     self.addresses = dict(self._homes)
-    self._moves: list[cluster_lib.Task] = []
+    self._moves: list[spec_lib.Task] = []
     # The incarnations of those that were taken over, if they still answered.
-    self._gone: dict[cluster_lib.Task, int | None] = {}
+    self._gone: dict[spec_lib.Task, int | None] = {}
 
   @property
-  def moved(self) -> dict[cluster_lib.Task, str]:
+  def moved(self) -> dict[spec_lib.Task, str]:
     """The addresses of those that are guests."""
     return {
       task: address
@@ -56,7 +56,7 @@ class Housing:
     return {task.index: number for task, number in found.items()}
 
   def settle(
-    self, timeout_secs: float, workers: Collection[cluster_lib.Task] = ()
+    self, timeout_secs: float, workers: Collection[spec_lib.Task] = ()
   ) -> None:
     """Returns once each ps answers, at its own address or as a guest.
 
@@ -139,12 +139,12 @@ class Housing:
       if other is not None and probe.is_alive(task, other):
         self._move(task, other)
 
-  def go(self, addresses: Mapping[cluster_lib.Task, str]) -> None:
+  def go(self, addresses: Mapping[spec_lib.Task, str]) -> None:
     """Goes to where ps are to be found from now on."""
     for task, address in addresses.items():
       self._move(task, address)
 
-  def dismiss(self, tasks: Collection[cluster_lib.Task]) -> None:
+  def dismiss(self, tasks: Collection[spec_lib.Task]) -> None:
     """Has hosts say no more that they serve who is at home again."""
     for guest in set(tasks) - set(self.moved):
       for host in set(self._homes) - set(self.moved) - {guest}:
@@ -153,7 +153,7 @@ class Housing:
         except errors.UnreachableError as error:
           logging.warning('%s', error)
 
-  def guests_of(self, host: cluster_lib.Task) -> set[cluster_lib.Task]:
+  def guests_of(self, host: spec_lib.Task) -> set[spec_lib.Task]:
     """Whom this process has had taken in by a ps."""
     return {guest for guest, known in self._hosts.items() if known == host}
 
@@ -169,12 +169,12 @@ class Housing:
           if probe.probe(status.task, address).incarnation == wanted:
             self._move(status.task, address)
 
-  def forget_moves(self) -> list[cluster_lib.Task]:
+  def forget_moves(self) -> list[spec_lib.Task]:
     """Who has moved since the last call."""
     moves, self._moves = self._moves, []
     return moves
 
-  def back_home(self) -> set[cluster_lib.Task]:
+  def back_home(self) -> set[spec_lib.Task]:
     """The guests that have been started at their own addresses again."""
     homes = {task: self._homes[task] for task in self.moved}
     return {
@@ -184,21 +184,21 @@ class Housing:
       and status.incarnation != self._gone.get(status.task)
     }
 
-  def send_home(self, tasks: Collection[cluster_lib.Task]) -> None:
+  def send_home(self, tasks: Collection[spec_lib.Task]) -> None:
     """Has guests at their own addresses again."""
     for task in tasks:
       self._hosts.pop(task, None)
       self._move(task, self._homes[task])
 
-  def _places(self, task: cluster_lib.Task) -> list[str]:
+  def _places(self, task: spec_lib.Task) -> list[str]:
     """Where a ps may be."""
     others = {t: at for t, at in self._homes.items() if t != task}
     guest = _guests.find(task, others)
     return [self._homes[task], *([] if guest is None else [guest])]
 
   def _silent(
-    self, workers: Collection[cluster_lib.Task]
-  ) -> dict[cluster_lib.Task, probe.Status]:
+    self, workers: Collection[spec_lib.Task]
+  ) -> dict[spec_lib.Task, probe.Status]:
     others = {worker: self._cluster.address(worker) for worker in workers}
     return {
       status.task: status
@@ -206,9 +206,7 @@ class Housing:
       if status.state is not probe.State.ALIVE
     }
 
-  def _ask(
-    self, task: cluster_lib.Task, hosts: Collection[cluster_lib.Task]
-  ) -> None:
+  def _ask(self, task: spec_lib.Task, hosts: Collection[spec_lib.Task]) -> None:
     load = collections.Counter(self._hosts.values())
     host = self._hosts.get(task)
     if host is None or host not in hosts:
@@ -219,7 +217,7 @@ class Housing:
     except errors.UnreachableError as error:
       logging.warning('%s', error)
 
-  def _move(self, task: cluster_lib.Task, address: str) -> None:
+  def _move(self, task: spec_lib.Task, address: str) -> None:
     if address != self.addresses[task]:
       logging.warning('%s is at %s now.', task, address)
       self.addresses[task] = address

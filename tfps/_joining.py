@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import time
 
 from tfps import _requests
-from tfps import cluster as cluster_lib
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 
 _FIRST_SECS = 3.0  # a chief that has it in its cluster is sooner
 _EVERY_SECS = 5.0
@@ -28,9 +28,9 @@ class Joining:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
+    task: spec_lib.Task,
     address: str,
-    cluster: cluster_lib.Cluster,
+    cluster: spec_lib.Cluster,
     *,
     clock: Callable[[], float] = time.monotonic,
     ask: Callable[..., probe.Status] = probe.probe,
@@ -46,13 +46,13 @@ class Joining:
     self._ask = ask
     self._next_look = clock() + _FIRST_SECS
     # The incarnations of clients that know this worker.
-    self._known_to: dict[cluster_lib.Task, int | None] = {}
+    self._known_to: dict[spec_lib.Task, int | None] = {}
 
-  def note_hello(self, client: cluster_lib.Task, address: str) -> None:
+  def note_hello(self, client: spec_lib.Task, address: str) -> None:
     """Takes note that a client knows this worker."""
     self._known_to[client] = self._find(client, address).incarnation
 
-  def tend(self, clients: Mapping[cluster_lib.Task, str]) -> None:
+  def tend(self, clients: Mapping[spec_lib.Task, str]) -> None:
     """Asks if it is time to, and nobody trains with this worker.
 
     Args:
@@ -64,12 +64,12 @@ class Joining:
       if not any(self._is_client(*client) for client in clients.items()):
         _requests.ask_to_join(self._task, self._address, self._servers)
 
-  def _is_client(self, client: cluster_lib.Task, address: str) -> bool:
+  def _is_client(self, client: spec_lib.Task, address: str) -> bool:
     """Whether a client lives, and is the one that has said hello."""
     # It may just be busy; if it is gone, nobody hears what is asked for.
     found = self._find(client, address)
     is_alive = found.state is probe.State.ALIVE
     return is_alive and found.incarnation == self._known_to.get(client)
 
-  def _find(self, client: cluster_lib.Task, address: str) -> probe.Status:
+  def _find(self, client: spec_lib.Task, address: str) -> probe.Status:
     return self._ask(client, address, timeout_secs=1.0)

@@ -10,18 +10,18 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _mailbox
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 
 _BOARD = 'tfps_latecomers'
 _CALL_SECS = 5.0
 
-Addresses = Mapping[cluster_lib.Task, str]
+Addresses = Mapping[spec_lib.Task, str]
 
 
 def post(
-  mailbox: _mailbox.Mailbox, clients: Addresses, cluster: cluster_lib.Cluster
+  mailbox: _mailbox.Mailbox, clients: Addresses, cluster: spec_lib.Cluster
 ) -> None:
   """Tells of those clients that a cluster does not list.
 
@@ -36,7 +36,7 @@ def post(
     mailbox.post(json.dumps(found), _BOARD)
 
 
-def find(servers: Addresses) -> set[cluster_lib.Task]:
+def find(servers: Addresses) -> set[spec_lib.Task]:
   """Those that may be alive, according to the first ps that answers.
 
   Args:
@@ -53,6 +53,6 @@ def find(servers: Addresses) -> set[cluster_lib.Task]:
         logging.warning('%s: %s', server, errors.first_line(error))
         continue
       return probe.may_be_alive(
-        {cluster_lib.Task.parse(name): at for name, at in posted.items()}
+        {spec_lib.Task.parse(name): at for name, at in posted.items()}
       )
   return set()

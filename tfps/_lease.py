@@ -18,10 +18,10 @@ from absl import logging
 
 from tfps import _at_once
 from tfps import _mailbox
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._compat import eager_contexts
+from tfps.cluster import spec as spec_lib
 
 _BOARD = 'tfps_lease_{}'
 _CALL_SECS = 5.0
@@ -39,8 +39,8 @@ class Lease:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
-    servers: Callable[[], Mapping[cluster_lib.Task, str]],
+    task: spec_lib.Task,
+    servers: Callable[[], Mapping[spec_lib.Task, str]],
     job: str = '',
   ) -> None:
     self._task = task
@@ -60,7 +60,7 @@ class Lease:
     self._number = eager_contexts.own_id()
     addresses = _only(jobs, self._servers())
 
-    def take_over(server: cluster_lib.Task) -> None:
+    def take_over(server: spec_lib.Task) -> None:
       address = addresses[server]
       with self._mailbox(server, address) as mailbox:
         before = mailbox.read(self._board)
@@ -93,7 +93,7 @@ class Lease:
     addresses = _only(jobs, self._servers())
     others = set()
 
-    def look(server: cluster_lib.Task) -> None:
+    def look(server: spec_lib.Task) -> None:
       if probe.is_alive(server, addresses[server]):
         with self._mailbox(server, addresses[server]) as mailbox:
           number, _ = _parse(mailbox.read(self._board))
@@ -108,16 +108,14 @@ class Lease:
         'can change nothing there any more: end it.'
       )
 
-  def _mailbox(
-    self, server: cluster_lib.Task, address: str
-  ) -> _mailbox.Mailbox:
+  def _mailbox(self, server: spec_lib.Task, address: str) -> _mailbox.Mailbox:
     return _mailbox.Mailbox(server, address, timeout_secs=_CALL_SECS)
 
 
 def _only(
   jobs: Mapping[str, Collection[int]] | None,
-  addresses: Mapping[cluster_lib.Task, str],
-) -> Mapping[cluster_lib.Task, str]:
+  addresses: Mapping[spec_lib.Task, str],
+) -> Mapping[spec_lib.Task, str]:
   if jobs is None:
     return addresses
   return {

@@ -14,10 +14,10 @@ import threading
 import tensorflow as tf
 
 from tfps import _server_threads
-from tfps import cluster as cluster_lib
 from tfps import server as server_lib
 from tfps._compat import strategy as strategy_compat
 from tfps._utils import ports
+from tfps.cluster import spec as spec_lib
 
 _SOURCE = 'a cluster in this process'
 
@@ -37,16 +37,16 @@ class LocalCluster:
     _pool().ask_for_threads(config.inter_op_parallelism_threads)
     self._servers = _pool().lend(
       [
-        *((cluster_lib.Task('ps', i), 1) for i in range(num_ps)),
+        *((spec_lib.Task('ps', i), 1) for i in range(num_ps)),
         *(
-          (cluster_lib.Task('worker', i), devices_per_worker)
+          (spec_lib.Task('worker', i), devices_per_worker)
           for i in range(num_workers)
         ),
       ]
     )
 
   @property
-  def cluster(self) -> cluster_lib.Cluster:
+  def cluster(self) -> spec_lib.Cluster:
     """The cluster with this process as its chief.
 
     The chief's address is another one after this process was connected to
@@ -77,7 +77,7 @@ def is_here(address: str) -> bool:
 
 
 # A task, and how many logical CPUs it has.
-_Kind = tuple[cluster_lib.Task, int]
+_Kind = tuple[spec_lib.Task, int]
 
 
 class _Pool:
@@ -133,7 +133,7 @@ class _Pool:
 
   def cluster_of(
     self, servers: Iterable[server_lib.Server]
-  ) -> cluster_lib.Cluster:
+  ) -> spec_lib.Cluster:
     """The cluster of these servers, with this process as its chief."""
     jobs: dict[str, dict[int, str]] = {}
     for server in servers:
@@ -143,8 +143,8 @@ class _Pool:
         self._jobs = jobs
         self._chief_address = f'localhost:{ports.pick()}'
       jobs = {**jobs, 'chief': {0: self._chief_address}}
-    chief = cluster_lib.Task('chief', 0)
-    return cluster_lib.Cluster(jobs, chief, source=_SOURCE)
+    chief = spec_lib.Task('chief', 0)
+    return spec_lib.Cluster(jobs, chief, source=_SOURCE)
 
   def _was_left(self) -> bool:
     """Whether this process served as the chief, and has gone elsewhere.
@@ -179,6 +179,6 @@ def _empty(server: server_lib.Server) -> None:
   tf.compat.v1.Session.reset(server.target)
 
 
-def _alone(task: cluster_lib.Task) -> cluster_lib.Cluster:
+def _alone(task: spec_lib.Task) -> spec_lib.Cluster:
   jobs = {'ps': {}, 'worker': {}, task.job: {task.index: 'localhost:0'}}
-  return cluster_lib.Cluster(jobs, task, source=_SOURCE)
+  return spec_lib.Cluster(jobs, task, source=_SOURCE)

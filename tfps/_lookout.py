@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 if TYPE_CHECKING:
   from tfps import probe
@@ -35,15 +35,15 @@ class Lookout:
 
   def __init__(
     self,
-    addresses: Mapping[cluster_lib.Task, str],
+    addresses: Mapping[spec_lib.Task, str],
     *,
     silent_secs: float,
-    report: Callable[[cluster_lib.Task], object],
+    report: Callable[[spec_lib.Task], object],
   ) -> None:
     self._addresses = dict(addresses)
     self._silent_secs = silent_secs
     self._report = report
-    self._answered: dict[cluster_lib.Task, float] = {}
+    self._answered: dict[spec_lib.Task, float] = {}
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='tfps-lookout', daemon=True

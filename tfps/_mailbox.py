@@ -7,7 +7,7 @@ sessions that involve no other task and leave every eager context alone.
 
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 _QUEUE_NAME = 'tfps_mailbox'
 
@@ -31,7 +31,7 @@ class Mailbox:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
+    task: spec_lib.Task,
     address: str,
     *,
     timeout_secs: float | None,

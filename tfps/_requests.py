@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from tfps import _mailbox
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 
 _LEAVING = 'leaving'
 _JOINING = 'joining'
@@ -29,12 +29,12 @@ _MAY_LEAVE = 'may_leave'
 _CALL_SECS = 5.0
 _LISTEN_SECS = 0.25
 
-Addresses = Mapping[cluster_lib.Task, str]
+Addresses = Mapping[spec_lib.Task, str]
 
 
 def ask_to_leave(
-  task: cluster_lib.Task, address: str, clients: Addresses
-) -> set[cluster_lib.Task]:
+  task: spec_lib.Task, address: str, clients: Addresses
+) -> set[spec_lib.Task]:
   """Asks clients to let a task go; those that could be asked.
 
   Args:
@@ -45,9 +45,7 @@ def ask_to_leave(
   return pass_on(_message(_LEAVING, task, address), clients)
 
 
-def ask_to_join(
-  task: cluster_lib.Task, address: str, servers: Addresses
-) -> None:
+def ask_to_join(task: spec_lib.Task, address: str, servers: Addresses) -> None:
   """Asks the first server that answers to have a task taken in.
 
   Args:
@@ -66,17 +64,17 @@ def is_for_clients(message: str) -> bool:
   return _JOINING in json.loads(message)
 
 
-def pass_on(message: str, clients: Addresses) -> set[cluster_lib.Task]:
+def pass_on(message: str, clients: Addresses) -> set[spec_lib.Task]:
   """Tells clients; those that could be told."""
   return {
     client for client, where in clients.items() if _tell(client, where, message)
   }
 
 
-def answered(message: str) -> cluster_lib.Task | None:
+def answered(message: str) -> spec_lib.Task | None:
   """The client that lets this task go, if a message says so."""
   client = json.loads(message).get(_MAY_LEAVE)
-  return client and cluster_lib.Task(**client)
+  return client and spec_lib.Task(**client)
 
 
 class Listener:
@@ -96,9 +94,9 @@ class Listener:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
-    do_without: Callable[[cluster_lib.Task], object],
-    take_in: Callable[[cluster_lib.Task, str], object],
+    task: spec_lib.Task,
+    do_without: Callable[[spec_lib.Task], object],
+    take_in: Callable[[spec_lib.Task, str], object],
     stand_still: Callable[[_standstill.Call], object] = lambda call: None,
   ) -> None:
     last, Listener._last = Listener._last, self
@@ -133,24 +131,24 @@ class Listener:
     for message in dict.fromkeys(messages):  # who asks twice is heard once
       facts = json.loads(message)
       if _LEAVING in facts:
-        self._let_go(cluster_lib.Task(**facts[_LEAVING]), facts['at'])
+        self._let_go(spec_lib.Task(**facts[_LEAVING]), facts['at'])
       elif _JOINING in facts:
-        self._take_in(cluster_lib.Task(**facts[_JOINING]), facts['at'])
+        self._take_in(spec_lib.Task(**facts[_JOINING]), facts['at'])
       elif (call := _standstill.Call.of(message)) is not None:
         self._stand_still(call)
 
-  def _let_go(self, task: cluster_lib.Task, address: str) -> None:
+  def _let_go(self, task: spec_lib.Task, address: str) -> None:
     logging.warning('%s is about to leave.', task)
     self._do_without(task)
     answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
     _tell(task, address, json.dumps(answer))
 
 
-def _message(what: str, task: cluster_lib.Task, address: str) -> str:
+def _message(what: str, task: spec_lib.Task, address: str) -> str:
   return json.dumps({what: dataclasses.asdict(task), 'at': address})
 
 
-def _tell(task: cluster_lib.Task, address: str, message: str) -> bool:
+def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
   if not probe.is_alive(task, address):
     return False
   try:

@@ -12,13 +12,13 @@ from tfps import _latecomers
 from tfps import _mailbox
 from tfps import _requests
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import presence
 from tfps import probe
 from tfps._utils import deadlines
 from tfps._utils import leaving
+from tfps.cluster import spec as spec_lib
 
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 _LISTEN_SECS = 0.25
 
 
@@ -36,9 +36,9 @@ class Service:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
+    task: spec_lib.Task,
     address: str,
-    cluster: cluster_lib.Cluster,
+    cluster: spec_lib.Cluster,
     guests: _guests.Guests,
     *,
     timeout_secs: float | None,
@@ -55,7 +55,7 @@ class Service:
       self._attendance.expect(_CHIEF, cluster.address(_CHIEF))
     self._joining = _joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
-    self._holding: set[cluster_lib.Task] = set()  # who has not let it go yet
+    self._holding: set[spec_lib.Task] = set()  # who has not let it go yet
 
   def run(self) -> _attendance.Verdict:
     """Waits for the end in this thread, so that signals reach it."""
@@ -133,8 +133,8 @@ class Service:
 
 
 def _with_address(
-  cluster: cluster_lib.Cluster, task: cluster_lib.Task, address: str
-) -> cluster_lib.Cluster:
+  cluster: spec_lib.Cluster, task: spec_lib.Task, address: str
+) -> spec_lib.Cluster:
   """The cluster with the port that a server found, where it had port 0."""
   jobs = {**cluster.jobs[task.job], task.index: address}
   return dataclasses.replace(cluster, jobs={**cluster.jobs, task.job: jobs})

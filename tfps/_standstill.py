@@ -27,10 +27,10 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _mailbox
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 
 _NOTICE = 'tfps_standstill'
 _CLIENTS = 'tfps_clients'
@@ -46,7 +46,7 @@ _ACT_SECS = 30.0  # since the call; then it is too late to move anything
 _STAND_SECS = 60.0  # how long a client stands for a chief that says nothing
 _WAIT_SECS = 5.0  # of who says hello meanwhile
 
-Addresses = Mapping[cluster_lib.Task, str]
+Addresses = Mapping[spec_lib.Task, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Place:
     address: where it is.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   address: str
 
   def mailbox(self) -> _mailbox.Mailbox:
@@ -88,9 +88,9 @@ class _Notice:
     text = mailbox.read(_NOTICE)
     return None if text is None else cls(**json.loads(text))
 
-  def where(self) -> dict[cluster_lib.Task, str]:
+  def where(self) -> dict[spec_lib.Task, str]:
     """The addresses, by task."""
-    parse = cluster_lib.Task.parse
+    parse = spec_lib.Task.parse
     return {parse(name): at for name, at in self.addresses.items()}
 
 
@@ -122,7 +122,7 @@ class Standstill:
 @contextlib.contextmanager
 def called(
   places: Sequence[Place],
-  own: cluster_lib.Task,
+  own: spec_lib.Task,
   addresses: Callable[[], Addresses],
 ) -> Iterator[Standstill]:
   """Within it, all clients but this one stand still.
@@ -171,9 +171,9 @@ def say_where(
 
 def _clients(
   boxes: Sequence[_mailbox.Mailbox], id: str
-) -> dict[cluster_lib.Task, str]:
+) -> dict[spec_lib.Task, str]:
   """All of whom some place has heard, which each place then posts."""
-  found: dict[cluster_lib.Task, str] = {}
+  found: dict[spec_lib.Task, str] = {}
   for mailbox in boxes:
     mailbox.put(json.dumps({_WHO: id}))
   deadline = deadlines.after(_CALL_SECS)
@@ -199,13 +199,13 @@ def _post_clients(
 
 def _posted(
   mailbox: _mailbox.Mailbox, id: str
-) -> dict[cluster_lib.Task, str] | None:
+) -> dict[spec_lib.Task, str] | None:
   """The clients that were known when this was called; None before."""
   said = json.loads(mailbox.read(_CLIENTS) or '{}')
   if said.get('id') != id:
     return None
   return {
-    cluster_lib.Task.parse(name): address
+    spec_lib.Task.parse(name): address
     for name, address in said['clients'].items()
   }
 
@@ -284,12 +284,12 @@ class Call:
       return None
     return cls(
       facts[_STAND],
-      Place(cluster_lib.Task.parse(facts['task']), facts['address']),
+      Place(spec_lib.Task.parse(facts['task']), facts['address']),
     )
 
   def keep(
-    self, own: cluster_lib.Task, chief: cluster_lib.Task, address: str
-  ) -> dict[cluster_lib.Task, str]:
+    self, own: spec_lib.Task, chief: spec_lib.Task, address: str
+  ) -> dict[spec_lib.Task, str]:
     """Says that this process stands, and returns once all may go on.
 
     Args:
@@ -325,9 +325,9 @@ class Call:
 
 
 def wait_until_over(
-  place: cluster_lib.Task,
+  place: spec_lib.Task,
   mailbox: _mailbox.Mailbox,
-  known: cluster_lib.Task | None,
+  known: spec_lib.Task | None,
 ) -> None:
   """To be called by who has said hello, and is about to connect.
 
@@ -352,7 +352,7 @@ def wait_until_over(
     time.sleep(_POLL_SECS)
 
 
-def find(places: Iterable[Place]) -> dict[cluster_lib.Task, str]:
+def find(places: Iterable[Place]) -> dict[spec_lib.Task, str]:
   """Where the ps are, according to the last standstill; nothing without one.
 
   Args:
@@ -372,5 +372,5 @@ def _by_name(addresses: Addresses) -> dict[str, str]:
   return {str(task): address for task, address in addresses.items()}
 
 
-def _board_of(client: cluster_lib.Task) -> str:
+def _board_of(client: spec_lib.Task) -> str:
   return _STANDING.format(client)

@@ -18,10 +18,10 @@ from typing import TypeAlias
 from tfps import _forks
 from tfps import _lookout
 from tfps import _task_output
-from tfps import cluster as cluster_lib
 from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import signals
+from tfps.cluster import spec as spec_lib
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORK_SECS = 120.0  # imports that many tasks wait for at once
@@ -47,7 +47,7 @@ class Command:
       is not to be asked.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   args: tuple[str, ...]
   env: Mapping[str, str]
   serves: bool = False
@@ -65,7 +65,7 @@ class _End:
 
 _Process: TypeAlias = processes.Leader | _forks.Forked
 # A task has ended, a task has fallen silent, or a signal.
-_Event: TypeAlias = Command | cluster_lib.Task | signal.Signals
+_Event: TypeAlias = Command | spec_lib.Task | signal.Signals
 
 
 class Supervisor:
@@ -102,7 +102,7 @@ class Supervisor:
     self._status: int | None = None  # of the whole, once the end is decided
     self._cause: _End | None = None
     self._deadline: float | None = None
-    self._lost: tuple[cluster_lib.Task, float] | None = None  # the last, when
+    self._lost: tuple[spec_lib.Task, float] | None = None  # the last, when
 
   def run(self) -> int:
     """The status: 0, or the first failing task's, or 128 + our own signal.
@@ -181,7 +181,7 @@ class Supervisor:
       self._on_deadline()
     elif isinstance(event, signal.Signals):
       self._on_signal(event)
-    elif isinstance(event, cluster_lib.Task):
+    elif isinstance(event, spec_lib.Task):
       self._on_silence(event)
     else:
       end = self._reap(event)
@@ -209,7 +209,7 @@ class Supervisor:
     may_help = end.status >= 128 or self._lost_before(end) is not None
     return may_help and self._restarts_left > 0 and not done
 
-  def _lost_before(self, end: _End) -> cluster_lib.Task | None:
+  def _lost_before(self, end: _End) -> spec_lib.Task | None:
     """Another task whose loss an error may come of."""
     if self._lost is None or end.status != _ERROR_STATUS:
       return None
@@ -235,7 +235,7 @@ class Supervisor:
     elif number != signal.SIGPIPE:  # which comes once for each line lost
       self._kill(f'Killing {self._names()} on another {number.name}.')
 
-  def _on_silence(self, task: cluster_lib.Task) -> None:
+  def _on_silence(self, task: spec_lib.Task) -> None:
     for command, process in self._running.items():
       if command.task == task and self._status is None:
         self._output.say(

@@ -10,7 +10,7 @@ import threading
 from typing import BinaryIO
 from typing import IO
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)
 _MAX_LINE_BYTES = 1 << 16
@@ -31,7 +31,7 @@ class TaskOutput:
 
   def __init__(
     self,
-    tasks: Sequence[cluster_lib.Task],
+    tasks: Sequence[spec_lib.Task],
     folder: pathlib.Path,
     *,
     stream: BinaryIO | None = None,
@@ -45,7 +45,7 @@ class TaskOutput:
       task: _prefix(task, _COLOURS[i % len(_COLOURS)] if colour else None)
       for i, task in enumerate(tasks)
     }
-    self._last_lines: dict[cluster_lib.Task, collections.deque[bytes]] = {
+    self._last_lines: dict[spec_lib.Task, collections.deque[bytes]] = {
       task: collections.deque(maxlen=_LAST_LINES) for task in tasks
     }
     self._lock = threading.Lock()
@@ -53,11 +53,11 @@ class TaskOutput:
     for task in tasks:
       self.path(task).write_bytes(b'')
 
-  def path(self, task: cluster_lib.Task) -> pathlib.Path:
+  def path(self, task: spec_lib.Task) -> pathlib.Path:
     """The file with a task's output, over all its starts."""
     return self.folder / f'{task.job}-{task.index}.log'
 
-  def copy(self, task: cluster_lib.Task, pipe: IO[bytes]) -> None:
+  def copy(self, task: spec_lib.Task, pipe: IO[bytes]) -> None:
     """Copies lines until the pipe ends."""
     with pipe, self.path(task).open('ab', buffering=0) as file:
       while line := pipe.readline(_MAX_LINE_BYTES):
@@ -66,7 +66,7 @@ class TaskOutput:
         self._last_lines[task].append(line)
         self._write(self._stream, self._prefixes[task] + line)
 
-  def last_lines(self, task: cluster_lib.Task) -> str:
+  def last_lines(self, task: spec_lib.Task) -> str:
     """The end of what a task has written."""
     return b''.join(self._last_lines[task]).decode(errors='replace')
 
@@ -90,7 +90,7 @@ def wants_colour(stream: IO[str], env: Mapping[str, str]) -> bool:
   return wanted and not env.get('NO_COLOR')
 
 
-def _prefix(task: cluster_lib.Task, colour: int | None) -> bytes:
+def _prefix(task: spec_lib.Task, colour: int | None) -> bytes:
   plain = f'[{task}]'
   shown = plain if colour is None else f'\x1b[{colour}m{plain}\x1b[0m'
   return f'{shown} '.encode()

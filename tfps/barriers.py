@@ -10,16 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import _ledger
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 
 _POLL_SECS = 0.05
 _LOOK_SECS = 0.5  # how often to look who has joined
 _DEVICE = _ledger.ps_device(0)
 _NUM_SLOTS = 1024
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 
 
 class Barriers:
@@ -46,11 +46,11 @@ class Barriers:
   def __init__(
     self,
     shared: shared_variables.SharedVariables,
-    tasks: Sequence[cluster_lib.Task],
-    own: cluster_lib.Task,
+    tasks: Sequence[spec_lib.Task],
+    own: spec_lib.Task,
     notice: Callable[[Any], object],
     *,
-    joined: Callable[[], Collection[cluster_lib.Task]] = tuple,
+    joined: Callable[[], Collection[spec_lib.Task]] = tuple,
     surviving: Callable[[Callable[[], Any]], Any] = lambda function: function(),
   ) -> None:
     self._shared = shared
@@ -125,7 +125,7 @@ class _State:
     """Whether all who are listed have come to it, of whom none may wait."""
     return bool((self._counts[self._is_listed] >= turn).all())
 
-  def late(self, turn: int, look: '_Look') -> list[cluster_lib.Task]:
+  def late(self, turn: int, look: '_Look') -> list[spec_lib.Task]:
     """The tasks that have to come yet."""
     is_behind = self._counts < turn
     listed = [_task(i) for i in (is_behind & self._is_listed).nonzero()[0]]
@@ -139,14 +139,12 @@ class _State:
 class _Look:
   """Finds, now and then, who has joined."""
 
-  def __init__(
-    self, joined: Callable[[], Collection[cluster_lib.Task]]
-  ) -> None:
+  def __init__(self, joined: Callable[[], Collection[spec_lib.Task]]) -> None:
     self._joined = joined
-    self._found: Collection[cluster_lib.Task] = ()
+    self._found: Collection[spec_lib.Task] = ()
     self._next_at = time.monotonic()
 
-  def __call__(self) -> Collection[cluster_lib.Task]:
+  def __call__(self) -> Collection[spec_lib.Task]:
     if time.monotonic() >= self._next_at:
       self._found = self._joined()
       self._next_at = time.monotonic() + _LOOK_SECS
@@ -157,7 +155,7 @@ def _count(row: shared_variables.SharedVariable, slot: int, turn: int) -> None:
   row.scatter_nd_update([[0, slot]], [tf.constant(turn, tf.int64)])
 
 
-def _slot(task: cluster_lib.Task) -> int:
+def _slot(task: spec_lib.Task) -> int:
   """The place of a task, which is the same in all processes."""
   slot = 0 if task.job == 'chief' else 1 + task.index
   if slot >= _NUM_SLOTS:
@@ -167,5 +165,5 @@ def _slot(task: cluster_lib.Task) -> int:
   return slot
 
 
-def _task(slot: int) -> cluster_lib.Task:
-  return cluster_lib.Task('worker', int(slot) - 1) if slot else _CHIEF
+def _task(slot: int) -> spec_lib.Task:
+  return spec_lib.Task('worker', int(slot) - 1) if slot else _CHIEF

@@ -31,7 +31,6 @@ from tfps import _requests
 from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
-from tfps import cluster as cluster_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
@@ -42,6 +41,7 @@ from tfps import replica_loop
 from tfps import shared_variables
 from tfps import training_plan
 from tfps import worker_input
+from tfps.cluster import spec as spec_lib
 from tfps.input import _feeds as input_feeds
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
@@ -111,7 +111,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   def __init__(
     self,
-    cluster: cluster_lib.Cluster,
+    cluster: spec_lib.Cluster,
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
     *,
     placement: placement_lib.Placement | None = None,
@@ -224,7 +224,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """How often the loss of a ps has cut short what was executed."""
     return self.guard.num_interruptions if self.guard else 0
 
-  def addresses(self) -> dict[cluster_lib.Task, str]:
+  def addresses(self) -> dict[spec_lib.Task, str]:
     """Where the tasks that run the program answer."""
     return {task: self._cluster.address(task) for task in self._trainers()}
 
@@ -464,13 +464,13 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       quiet = meetings.paused if meetings.makes_one_update else None
       self.guard.meet_by(meetings.start, quiet)
 
-  def _with_servers(self, cluster: cluster_lib.Cluster) -> cluster_lib.Cluster:
+  def _with_servers(self, cluster: spec_lib.Cluster) -> spec_lib.Cluster:
     if cluster.jobs:
       return cluster
     self._local = _local_servers.LocalCluster(num_workers=1, num_ps=1)
     return self._local.cluster
 
-  def _trainers(self) -> list[cluster_lib.Task]:
+  def _trainers(self) -> list[spec_lib.Task]:
     """The tasks that run the program; those in this process only serve."""
     return [
       task

@@ -12,8 +12,8 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Checkpoints:
     saving: Saving,
     global_step: tf.Variable,
     *,
-    task: cluster_lib.Task,
+    task: spec_lib.Task,
     queues: Sequence[Any] = (),
   ) -> None:
     self._saving = saving

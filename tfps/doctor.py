@@ -20,9 +20,9 @@ import sys
 
 from absl import flags
 
-from tfps import cluster as cluster_lib
-from tfps import discovery
 from tfps import probe
+from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
 
 # TensorFlow is imported by a child, because one that does not fit the machine
 # may crash or hang.
@@ -105,7 +105,7 @@ def examine_cluster(
     timeout_secs: how long each task may take to answer.
   """
   try:
-    cluster = discovery.resolve_cluster(env, flag_values)
+    cluster = resolver.resolve_cluster(env, flag_values)
   except ValueError as error:
     yield Finding('cluster', str(error), wrong=True)
     return
@@ -173,13 +173,11 @@ def _read(path: str) -> str:
     return ''
 
 
-def _reach(
-  cluster: cluster_lib.Cluster, timeout_secs: float
-) -> Iterator[Finding]:
+def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
   """Asks all tasks at once, but for our own, in whose place we stand."""
   others = [task for task in cluster.tasks() if task != cluster.task]
 
-  def ask(task: cluster_lib.Task) -> probe.Status:
+  def ask(task: spec_lib.Task) -> probe.Status:
     address = cluster.address(task)
     return probe.probe(task, address, timeout_secs=timeout_secs)
 
@@ -197,7 +195,7 @@ def _parse(
   parser = _parser()
   options, rest = parser.parse_known_args(argv)
   cluster_flags = flags.FlagValues()
-  discovery.define_flags(cluster_flags)
+  resolver.define_flags(cluster_flags)
   try:
     surplus = cluster_flags(['doctor', *rest])[1:]
   except flags.Error as error:

@@ -19,9 +19,9 @@ import time
 from tfps import _forks
 from tfps import _supervisor
 from tfps import _task_output
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps._utils import ports
+from tfps.cluster import spec as spec_lib
 
 _EPILOG = """\
 Options stand before the program; all that follows it is the program's own.
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def local_cluster(
   num_workers: int, num_ps: int, *, num_chiefs: int
-) -> cluster_lib.Cluster:
+) -> spec_lib.Cluster:
   """A cluster of tasks on free ports of this machine."""
   numbers = {'chief': num_chiefs, 'ps': num_ps, 'worker': num_workers}
   jobs = {
@@ -54,11 +54,11 @@ def local_cluster(
     for job, number in numbers.items()
     if number
   }
-  return cluster_lib.Cluster(jobs, source='launch')
+  return spec_lib.Cluster(jobs, source='launch')
 
 
 def by_hand(
-  cluster: cluster_lib.Cluster, program: Sequence[str], env: Mapping[str, str]
+  cluster: spec_lib.Cluster, program: Sequence[str], env: Mapping[str, str]
 ) -> str:
   """The cluster's own task as a command for a shell, below its name."""
   env = {**env, 'TF_CONFIG': cluster.tf_config()}
@@ -68,7 +68,7 @@ def by_hand(
 
 def _supervise(
   options: argparse.Namespace,
-  cluster: cluster_lib.Cluster,
+  cluster: spec_lib.Cluster,
   program: Sequence[str],
   env: Mapping[str, str],
 ) -> int:

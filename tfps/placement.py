@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tfps import cluster as cluster_lib
-from tfps import topology as topology_lib
+from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology as topology_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class TopologyAware:
         f'{self.rack_rate}. Give both, or neither.'
       )
 
-  def within(self, cluster: cluster_lib.Cluster) -> 'WithinTopology':
+  def within(self, cluster: spec_lib.Cluster) -> 'WithinTopology':
     """The same, for one cluster; a strategy calls it for its own."""
     found = topology_lib.Topology.of(cluster, self.host_of, self.rack_of)
     return WithinTopology(
@@ -205,7 +205,7 @@ class WithinTopology:
     return min(range(len(totals)), key=cost)
 
 
-def within(policy: Placement, cluster: cluster_lib.Cluster) -> Placement:
+def within(policy: Placement, cluster: spec_lib.Cluster) -> Placement:
   """A policy for a cluster, if it depends on that."""
   known: Any = getattr(policy, 'within', None)
   return policy if known is None else known(cluster)

@@ -25,10 +25,10 @@ from tfps import _agreement
 from tfps import _at_once
 from tfps import _mailbox
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 
 _HELLO_SECS = 20.0
 _DONE_SECS = 5.0
@@ -51,7 +51,7 @@ class Message:
     listens: whether it hears what servers ask for.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   address: str
   chief: bool
   done: bool = False
@@ -64,7 +64,7 @@ class Message:
   def from_json(cls, text: str) -> 'Message':
     """The message that `to_json` wrote."""
     facts = json.loads(text)
-    return cls(**{**facts, 'task': cluster_lib.Task(**facts['task'])})
+    return cls(**{**facts, 'task': spec_lib.Task(**facts['task'])})
 
 
 class Presence:
@@ -90,22 +90,22 @@ class Presence:
 
   def __init__(
     self,
-    cluster: cluster_lib.Cluster,
-    task: cluster_lib.Task,
+    cluster: spec_lib.Cluster,
+    task: spec_lib.Task,
     address: str,
     *,
     chief: bool,
-    servers: Sequence[cluster_lib.Task],
+    servers: Sequence[spec_lib.Task],
     listens: bool = False,
   ) -> None:
     self._cluster = cluster.with_task(task)
     self._hello = Message(task, address, chief, listens=listens)
     self._servers = tuple(servers)
     # Servers that came later, which the cluster does not list.
-    self._joined: dict[cluster_lib.Task, str] = {}
+    self._joined: dict[spec_lib.Task, str] = {}
     self._started = False
 
-  def start(self, without: Collection[cluster_lib.Task] = ()) -> None:
+  def start(self, without: Collection[spec_lib.Task] = ()) -> None:
     """Says hello; again, for example after a server's restart, is harmless.
 
     To be called before this process connects to the servers: one that is about
@@ -124,7 +124,7 @@ class Presence:
       atexit.register(self._at_exit)
     self._started = True
 
-  def expect(self, without: Collection[cluster_lib.Task] = ()) -> None:
+  def expect(self, without: Collection[spec_lib.Task] = ()) -> None:
     """As `start`, of a process that is still to come, or to come back."""
     servers = [server for server in self._servers if server not in without]
     self._agree(servers)
@@ -134,7 +134,7 @@ class Presence:
         f'{self._hello.task} could not say hello: {_at_once.say(failures)}.'
       ) from next(iter(failures.values()))
 
-  def check(self, server: cluster_lib.Task, address: str) -> None:
+  def check(self, server: spec_lib.Task, address: str) -> None:
     """Makes sure that a server that came later means the same cluster.
 
     Raises:
@@ -144,7 +144,7 @@ class Presence:
     """
     self._compare(server, address)
 
-  def add(self, server: cluster_lib.Task, address: str) -> None:
+  def add(self, server: spec_lib.Task, address: str) -> None:
     """Says hello to a server that came later, from now on as to all others.
 
     Raises:
@@ -170,7 +170,7 @@ class Presence:
           _at_once.say(failures),
         )
 
-  def _agree(self, servers: Sequence[cluster_lib.Task]) -> None:
+  def _agree(self, servers: Sequence[spec_lib.Task]) -> None:
     """Makes sure that servers are ready and mean the same cluster.
 
     One that runs `tfps.serve` is ready for several clients at once when it has
@@ -188,9 +188,7 @@ class Presence:
         f'{_at_once.say(failures)}.'
       ) from next(iter(failures.values()))
 
-  def _compare(
-    self, server: cluster_lib.Task, address: str | None = None
-  ) -> None:
+  def _compare(self, server: spec_lib.Task, address: str | None = None) -> None:
     address = address or self._address_of(server)
     with _open(server, address, _HELLO_SECS) as mailbox:
       notice = mailbox.read()
@@ -198,13 +196,13 @@ class Presence:
         time.sleep(_NOTICE_SECS)
         notice = mailbox.read()
     if notice not in (None, ENDING):
-      theirs = cluster_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
+      theirs = spec_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
       joined = {**self._joined, server: address}
       _agreement.check(self._cluster_with(joined, theirs), theirs)
 
   def _cluster_with(
-    self, joined: Mapping[cluster_lib.Task, str], theirs: cluster_lib.Cluster
-  ) -> cluster_lib.Cluster:
+    self, joined: Mapping[spec_lib.Task, str], theirs: spec_lib.Cluster
+  ) -> spec_lib.Cluster:
     """The cluster and those of who joined it that another one has, too."""
     workers = dict(self._cluster.jobs['worker'])
     workers |= {
@@ -215,7 +213,7 @@ class Presence:
     jobs = {**self._cluster.jobs, 'worker': workers}
     return dataclasses.replace(self._cluster, jobs=jobs)
 
-  def _greet(self, server: cluster_lib.Task) -> None:
+  def _greet(self, server: spec_lib.Task) -> None:
     address = self._address_of(server)
     with _open(server, address, _HELLO_SECS) as mailbox:
       mailbox.put(self._hello.to_json())
@@ -225,12 +223,12 @@ class Presence:
           server, mailbox, known=self._hello.task if self._started else None
         )
 
-  def _leave(self, server: cluster_lib.Task) -> None:
+  def _leave(self, server: spec_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)
     with _open(server, self._address_of(server), _DONE_SECS) as mailbox:
       mailbox.put(done.to_json())
 
-  def _address_of(self, server: cluster_lib.Task) -> str:
+  def _address_of(self, server: spec_lib.Task) -> str:
     return self._joined.get(server) or self._cluster.address(server)
 
   def _forget(self) -> None:
@@ -257,15 +255,15 @@ class Presence:
       self._forget()
 
 
-def chief_of(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+def chief_of(cluster: spec_lib.Cluster) -> spec_lib.Task:
   """The chief or, in a cluster without one, worker 0."""
-  chief = cluster_lib.Task('chief', 0)
+  chief = spec_lib.Task('chief', 0)
   has_chief = not cluster.jobs or chief in cluster.tasks()
-  return chief if has_chief else cluster_lib.Task('worker', 0)
+  return chief if has_chief else spec_lib.Task('worker', 0)
 
 
 def _open(
-  server: cluster_lib.Task, address: str, timeout_secs: float
+  server: spec_lib.Task, address: str, timeout_secs: float
 ) -> _mailbox.Mailbox:
   status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
   if status.state is not probe.State.ALIVE:
@@ -273,7 +271,7 @@ def _open(
   return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
 
 
-def _check_stays(server: cluster_lib.Task, mailbox: _mailbox.Mailbox) -> None:
+def _check_stays(server: spec_lib.Task, mailbox: _mailbox.Mailbox) -> None:
   """Raises UnreachableError if a server ends although it was said hello to."""
   deadline = deadlines.after(_PROBE_SECS)
   while mailbox.read() == ENDING:

@@ -21,8 +21,8 @@ from google.protobuf import empty_pb2
 from google.protobuf import unknown_fields
 import grpc
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 _CHANNEL_OPTIONS = (
   ('grpc.enable_http_proxy', 0),
@@ -56,7 +56,7 @@ class Status:
     detail: the finding in words, such as 'is worker:1, not ps:0'.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   address: str
   state: State
   incarnation: int | None = None
@@ -67,7 +67,7 @@ class Status:
 
 
 def probe(
-  task: cluster_lib.Task, address: str, *, timeout_secs: float = 2.0
+  task: spec_lib.Task, address: str, *, timeout_secs: float = 2.0
 ) -> Status:
   """Asks the server at an address who it is."""
   try:
@@ -87,7 +87,7 @@ def probe(
 
 
 def is_alive(
-  task: cluster_lib.Task, address: str, *, timeout_secs: float = 2.0
+  task: spec_lib.Task, address: str, *, timeout_secs: float = 2.0
 ) -> bool:
   """Whether the server at an address answers as that task."""
   status = probe(task, address, timeout_secs=timeout_secs)
@@ -95,7 +95,7 @@ def is_alive(
 
 
 def probe_all(
-  addresses: Mapping[cluster_lib.Task, str], *, timeout_secs: float = 2.0
+  addresses: Mapping[spec_lib.Task, str], *, timeout_secs: float = 2.0
 ) -> list[Status]:
   """Asks the servers of many tasks at once, in the order of the tasks."""
   number = max(1, min(_MAX_PROBES_AT_ONCE, len(addresses)))
@@ -108,16 +108,16 @@ def probe_all(
 
 
 def may_be_alive(
-  addresses: Mapping[cluster_lib.Task, str],
-) -> set[cluster_lib.Task]:
+  addresses: Mapping[spec_lib.Task, str],
+) -> set[spec_lib.Task]:
   """The tasks that answer, or are frozen and may thaw."""
   states = (State.ALIVE, State.HUNG)
   return {s.task for s in probe_all(addresses) if s.state in states}
 
 
 def incarnations(
-  addresses: Mapping[cluster_lib.Task, str],
-) -> dict[cluster_lib.Task, int | None]:
+  addresses: Mapping[spec_lib.Task, str],
+) -> dict[spec_lib.Task, int | None]:
   """Each task's incarnation; None if it does not answer as that task."""
   return {
     status.task: status.incarnation if status.state is State.ALIVE else None
@@ -126,8 +126,8 @@ def incarnations(
 
 
 def wait_until_alive(
-  cluster: cluster_lib.Cluster,
-  tasks: Iterable[cluster_lib.Task],
+  cluster: spec_lib.Cluster,
+  tasks: Iterable[spec_lib.Task],
   *,
   timeout_secs: float,
 ) -> None:
@@ -157,7 +157,7 @@ def wait_until_alive(
 
 
 def _probe_by(
-  deadline: float, cluster: cluster_lib.Cluster, task: cluster_lib.Task
+  deadline: float, cluster: spec_lib.Cluster, task: spec_lib.Task
 ) -> Status:
   left = max(0.2, min(2.0, deadline - time.monotonic()))
   return probe(task, cluster.address(task), timeout_secs=left)
@@ -188,7 +188,7 @@ def _failure(error: grpc.RpcError) -> tuple[State, str]:
   return State.WRONG_TASK, f'is not a TensorFlow server ({code.name})'
 
 
-def _identity(answer: bytes) -> tuple[cluster_lib.Task, int]:
+def _identity(answer: bytes) -> tuple[spec_lib.Task, int]:
   """The task and incarnation in a GetStatusResponse.
 
   Its field 1 repeats `DeviceAttributes`, whose field 1 is the device's name
@@ -198,7 +198,7 @@ def _identity(answer: bytes) -> tuple[cluster_lib.Task, int]:
     facts = dict(_fields(device)) if number == 1 else {}
     name = _DEVICE_NAME.match(facts.get(1, b'').decode())
     if name:
-      return cluster_lib.Task(name[1], int(name[2])), facts.get(6, 0)
+      return spec_lib.Task(name[1], int(name[2])), facts.get(6, 0)
   raise ValueError('the answer names no device')
 
 

@@ -11,11 +11,11 @@ import tensorflow as tf
 from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
-from tfps import cluster as cluster_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import marks as marks_lib
 from tfps import worker_input
+from tfps.cluster import spec as spec_lib
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
 from tfps.updates import meetings as meetings_lib
@@ -45,7 +45,7 @@ class Strategy(Protocol):
     extended: as TensorFlow's strategies have it.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   is_chief: bool
   guard: Any
   transfers: transfers_lib.Transfers
@@ -60,7 +60,7 @@ class Strategy(Protocol):
   def batches(self, dataset_fn: worker_input.DatasetFn) -> Batches: ...
   def feeds(self, dataset_fn: worker_input.DatasetFn) -> Any: ...
   def input_context(self) -> tf.distribute.InputContext: ...
-  def addresses(self) -> dict[cluster_lib.Task, str]: ...
+  def addresses(self) -> dict[spec_lib.Task, str]: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
 
 

@@ -41,13 +41,13 @@ from tfps import _attendance
 from tfps import _grpc_options
 from tfps import _guests
 from tfps import _service
-from tfps import cluster as cluster_lib
-from tfps import discovery
 from tfps import errors
 from tfps import presence
 from tfps import probe
 from tfps._compat import eager_contexts
 from tfps._utils import leaving
+from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
 
@@ -75,9 +75,7 @@ class Server:
     errors.ServerStartError: the port is taken, or TensorFlow's own complaint.
   """
 
-  def __init__(
-    self, cluster: cluster_lib.Cluster, *, config: Any = None
-  ) -> None:
+  def __init__(self, cluster: spec_lib.Cluster, *, config: Any = None) -> None:
     self.task = _own_task(cluster)
     self.config = config or default_config(cluster.num_workers)
     self._cluster = cluster
@@ -153,7 +151,7 @@ class Server:
 
 
 def serve(
-  cluster: cluster_lib.Cluster,
+  cluster: spec_lib.Cluster,
   *,
   config: Any = None,
   chief_timeout_secs: float | None = 600.0,
@@ -221,7 +219,7 @@ def default_config(num_workers: int) -> Any:
   return config
 
 
-def _own_task(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
+def _own_task(cluster: spec_lib.Cluster) -> spec_lib.Task:
   task = cluster.task
   if task is None or task not in cluster.tasks():
     raise ValueError(
@@ -232,7 +230,7 @@ def _own_task(cluster: cluster_lib.Cluster) -> cluster_lib.Task:
   return task
 
 
-def wait_for_port(task: cluster_lib.Task, address: str) -> None:
+def wait_for_port(task: spec_lib.Task, address: str) -> None:
   """Returns once a task's port is free, which it should be.
 
   Raises:
@@ -261,15 +259,15 @@ def _is_taken(port: int) -> bool:
   return False
 
 
-def _by_whom(task: cluster_lib.Task, port: int) -> str:
+def _by_whom(task: spec_lib.Task, port: int) -> str:
   alive = probe.is_alive(task, f'localhost:{port}', timeout_secs=1.0)
   return f' by a server that is {task}, too' if alive else ''
 
 
-def _start_guest(task: cluster_lib.Task, host: Server) -> str:
+def _start_guest(task: spec_lib.Task, host: Server) -> str:
   """Starts a lost task's server in its host's process; returns its address."""
   jobs = {'ps': {}, 'worker': {}, task.job: {task.index: 'localhost:0'}}
-  guest = Server(cluster_lib.Cluster(jobs, task), config=host.config)
+  guest = Server(spec_lib.Cluster(jobs, task), config=host.config)
   port = guest.address.rpartition(':')[2]
   address = f'{host.address.rpartition(":")[0]}:{port}'
   leaving.say(f'{host.task} serves {task}, too, at {address}.')
@@ -317,11 +315,11 @@ def _leave_on(number: signal.Signals) -> NoReturn:
 def _main(args: Sequence[str]) -> None:
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
-  serve(discovery.resolve_cluster())
+  serve(resolver.resolve_cluster())
   leaving.leave(0)
 
 
 if __name__ == '__main__':
-  discovery.define_flags()
+  resolver.define_flags()
   logging.set_verbosity(logging.INFO)
   app.run(_main)

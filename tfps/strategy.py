@@ -26,11 +26,9 @@ from tfps import _housing
 from tfps import _lease
 from tfps import _ledger
 from tfps import _local_servers
-from tfps import _own_host
 from tfps import _placing
 from tfps import _replicas
 from tfps import _requests
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import marks as marks_lib
 from tfps import placement as placement_lib
@@ -42,6 +40,8 @@ from tfps._compat import members
 from tfps._compat import strategy as compat
 from tfps._compat import writes
 from tfps._utils import ports
+from tfps.cluster import own_address
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import guard as guard_lib
@@ -59,7 +59,7 @@ from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
 
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 _DEVICE = '/job:chief/task:0/device:CPU:0'
 
 
@@ -136,7 +136,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     super().__init__(self._resolver(cluster), variable_partitioner)
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(),
-      cluster_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
+      spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
     )
     extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
@@ -270,17 +270,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._preemption.stop()
       self.guard.stop()
 
-  def _greet(self, without: Collection[cluster_lib.Task]) -> None:
+  def _greet(self, without: Collection[spec_lib.Task]) -> None:
     """Says hello to servers that have restarted, as far as they answer."""
     with contextlib.suppress(errors.UnreachableError):
       self._presence.start(without)
 
-  def _workers(self) -> dict[cluster_lib.Task, str]:
+  def _workers(self) -> dict[spec_lib.Task, str]:
     spec = self._cluster_resolver.cluster_spec()
-    cluster = cluster_lib.Cluster(spec.as_dict())
+    cluster = spec_lib.Cluster(spec.as_dict())
     return {task: cluster.address(task) for task in cluster.tasks('worker')}
 
-  def _note_worker(self, worker: cluster_lib.Task, address: str) -> None:
+  def _note_worker(self, worker: spec_lib.Task, address: str) -> None:
     """Has later coordinators know a worker that has joined, too."""
     workers = {**self._workers(), worker: address}
     jobs = self._cluster_resolver.cluster_spec().as_dict()
@@ -289,7 +289,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._num_workers = len(workers)
 
   def _resolver(self, cluster: Any) -> Any:
-    if not isinstance(cluster, cluster_lib.Cluster):
+    if not isinstance(cluster, spec_lib.Cluster):
       if not hasattr(cluster, 'cluster_spec'):
         raise ValueError(
           f'The cluster of a ParameterServerStrategy is {cluster!r}. Give a '
@@ -309,7 +309,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   def _connect_to_cluster(self, coordinator_name: str) -> None:
     # TensorFlow's constructor calls this once it has checked the resolver. Its
     # own wait for a task that is missing has no end.
-    cluster = cluster_lib.Cluster(
+    cluster = spec_lib.Cluster(
       self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
     )
     workers = cluster.tasks('worker')
@@ -343,7 +343,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._lease = _lease.Lease(_CHIEF, self._servers, self._job)
     self._lease.take()
 
-  def _servers(self) -> dict[cluster_lib.Task, str]:
+  def _servers(self) -> dict[spec_lib.Task, str]:
     """The ps and workers that are other processes."""
     tasks = {**self._housing.addresses, **self._workers()}
     return {
@@ -385,4 +385,4 @@ def _resolver_of(jobs: Mapping[str, Any], like: Any) -> Any:
 
 def _free_address(others: tf.train.ClusterSpec) -> str:
   ps = others.task_address('ps', others.task_indices('ps')[0])
-  return f'{_own_host.towards(ps)}:{ports.pick()}'
+  return f'{own_address.towards(ps)}:{ports.pick()}'

@@ -13,11 +13,11 @@ import tensorflow as tf
 from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
-from tfps import cluster as cluster_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import marks as marks_lib
 from tfps import worker_input
+from tfps.cluster import spec as spec_lib
 from tfps.input import _feeds as input_feeds
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
@@ -27,7 +27,7 @@ from tfps.wire import transfers
 if TYPE_CHECKING:
   from tfps import coordinator as coordinator_lib
 
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 
 
 @dataclasses.dataclass(frozen=True)

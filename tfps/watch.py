@@ -14,12 +14,12 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import futures
+from tfps.cluster import spec as spec_lib
 
 _Result = TypeVar('_Result')
 
@@ -48,19 +48,19 @@ class Watch:
 
   def __init__(
     self,
-    addresses: Mapping[cluster_lib.Task, str],
-    in_flight: Callable[[], Mapping[cluster_lib.Task, float]],
+    addresses: Mapping[spec_lib.Task, str],
+    in_flight: Callable[[], Mapping[spec_lib.Task, float]],
   ) -> None:
     self._addresses = dict(addresses)
     self._in_flight = in_flight
-    self._known: dict[cluster_lib.Task, int | None] | None = None
+    self._known: dict[spec_lib.Task, int | None] | None = None
 
   def incarnations(self) -> dict[tuple[str, int], int | None]:
     """By job and index, each task's incarnation; None if it does not answer."""
     found = probe.incarnations(self._addresses)
     return {(task.job, task.index): number for task, number in found.items()}
 
-  def move(self, task: cluster_lib.Task, address: str) -> None:
+  def move(self, task: spec_lib.Task, address: str) -> None:
     """Looks for a task at another address from now on."""
     self._addresses = {**self._addresses, task: address}
 
@@ -126,7 +126,7 @@ class Watch:
     if self._known is None:
       self._known = self._look()
     future = futures.begin(f'tfps-{what}', function)
-    missed: dict[cluster_lib.Task, float] = {}
+    missed: dict[spec_lib.Task, float] = {}
     while not futures.is_done(future, _LOOK_SECS):
       now = time.monotonic()
       gone = {status.task: status for status in self._gone()}
@@ -149,7 +149,7 @@ class Watch:
       time.sleep(_LOOK_SECS / 10)
     return gone
 
-  def _look(self) -> dict[cluster_lib.Task, int | None]:
+  def _look(self) -> dict[spec_lib.Task, int | None]:
     return {
       status.task: status.incarnation
       for status in probe.probe_all(self._addresses)
@@ -202,14 +202,14 @@ def of_workers(strategy: Any, cluster: Any) -> Watch:
     cluster: the coordinator's own, which knows what workers execute.
   """
   addresses = {
-    cluster_lib.Task(job, index): address
+    spec_lib.Task(job, index): address
     for job, tasks in compat.jobs(strategy).items()
     for index, address in tasks.items()
   }
 
-  def in_flight() -> dict[cluster_lib.Task, float]:
+  def in_flight() -> dict[spec_lib.Task, float]:
     return {
-      cluster_lib.Task('worker', index): since
+      spec_lib.Task('worker', index): since
       for index, since in compat.busy_since(cluster).items()
     }
 

@@ -2,7 +2,7 @@ from absl import logging
 import pytest
 
 from tfps import errors
-from tfps.cluster import Task
+from tfps.cluster.spec import Task
 from tfps.recovery import newcomers
 
 _KNOWN = {Task('worker', 0): 'localhost:1'}

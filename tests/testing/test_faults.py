@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from tests import waiting
-from tfps import cluster as cluster_lib
 from tfps import probe
 from tfps import testing
+from tfps.cluster import spec as spec_lib
 from tfps.testing import disks
 from tfps.testing import network
 
-PS = cluster_lib.Task('ps', 0)
+PS = spec_lib.Task('ps', 0)
 
 # Succeeds if the host answers, be it that nothing listens there.
 _KNOCK = """
@@ -97,7 +97,7 @@ def test_leaving_lets_no_others_begin(processes):
 
 @pytest.mark.slow
 def test_what_goes_wrong_is_raised(processes):
-  nobody = testing.Fault('kill', cluster_lib.Task('ps', 7), 0, 0)
+  nobody = testing.Fault('kill', spec_lib.Task('ps', 7), 0, 0)
   faults = testing.Faults(processes, [nobody])
   with pytest.raises(ValueError, match='ps:7 is no process here'), faults:
     waiting.until(lambda: not any(t.is_alive() for t in faults._threads))

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 import tfps
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps import testing
+from tfps.cluster import spec as spec_lib
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +29,13 @@ def serving():
 
 
 def _state(cluster: testing.ProcessCluster, job: str) -> probe.State:
-  task = cluster_lib.Task(job, 0)
+  task = spec_lib.Task(job, 0)
   return probe.probe(task, cluster.cluster.address(task)).state
 
 
 def test_entering_waits_for_servers(serving):
   serving.heal()
-  assert serving.cluster.task == cluster_lib.Task('chief', 0)
+  assert serving.cluster.task == spec_lib.Task('chief', 0)
   assert _state(serving, 'ps') is probe.State.ALIVE
   assert _state(serving, 'worker') is probe.State.ALIVE
 

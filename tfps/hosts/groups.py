@@ -14,8 +14,8 @@ from typing import Any
 from absl import logging
 import numpy as np
 
-from tfps import cluster as cluster_lib
-from tfps import topology
+from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology
 from tfps.hosts import links as links_lib
 from tfps.hosts import messages
 from tfps.hosts import posts
@@ -138,9 +138,9 @@ class Group:
 
 
 def of(
-  cluster: cluster_lib.Cluster,
-  task: cluster_lib.Task,
-  tasks: Sequence[cluster_lib.Task],
+  cluster: spec_lib.Cluster,
+  task: spec_lib.Task,
+  tasks: Sequence[spec_lib.Task],
   *,
   timeout_secs: float,
 ) -> Group:
@@ -162,7 +162,7 @@ def of(
   )
 
 
-def job_of(cluster: cluster_lib.Cluster) -> str:
+def job_of(cluster: spec_lib.Cluster) -> str:
   """What tells a job from all others of a host: where its ps are."""
   ps = [cluster.address(task) for task in cluster.tasks('ps')]
   return hashlib.sha256(repr(ps).encode()).hexdigest()[:16]

@@ -14,12 +14,12 @@ from typing import Protocol
 from absl import logging
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps import worker_input
 from tfps._compat import coordinator as compat
 from tfps._compat import writes
+from tfps.cluster import spec as spec_lib
 from tfps.input import _feed
 from tfps.input import _pipelines
 from tfps.input import ledger as ledger_lib
@@ -173,8 +173,8 @@ class Own(OfQueue):
 
   def __init__(
     self,
-    task: cluster_lib.Task,
-    addresses: Mapping[cluster_lib.Task, str],
+    task: spec_lib.Task,
+    addresses: Mapping[spec_lib.Task, str],
     dataset_fn: worker_input.DatasetFn,
     context: tf.distribute.InputContext,
     num_interruptions: Callable[[], int],
@@ -290,14 +290,14 @@ class Own(OfQueue):
     )
 
 
-def _token(task: cluster_lib.Task, incarnation: int) -> int:
+def _token(task: spec_lib.Task, incarnation: int) -> int:
   number = 1 if task.job == 'chief' else task.index + 2
   low = incarnation & ((1 << _INCARNATION_BITS) - 1)
   return number << _INCARNATION_BITS | low
 
 
-def _task(token: int) -> cluster_lib.Task:
+def _task(token: int) -> spec_lib.Task:
   number = token >> _INCARNATION_BITS
   if number == 1:
-    return cluster_lib.Task('chief', 0)
-  return cluster_lib.Task('worker', number - 2)
+    return spec_lib.Task('chief', 0)
+  return spec_lib.Task('worker', number - 2)

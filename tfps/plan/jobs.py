@@ -7,9 +7,9 @@ import dataclasses
 import functools
 from typing import Any
 
-from tfps import cluster as cluster_lib
 from tfps import placement as placement_lib
-from tfps import topology as topology_lib
+from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology as topology_lib
 from tfps.plan import checks
 from tfps.plan import models
 
@@ -201,7 +201,7 @@ class Job:
       )
 
   @functools.cached_property
-  def cluster(self) -> cluster_lib.Cluster:
+  def cluster(self) -> spec_lib.Cluster:
     """Its tasks, whose addresses name their hosts."""
     hosts = dict(self.host_of or {})
     addresses = {
@@ -220,7 +220,7 @@ class Job:
         f'among {self.num_ps} ps and {self.num_workers} workers. Name tasks '
         "such as 'ps:0'."
       )
-    return cluster_lib.Cluster(addresses, source='Job')
+    return spec_lib.Cluster(addresses, source='Job')
 
   @functools.cached_property
   def topology(self) -> topology_lib.Topology:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 
-from tfps import topology as topology_lib
+from tfps.cluster import topology as topology_lib
 from tfps.plan import jobs
 from tfps.plan import messages as messages_lib
 from tfps.plan import simulation as simulation_lib

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 from tfps.plan import jobs
 from tfps.plan import messages as messages_lib
 from tfps.plan import simulation as simulation_lib
@@ -48,7 +48,7 @@ class Training:
     self.job = job
     self.simulation = simulation
     self.messages = messages
-    self.ps = [str(cluster_lib.Task('ps', i)) for i in range(job.num_ps)]
+    self.ps = [str(spec_lib.Task('ps', i)) for i in range(job.num_ps)]
     self.finished: list[list[float]] = [[] for _ in range(job.num_workers)]
     self.each_step: Callable[[], None] = lambda: None
     self._round = _Round(self) if job.mode == 'sync' else None
@@ -112,7 +112,7 @@ class _Worker:
     self._simulation = training.simulation
     self._job = training.job
     self.index = index
-    self._task = str(cluster_lib.Task('worker', index))
+    self._task = str(spec_lib.Task('worker', index))
     self._computing, self._coding = (
       f'{self._task}, {what}' for what in (COMPUTING, CODING)
     )

@@ -13,7 +13,6 @@ import tensorflow as tf
 from tfps import _housing
 from tfps import _lease
 from tfps import _repairs
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps import watch as watch_lib
@@ -21,6 +20,7 @@ from tfps._compat import failures
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import threads
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import keeper as keeper_lib
@@ -66,9 +66,9 @@ class Guard(_repairs.Repairs):
     shared: shared_variables.SharedVariables,
     notes: notes_lib.Notes,
     housing: _housing.Housing,
-    workers: Mapping[cluster_lib.Task, str],
+    workers: Mapping[spec_lib.Task, str],
     device: str,
-    greet: Callable[[Collection[cluster_lib.Task]], object],
+    greet: Callable[[Collection[spec_lib.Task]], object],
     lease: _lease.Lease,
   ) -> None:
     num_ps = len(housing.addresses)
@@ -90,7 +90,7 @@ class Guard(_repairs.Repairs):
     self._greet = greet
     self._handler: failures.FailureHandler | None = None
     self._watch: watch_lib.Watch | None = None
-    self._can_go_home: set[cluster_lib.Task] = set()
+    self._can_go_home: set[spec_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
     self._sends_home = threads.Periodic(
@@ -149,7 +149,7 @@ class Guard(_repairs.Repairs):
     """The function's result; it is called again after the loss of a ps."""
     return self._handler.surviving(function) if self._handler else function()
 
-  def do_without(self, task: cluster_lib.Task) -> None:
+  def do_without(self, task: spec_lib.Task) -> None:
     """Lets a task end: a worker does what it is at, a ps hands over."""
     handler = self._handler
     if handler is None:
@@ -165,7 +165,7 @@ class Guard(_repairs.Repairs):
         self._have_left.wait(_ASK_SECS)
       self._are_to_leave = set()
 
-  def take_in(self, worker: cluster_lib.Task, address: str) -> bool:
+  def take_in(self, worker: spec_lib.Task, address: str) -> bool:
     """Trains with a worker that the cluster did not have, or had elsewhere.
 
     Returns:

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from tfps import _housing
 from tfps import _lease
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps._compat import members
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import events as events_lib
 from tfps.recovery import inventory as inventory_lib
@@ -73,7 +73,7 @@ class Mending:
     shared: shared_variables.SharedVariables,
     replicas: replicas_lib.Replicas,
     events: events_lib.Events,
-    greet: Callable[[Collection[cluster_lib.Task]], object],
+    greet: Callable[[Collection[spec_lib.Task]], object],
     lease: _lease.Lease,
     keeper: keeper_lib.Keeper | None,
     inventory: inventory_lib.Inventory,
@@ -176,7 +176,7 @@ class Mending:
     """The ps that the chief goes on with, if one that was not lost knows."""
     for ps, incarnation in found.items():
       if incarnation is not None and incarnation == self.known[ps]:
-        task = cluster_lib.Task('ps', ps)
+        task = spec_lib.Task('ps', ps)
         return reader.read(task, self._housing.addresses[task])
     return None
 
@@ -217,7 +217,7 @@ class Mending:
     if not lost and (self._keeper is not None or not self._notes.deny(found)):
       time.sleep(_POLL_SECS)
       return True
-    survivors = {cluster_lib.Task('ps', ps) for ps in found if ps not in lost}
+    survivors = {spec_lib.Task('ps', ps) for ps in found if ps not in lost}
     self._greet({*self._housing.moved, *survivors})
     self._left |= self._connect()
     lost |= self._left

@@ -11,9 +11,9 @@ from tfps import _client
 from tfps import _housing
 from tfps import _ledger
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps._utils import threads
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
@@ -41,7 +41,7 @@ class Moves:
 
   def __init__(
     self,
-    task: cluster_lib.Task,
+    task: spec_lib.Task,
     *,
     housing: _housing.Housing,
     keeper: keeper_lib.Keeper,
@@ -71,7 +71,7 @@ class Moves:
     """Has guests stay where they are; twice is harmless."""
     self._sends_home.stop()
 
-  def hand_over(self, ps: cluster_lib.Task) -> bool:
+  def hand_over(self, ps: spec_lib.Task) -> bool:
     """Has another ps serve one that is to end, and those that it serves.
 
     Returns:
@@ -88,7 +88,7 @@ class Moves:
       self._housing.dismiss(can_go)
 
   def _move(
-    self, tasks: Collection[cluster_lib.Task], move: Callable[[], object]
+    self, tasks: Collection[spec_lib.Task], move: Callable[[], object]
   ) -> bool:
     """Whether all have moved."""
     before = dict(self._housing.addresses)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from absl import logging
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import presence as presence_lib
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import guard as guard_lib
 
 _SAY_SECS = 60.0  # who is turned away asks again and again
@@ -30,13 +30,13 @@ class Newcomers:
     self,
     guard: guard_lib.Guard,
     presence: presence_lib.Presence,
-    note: Callable[[cluster_lib.Task, str], object],
+    note: Callable[[spec_lib.Task, str], object],
   ) -> None:
     self._guard = guard
     self._presence = presence
     self._note = note
 
-  def take_in(self, worker: cluster_lib.Task, address: str) -> None:
+  def take_in(self, worker: spec_lib.Task, address: str) -> None:
     """Has a worker train with the others, if it may."""
     try:
       reason = self._reason_against(worker, address)
@@ -58,9 +58,7 @@ class Newcomers:
       reason,
     )
 
-  def _reason_against(
-    self, worker: cluster_lib.Task, address: str
-  ) -> str | None:
+  def _reason_against(self, worker: spec_lib.Task, address: str) -> str | None:
     known = self._guard.workers
     if worker.job != 'worker':
       return 'it is no worker.'
@@ -73,7 +71,7 @@ class Newcomers:
       return f'{worker} is at {home} and alive.'
     return None
 
-  def _take_in(self, worker: cluster_lib.Task, address: str) -> None:
+  def _take_in(self, worker: spec_lib.Task, address: str) -> None:
     self._presence.check(worker, address)
     known = self._guard.workers.get(worker)
     if known != address and not self._guard.take_in(worker, address):

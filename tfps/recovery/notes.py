@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfps import _ledger
 from tfps import _mailbox
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 _NAME = 'tfps_recovery_note'
 _CALL_SECS = 5.0
@@ -88,7 +88,7 @@ class Reader:
     self._mailbox: _mailbox.Mailbox
 
   def read(
-    self, ps: cluster_lib.Task, address: str
+    self, ps: spec_lib.Task, address: str
   ) -> dict[int, int | None] | None:
     """The incarnations in the note on a ps; None if there is no note.
 

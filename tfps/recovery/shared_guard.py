@@ -18,13 +18,13 @@ import tensorflow as tf
 from tfps import _housing
 from tfps import _lease
 from tfps import _standstill
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import shared_variables
 from tfps._compat import cancellation
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import events
 from tfps.recovery import inventory
@@ -67,11 +67,11 @@ class SharedGuard:
     recovery: config.Recovery,
     *,
     housing: _housing.Housing,
-    task: cluster_lib.Task,
-    chief: tuple[cluster_lib.Task, str],
+    task: spec_lib.Task,
+    chief: tuple[spec_lib.Task, str],
     shared: shared_variables.SharedVariables,
     device: str,
-    greet: Callable[[Collection[cluster_lib.Task]], object],
+    greet: Callable[[Collection[spec_lib.Task]], object],
     lease: _lease.Lease,
   ) -> None:
     is_chief = task == chief[0]
@@ -156,7 +156,7 @@ class SharedGuard:
     """Likewise, of a function that does not train."""
     return self._surviving(function, lambda: None)
 
-  def do_without(self, task: cluster_lib.Task) -> None:
+  def do_without(self, task: spec_lib.Task) -> None:
     """Lets a ps end: the chief has another one serve what it has."""
     moves_ps = self._moves if self._recovery.moves_ps else None
     if moves_ps is not None and moves_ps.hand_over(task):

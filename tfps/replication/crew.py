@@ -18,8 +18,8 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 from tfps.replication import agreements
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
@@ -108,7 +108,7 @@ class Crew:
     self._part: agreements.Agreement | None = None
 
   @property
-  def task(self) -> cluster_lib.Task:
+  def task(self) -> spec_lib.Task:
     """This worker."""
     return self._peers[self._own].task
 

@@ -18,9 +18,9 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _connection
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 from tfps.replication import rings
 from tfps.replication import roster as roster_lib
 
@@ -42,7 +42,7 @@ class Peer:
     address: where its own server answers.
   """
 
-  task: cluster_lib.Task
+  task: spec_lib.Task
   address: str
 
 

@@ -21,12 +21,12 @@ import tensorflow as tf
 
 from tfps import _sharing
 from tfps import between_graph
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import placement as placement_lib
 from tfps import probe
 from tfps import variable_types
 from tfps._compat import keras_variables
+from tfps.cluster import spec as spec_lib
 from tfps.recovery import events as events_lib
 from tfps.replication import choices
 from tfps.replication import crew as crew_lib
@@ -132,7 +132,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   def __init__(
     self,
-    cluster: cluster_lib.Cluster,
+    cluster: spec_lib.Cluster,
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
     *,
     placement: placement_lib.Placement | None = None,

@@ -25,17 +25,17 @@ import tensorflow as tf
 from tfps import _iterators
 from tfps import _placing
 from tfps import checkpoints as checkpoints_lib
-from tfps import cluster as cluster_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import placement as placement_lib
 from tfps import replica_loop
 from tfps import strategy as strategy_lib
-from tfps import topology
 from tfps import training_plan
 from tfps import watch
 from tfps import worker_input
+from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology
 from tfps.input import _joint as input_joint
 from tfps.updates import policies
 
@@ -106,7 +106,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
   takes_coordinator = False
 
   # Here the chief does all that a client does by itself.
-  task = cluster_lib.Task('chief', 0)
+  task = spec_lib.Task('chief', 0)
   is_chief = True
   num_interruptions = 0
 
@@ -127,7 +127,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
         'seconds above 0.'
       )
     self._host_of, self._is_by_host = host_of, by_host
-    self.hosts: Mapping[cluster_lib.Task, str] = {}
+    self.hosts: Mapping[spec_lib.Task, str] = {}
     super().__init__(
       cluster,
       variable_partitioner,
@@ -275,7 +275,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       lambda: input_joint.Feeds(devices, replicas, dataset_fn)
     )
 
-  def addresses(self) -> dict[cluster_lib.Task, str]:
+  def addresses(self) -> dict[spec_lib.Task, str]:
     """Where ps and workers answer."""
     return {**self._housing.addresses, **self._workers()}
 
@@ -287,9 +287,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     """Nobody is waited for: this is the chief."""
 
   def _connect_to_cluster(self, coordinator_name: str) -> None:
-    cluster = cluster_lib.Cluster(
-      self._cluster_resolver.cluster_spec().as_dict()
-    )
+    cluster = spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict())
     if self._is_by_host:
       self.hosts = topology.Topology.of(cluster, self._host_of).hosts
     super()._connect_to_cluster(coordinator_name)
@@ -326,5 +324,5 @@ class Iterators:
         self.iterator.append(_iterators.over(fn(), emptying))
 
 
-def _device(worker: cluster_lib.Task) -> str:
+def _device(worker: spec_lib.Task) -> str:
   return f'/job:worker/replica:0/task:{worker.index}'

@@ -5,8 +5,8 @@ import re
 import time
 from typing import IO
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 _TAIL = 2000
 _POLL_SECS = 0.05
@@ -21,33 +21,33 @@ class Logs:
 
   def __init__(self, folder: pathlib.Path) -> None:
     self._folder = folder
-    self._begun_at: dict[cluster_lib.Task, int] = {}
+    self._begun_at: dict[spec_lib.Task, int] = {}
 
   def make_folder(self) -> None:
     """To be called before anything is written."""
     self._folder.mkdir(parents=True, exist_ok=True)
 
-  def begin(self, task: cluster_lib.Task) -> IO[bytes]:
+  def begin(self, task: spec_lib.Task) -> IO[bytes]:
     """The file of a task that is about to start."""
     log = self._path(task).open('ab')
     self._begun_at[task] = log.tell()
     return log
 
-  def read(self, task: cluster_lib.Task) -> str:
+  def read(self, task: spec_lib.Task) -> str:
     """What a task has written so far."""
     return self._path(task).read_text(errors='replace')
 
-  def has(self, task: cluster_lib.Task, text: str) -> bool:
+  def has(self, task: spec_lib.Task, text: str) -> bool:
     """Whether a task has written something since its last start."""
     log = self._path(task).read_bytes()
     return text.encode() in log[self._begun_at[task] :]
 
-  def tail(self, task: cluster_lib.Task) -> str:
+  def tail(self, task: spec_lib.Task) -> str:
     """The end of it, for an error."""
     return f' Its log ends:\n{self.read(task)[-_TAIL:]}'
 
   def wait_for_line(
-    self, task: cluster_lib.Task, beginning: str, timeout_secs: float
+    self, task: spec_lib.Task, beginning: str, timeout_secs: float
   ) -> None:
     """Waits until a task has written a line that begins so.
 
@@ -64,5 +64,5 @@ class Logs:
         )
       time.sleep(_POLL_SECS)
 
-  def _path(self, task: cluster_lib.Task) -> pathlib.Path:
+  def _path(self, task: spec_lib.Task) -> pathlib.Path:
     return self._folder / f'{task.job}-{task.index}.log'

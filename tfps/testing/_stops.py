@@ -4,15 +4,15 @@ import contextlib
 import pathlib
 import time
 
-from tfps import cluster as cluster_lib
 from tfps import errors
+from tfps.cluster import spec as spec_lib
 
 _STOP_SECS = 10.0  # at most; it is a matter of milliseconds
 _POLL_SECS = 0.001
 _STOPPED = frozenset('TtZX')  # states of threads that do not run
 
 
-def wait(task: cluster_lib.Task, pid: int) -> None:
+def wait(task: spec_lib.Task, pid: int) -> None:
   """Returns once no thread of a process runs that was sent a SIGSTOP.
 
   On a busy machine some go on for a while after the signal.

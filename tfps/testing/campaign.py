@@ -26,9 +26,9 @@ from typing import Any
 from absl import app
 from absl import flags
 
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps._utils import deadlines
+from tfps.cluster import spec as spec_lib
 from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
@@ -372,7 +372,7 @@ def _wait_for_step(
 
 
 def _wait_for_end(
-  cluster: process_cluster.ProcessCluster, task: cluster_lib.Task
+  cluster: process_cluster.ProcessCluster, task: spec_lib.Task
 ) -> None:
   """Waits for a task's orderly end, which may come after a restart."""
   cluster.wait_for_line(
@@ -382,7 +382,7 @@ def _wait_for_end(
 
 def _trainers(
   cluster: process_cluster.ProcessCluster, mode: str
-) -> list[cluster_lib.Task]:
+) -> list[spec_lib.Task]:
   jobs = ['chief', 'worker'] if mode.startswith('between') else ['chief']
   return [task for job in jobs for task in cluster.cluster.tasks(job)]
 

@@ -20,7 +20,7 @@ import random
 import threading
 import time
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 from tfps.testing import disks
 from tfps.testing import process_cluster
 
@@ -48,10 +48,10 @@ class Fault:
   """
 
   kind: str
-  task: cluster_lib.Task
+  task: spec_lib.Task
   at_secs: float
   for_secs: float
-  other: cluster_lib.Task | None = None
+  other: spec_lib.Task | None = None
   directory: str | os.PathLike[str] | None = None
 
   def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Several servers in this process, for tests that need no process to die."""
 
 from tfps import _local_servers
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 
 class InProcessCluster:
@@ -40,7 +40,7 @@ class InProcessCluster:
     )
 
   @property
-  def cluster(self) -> cluster_lib.Cluster:
+  def cluster(self) -> spec_lib.Cluster:
     """The cluster as its chief, this process, sees it."""
     return self._servers.cluster
 

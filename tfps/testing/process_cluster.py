@@ -15,19 +15,19 @@ import time
 from typing import IO
 
 from tfps import _forks
-from tfps import cluster as cluster_lib
 from tfps import errors
 from tfps import probe
 from tfps._utils import ports
 from tfps._utils import process_groups
 from tfps._utils import processes
+from tfps.cluster import spec as spec_lib
 from tfps.testing import _hosts
 from tfps.testing import _logs
 from tfps.testing import _stops
 from tfps.testing import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
-_CHIEF = cluster_lib.Task('chief', 0)
+_CHIEF = spec_lib.Task('chief', 0)
 _POLL_SECS = 0.05
 
 _Process = subprocess.Popen[bytes] | _forks.Forked
@@ -94,10 +94,10 @@ class ProcessCluster:
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._logs = _logs.Logs(pathlib.Path(log_dir or self._temporary.name))
-    self._processes: dict[cluster_lib.Task, _Process] = {}
+    self._processes: dict[spec_lib.Task, _Process] = {}
     # What each task was first told of the cluster.
-    self._told: dict[cluster_lib.Task, cluster_lib.Cluster] = {}
-    self._frozen: set[cluster_lib.Task] = set()
+    self._told: dict[spec_lib.Task, spec_lib.Cluster] = {}
+    self._frozen: set[spec_lib.Task] = set()
     self.network: network_lib.Network | None = None
     numbers = self._numbers(num_workers, num_ps)
     if on_hosts:
@@ -135,7 +135,7 @@ class ProcessCluster:
     self._start(task)
     self._wait_for_servers()
 
-  def add_worker(self) -> cluster_lib.Task:
+  def add_worker(self) -> spec_lib.Task:
     """Starts one worker more, of which the other tasks do not know.
 
     Raises:
@@ -144,7 +144,7 @@ class ProcessCluster:
     if self.network is not None:
       raise ValueError('add_worker: there is no host for another worker.')
     workers = self.cluster.jobs['worker']
-    task = cluster_lib.Task('worker', len(workers))
+    task = spec_lib.Task('worker', len(workers))
     jobs = dict(self.cluster.jobs)
     jobs['worker'] = {**workers, task.index: f'localhost:{ports.pick()}'}
     self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
@@ -184,7 +184,7 @@ class ProcessCluster:
     self._frozen.discard(task)
 
   def cut(
-    self, job: str, index: int, other: cluster_lib.Task | None = None
+    self, job: str, index: int, other: spec_lib.Task | None = None
   ) -> None:
     """Cuts a task's host off from another task's, or from all others.
 
@@ -194,7 +194,7 @@ class ProcessCluster:
     self._hosts.cut(*self._addresses(job, index, other))
 
   def mend(
-    self, job: str, index: int, other: cluster_lib.Task | None = None
+    self, job: str, index: int, other: spec_lib.Task | None = None
   ) -> None:
     """Undoes `cut`."""
     self._hosts.mend(*self._addresses(job, index, other))
@@ -278,50 +278,48 @@ class ProcessCluster:
         'chief, or for the workers: this process is on no host.'
       )
 
-  def _choose_addresses(
-    self, numbers: Mapping[str, int]
-  ) -> cluster_lib.Cluster:
+  def _choose_addresses(self, numbers: Mapping[str, int]) -> spec_lib.Cluster:
     addresses = self._hosts.addresses()
     jobs = {
       job: [next(addresses) for _ in range(number)]
       for job, number in numbers.items()
     }
     task = _CHIEF if 'chief' in numbers else None
-    return cluster_lib.Cluster(jobs, task, source='ProcessCluster')
+    return spec_lib.Cluster(jobs, task, source='ProcessCluster')
 
   def _addresses(
-    self, job: str, index: int, other: cluster_lib.Task | None
+    self, job: str, index: int, other: spec_lib.Task | None
   ) -> tuple[str, str | None]:
     address = self.cluster.address(self._task(job, index))
     return address, None if other is None else self.cluster.address(other)
 
-  def _own_tasks(self) -> list[cluster_lib.Task]:
+  def _own_tasks(self) -> list[spec_lib.Task]:
     """The tasks that are processes of this cluster."""
     return [t for t in self.cluster.tasks() if t.job in self._commands]
 
-  def _task(self, job: str, index: int) -> cluster_lib.Task:
-    task = cluster_lib.Task(job, index)
+  def _task(self, job: str, index: int) -> spec_lib.Task:
+    task = spec_lib.Task(job, index)
     if task not in self._own_tasks():
       known = ', '.join(map(str, self._own_tasks()))
       raise ValueError(f'{task} is no process here. There are {known}.')
     return task
 
-  def _process(self, task: cluster_lib.Task) -> _Process:
+  def _process(self, task: spec_lib.Task) -> _Process:
     if task not in self._processes:
       raise ValueError(f'{task} was not started. Call start first.')
     return self._processes[task]
 
-  def _runs(self, task: cluster_lib.Task) -> bool:
+  def _runs(self, task: spec_lib.Task) -> bool:
     return task in self._processes and self._processes[task].poll() is None
 
-  def _start(self, task: cluster_lib.Task) -> None:
+  def _start(self, task: spec_lib.Task) -> None:
     told = self._told.setdefault(task, self.cluster).with_task(task)
     env = {**self._env, 'TF_CONFIG': told.tf_config()}
     with self._logs.begin(task) as log:
       self._processes[task] = self._spawn(task, env, log)
 
   def _spawn(
-    self, task: cluster_lib.Task, env: Mapping[str, str], log: IO[bytes]
+    self, task: spec_lib.Task, env: Mapping[str, str], log: IO[bytes]
   ) -> _Process:
     command = self._commands[task.job]
     if self.network is not None:
@@ -340,7 +338,7 @@ class ProcessCluster:
         )
     return processes.spawn(command, env=env, stdout=log)
 
-  def _serves(self, task: cluster_lib.Task) -> bool:
+  def _serves(self, task: spec_lib.Task) -> bool:
     return tuple(self._commands[task.job]) == _SERVE
 
   def _wait_for_servers(self) -> None:
@@ -364,7 +362,7 @@ class ProcessCluster:
         servers=[task for task in self._own_tasks() if self._serves(task)],
       ).expect()
 
-  def _wait_for_server(self, task: cluster_lib.Task, deadline: float) -> None:
+  def _wait_for_server(self, task: spec_lib.Task, deadline: float) -> None:
     while task not in self._frozen:
       if self._answers(task):
         return
@@ -375,7 +373,7 @@ class ProcessCluster:
         )
       time.sleep(_POLL_SECS)
 
-  def _answers(self, task: cluster_lib.Task) -> bool:
+  def _answers(self, task: spec_lib.Task) -> bool:
     if self.network is None:
       return probe.is_alive(task, self.cluster.address(task))
     # Hosts cannot be reached from here.

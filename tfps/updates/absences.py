@@ -9,8 +9,8 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import _connection
-from tfps import cluster as cluster_lib
 from tfps import probe
+from tfps.cluster import spec as spec_lib
 from tfps.updates import meetings as meetings_lib
 
 _EVERY_SECS = 1.0
@@ -30,8 +30,8 @@ class Absences:
   def __init__(
     self,
     meetings: meetings_lib.Meetings,
-    workers: Callable[[], Mapping[cluster_lib.Task, str]],
-    index_of: Callable[[cluster_lib.Task], int],
+    workers: Callable[[], Mapping[spec_lib.Task, str]],
+    index_of: Callable[[spec_lib.Task], int],
     *,
     timeout_secs: float,
   ) -> None:
@@ -40,9 +40,9 @@ class Absences:
     self._index_of = index_of
     self._timeout_secs = timeout_secs
     self._versions: list[int] = []
-    self._known: dict[cluster_lib.Task, int] = {}  # incarnations
-    self._silent: dict[cluster_lib.Task, float] = {}  # since when
-    self._left_out: set[cluster_lib.Task] = set()
+    self._known: dict[spec_lib.Task, int] = {}  # incarnations
+    self._silent: dict[spec_lib.Task, float] = {}  # since when
+    self._left_out: set[spec_lib.Task] = set()
     self._lock = threading.Lock()
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class Absences:
       else:
         self._note_answer(worker, incarnation)
 
-  def _note_silence(self, worker: cluster_lib.Task) -> None:
+  def _note_silence(self, worker: spec_lib.Task) -> None:
     since = self._silent.setdefault(worker, time.monotonic())
     secs = time.monotonic() - since
     if secs < self._timeout_secs:
@@ -115,7 +115,7 @@ class Absences:
     self._meetings.leave_out(self._index_of(worker))
     self._left_out.add(worker)
 
-  def _note_answer(self, worker: cluster_lib.Task, incarnation: int) -> None:
+  def _note_answer(self, worker: spec_lib.Task, incarnation: int) -> None:
     self._silent.pop(worker, None)
     if worker in self._left_out:
       self._left_out.discard(worker)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 from tfps.hosts import groups
 from tfps.hosts import messages
 from tfps.updates import policies
@@ -44,7 +44,7 @@ class HostSums:
     task: this one.
   """
 
-  def __init__(self, group: groups.Group, task: cluster_lib.Task) -> None:
+  def __init__(self, group: groups.Group, task: spec_lib.Task) -> None:
     self._group = group
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
 
@@ -127,9 +127,9 @@ class HostSums:
 
 def of(
   policy: policies.Waiting,
-  cluster: cluster_lib.Cluster,
-  task: cluster_lib.Task,
-  tasks: Sequence[cluster_lib.Task],
+  cluster: spec_lib.Cluster,
+  task: spec_lib.Task,
+  tasks: Sequence[spec_lib.Task],
 ) -> HostSums | None:
   """For a task, among all that train; None if each pushes for itself."""
   if not isinstance(policy, policies.Sync) or not policy.by_host:

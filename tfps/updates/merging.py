@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfps import _ledger
 from tfps import _replicas
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 from tfps.updates import applying
 from tfps.updates import sums
 from tfps.wire import chunking
@@ -22,7 +22,7 @@ from tfps.wire import frames
 from tfps.wire import sending
 
 # The host of each task; where it is not known, none shares it.
-Hosts = Mapping[cluster_lib.Task, str]
+Hosts = Mapping[spec_lib.Task, str]
 
 
 def on_worker(group: _replicas.Group, gradients: Sequence[Any]) -> Any:
@@ -128,9 +128,9 @@ def _distinct(piece: sums.Piece) -> Any:
   )
 
 
-def _task_of(device: str) -> cluster_lib.Task:
+def _task_of(device: str) -> spec_lib.Task:
   spec: Any = tf.DeviceSpec.from_string(device)
-  return cluster_lib.Task(spec.job or '', spec.task or 0)
+  return spec_lib.Task(spec.job or '', spec.task or 0)
 
 
 def _push(

@@ -23,9 +23,9 @@ import os
 from absl import flags
 from absl import logging
 
-from tfps import _flags
-from tfps import _slurm
-from tfps import cluster as cluster_lib
+from tfps.cluster import flags as flags_lib
+from tfps.cluster import slurm
+from tfps.cluster import spec as spec_lib
 
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
@@ -41,7 +41,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_integer(
       'task_index', None, 'Index of this task.', flag_values=flag_values
     )
-  for job in cluster_lib.JOBS:
+  for job in spec_lib.JOBS:
     if f'{job}_hosts' not in flag_values:
       flags.DEFINE_list(
         f'{job}_hosts',
@@ -54,7 +54,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
 def resolve_cluster(
   env: Mapping[str, str] = os.environ,
   flag_values: flags.FlagValues = flags.FLAGS,
-) -> cluster_lib.Cluster:
+) -> spec_lib.Cluster:
   """The cluster that this process is part of, and its task.
 
   Args:
@@ -81,23 +81,23 @@ def resolve_cluster(
 
 def _resolve(
   env: Mapping[str, str], flag_values: flags.FlagValues
-) -> cluster_lib.Cluster:
+) -> spec_lib.Cluster:
   if _has_flags(flag_values):
-    return cluster_lib.Cluster.from_flags(flag_values)
+    return spec_lib.Cluster.from_flags(flag_values)
   if env.get('TF_CONFIG', '').strip():
-    return cluster_lib.Cluster.from_tf_config(env)
+    return spec_lib.Cluster.from_tf_config(env)
   if 'SLURM_PROCID' in env and env.get('TFPS_JOBS', '').strip():
-    jobs = _slurm.parse_jobs(env['TFPS_JOBS'], 'TFPS_JOBS')
-    return cluster_lib.Cluster.from_slurm(env, jobs)
-  return cluster_lib.Cluster.local()
+    jobs = slurm.parse_jobs(env['TFPS_JOBS'], 'TFPS_JOBS')
+    return spec_lib.Cluster.from_slurm(env, jobs)
+  return spec_lib.Cluster.local()
 
 
 def _has_flags(flag_values: flags.FlagValues) -> bool:
-  if any(name not in flag_values for name in _flags.NAMES):
+  if any(name not in flag_values for name in flags_lib.NAMES):
     return False
   if not flag_values.is_parsed():
     raise ValueError(
       'flags: --job_name and the others are defined but not parsed. Call '
       'resolve_cluster from the main of app.run(main), or FLAGS(sys.argv) first'
     )
-  return bool(_flags.given(flag_values))
+  return bool(flags_lib.given(flag_values))

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from tfps import cluster as cluster_lib
+from tfps.cluster import spec as spec_lib
 
 UP, DOWN = 'up', 'down'
 
@@ -44,13 +44,13 @@ class Topology:
     racks: the rack of each host; empty if they are of no interest.
   """
 
-  hosts: Mapping[cluster_lib.Task, str]
+  hosts: Mapping[spec_lib.Task, str]
   racks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def of(
     cls,
-    cluster: cluster_lib.Cluster,
+    cluster: spec_lib.Cluster,
     host_of: Mapping[str, str] | None = None,
     rack_of: Mapping[str, str] | None = None,
   ) -> 'Topology':
@@ -88,12 +88,12 @@ class Topology:
         )
     return cls(hosts, racks)
 
-  def tasks(self, job: str) -> list[cluster_lib.Task]:
+  def tasks(self, job: str) -> list[spec_lib.Task]:
     """Those of a job, in the order of their indices."""
     return sorted(task for task in self.hosts if task.job == job)
 
   def path(
-    self, source: cluster_lib.Task, destination: cluster_lib.Task
+    self, source: spec_lib.Task, destination: spec_lib.Task
   ) -> tuple[Link, ...]:
     """The links between two tasks; none if they share a host."""
     here, there = self.hosts[source], self.hosts[destination]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tfps import _checks
+from tfps.cluster import validation
 
 NAMES = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts', 'chief_hosts')
 
@@ -34,7 +34,7 @@ def parse(
   task = _task(values)
   jobs = {
     job: _hosts(values[f'{job}_hosts'], job)
-    for job in _checks.JOBS
+    for job in validation.JOBS
     if f'{job}_hosts' in values
   }
   return jobs, task, source
@@ -42,12 +42,12 @@ def parse(
 
 def _task(values: dict[str, Any]) -> tuple[str, int]:
   _require(values, 'job_name', 'Say which task this process runs')
-  job = _checks.job_of_task(values['job_name'], '--job_name')
+  job = validation.job_of_task(values['job_name'], '--job_name')
   _require(values, 'ps_hosts', 'Give every task the same hosts')
   _require(values, 'worker_hosts', 'Give every task the same hosts')
   if job in ('ps', 'worker'):
     _require(values, 'task_index', f'Say which {job} this process runs')
-  return job, _checks.index(values.get('task_index', 0), '--task_index')
+  return job, validation.index(values.get('task_index', 0), '--task_index')
 
 
 def _require(values: dict[str, Any], name: str, remedy: str) -> None:
@@ -62,7 +62,7 @@ def _require(values: dict[str, Any], name: str, remedy: str) -> None:
 def _hosts(value: str | Sequence[str], job: str) -> list[str]:
   hosts = value.split(',') if isinstance(value, str) else value
   return [
-    _checks.address(host.strip(), f'--{job}_hosts: {job}:{i}')
+    validation.address(host.strip(), f'--{job}_hosts: {job}:{i}')
     for i, host in enumerate(hosts)
   ]
 

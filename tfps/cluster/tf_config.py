@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tfps import _checks
+from tfps.cluster import validation
 
 _SOURCE = 'TF_CONFIG'
 _EXAMPLE = (
@@ -68,8 +68,8 @@ def _task(task: dict[str, Any]) -> tuple[str, int] | None:
         f'{_SOURCE}: "task" is {json.dumps(task)}, without "{name}". '
         f'Write it as in {_EXAMPLE}.'
       )
-  job = _checks.job_of_task(task['type'], f'{_SOURCE}: "task"')
-  return job, _checks.index(task['index'], f'{_SOURCE}: "task"')
+  job = validation.job_of_task(task['type'], f'{_SOURCE}: "task"')
+  return job, validation.index(task['index'], f'{_SOURCE}: "task"')
 
 
 def _jobs(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,9 @@ def _jobs(cluster: dict[str, Any]) -> dict[str, Any]:
 
 def _indexed(job: str, addresses: dict[str, Any]) -> dict[int, Any]:
   where = f'{_SOURCE}: job {job}'
-  return {_checks.index(i, where): address for i, address in addresses.items()}
+  return {
+    validation.index(i, where): address for i, address in addresses.items()
+  }
 
 
 def _own_ps(

@@ -10,12 +10,12 @@ import json
 import types
 from typing import Any
 
-from tfps import _checks
-from tfps import _flags
-from tfps import _slurm
-from tfps import _tf_config
+from tfps.cluster import flags
+from tfps.cluster import slurm
+from tfps.cluster import tf_config as tf_config_lib
+from tfps.cluster import validation
 
-JOBS = _checks.JOBS
+JOBS = validation.JOBS
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -82,13 +82,13 @@ class Cluster:
   @classmethod
   def from_flags(cls, flag_values: Any) -> 'Cluster':
     """From parsed `absl` flags that `tfps.define_flags` defined."""
-    jobs, task, source = _flags.parse(flag_values)
+    jobs, task, source = flags.parse(flag_values)
     return cls(jobs, Task(*task), source=source)
 
   @classmethod
   def from_tf_config(cls, env: Mapping[str, str]) -> 'Cluster':
     """From the environment variable `TF_CONFIG`."""
-    jobs, task = _tf_config.parse(env.get('TF_CONFIG', ''))
+    jobs, task = tf_config_lib.parse(env.get('TF_CONFIG', ''))
     return cls(jobs, Task(*task) if task else None, source='TF_CONFIG')
 
   @classmethod
@@ -102,7 +102,7 @@ class Cluster:
       jobs: job -> number of its tasks, in the order of their process ids, as
         in {'ps': 2, 'worker': 4}.
     """
-    addresses, task = _slurm.parse(env, jobs)
+    addresses, task = slurm.parse(env, jobs)
     source = f'Slurm with jobs {dict(jobs)}'
     return cls(addresses, Task(*task), source=source)
 
@@ -171,7 +171,7 @@ def _freeze(jobs: Any, source: str) -> Mapping[str, Mapping[int, str]]:
       "Give a mapping such as {'ps': ['h0:2222'], 'worker': ['h1:2222']}."
     )
   frozen = {
-    _checks.job_in_cluster(job, source): types.MappingProxyType(
+    validation.job_in_cluster(job, source): types.MappingProxyType(
       _by_index(job, addresses, source)
     )
     for job, addresses in jobs.items()
@@ -182,7 +182,7 @@ def _freeze(jobs: Any, source: str) -> Mapping[str, Mapping[int, str]]:
 def _by_index(job: str, addresses: Any, source: str) -> dict[int, str]:
   where = f'{source}: job {job}'
   if isinstance(addresses, Mapping):
-    indexed = {_checks.index(i, where): a for i, a in addresses.items()}
+    indexed = {validation.index(i, where): a for i, a in addresses.items()}
   elif isinstance(addresses, Sequence) and not isinstance(addresses, str):
     indexed = dict(enumerate(addresses))
     if not indexed:
@@ -192,7 +192,7 @@ def _by_index(job: str, addresses: Any, source: str) -> dict[int, str]:
       f'{where} has the addresses {addresses!r}. Give a list of host:port.'
     )
   for i, address in sorted(indexed.items()):
-    _checks.address(address, f'{source}: {job}:{i}')
+    validation.address(address, f'{source}: {job}:{i}')
   return dict(sorted(indexed.items()))
 
 
@@ -229,8 +229,8 @@ def _check_task(cluster: Cluster) -> None:
   if task is None:
     return
   where = f'{cluster.source}: the task'
-  _checks.job_of_task(task.job, where)
-  _checks.index(task.index, where)
+  validation.job_of_task(task.job, where)
+  validation.index(task.index, where)
   known = cluster.jobs.get(task.job, {})
   outside = task.job == 'evaluator' or (task == Task('chief', 0) and not known)
   if not outside and task.index not in known:

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 
-from tfps import _checks
+from tfps.cluster import validation
 
 _MAX_HOSTS = 100_000
 _HOSTS = re.compile(
@@ -54,7 +54,7 @@ def parse_jobs(text: str, source: str) -> dict[str, int]:
         f'{source}={text!r}: {item!r} is not a new job and the number of its '
         'tasks. Write it as in chief:1,ps:2,worker:4.'
       )
-    jobs[_checks.job_of_task(match[1], source)] = int(match[2])
+    jobs[validation.job_of_task(match[1], source)] = int(match[2])
   return jobs
 
 
@@ -142,7 +142,7 @@ def _tasks(jobs: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _process(env: Mapping[str, str], num_tasks: int) -> int:
-  process = _checks.index(_value(env, 'SLURM_PROCID'), 'SLURM_PROCID')
+  process = validation.index(_value(env, 'SLURM_PROCID'), 'SLURM_PROCID')
   if process >= num_tasks:
     raise ValueError(
       f'{_quote(env, "SLURM_PROCID")} is not one of the {num_tasks} processes '
