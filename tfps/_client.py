@@ -16,8 +16,8 @@ from tfps import errors
 from tfps import presence as presence_lib
 from tfps import probe
 from tfps import server as server_lib
-from tfps._compat import asides
-from tfps._compat import members
+from tfps._compat import server_def
+from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
@@ -96,12 +96,12 @@ def connect(
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
   if elsewhere and is_own:  # as this process was this task before
-    members.become(spec)
-  with asides.none_while_connecting():
+    server_def.become(spec)
+  with side_executor.none_while_connecting():
     tf.config.experimental_connect_to_cluster(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'
     )
-  members.forget_losses()
+  server_def.forget_losses()
   lease = _lease.Lease(
     task, lambda: {ps: housing.addresses[ps] for ps in elsewhere}
   )

@@ -23,8 +23,8 @@ import weakref
 
 import tensorflow as tf
 
-from tfps._compat import asides
 from tfps._compat import eager_contexts
+from tfps._compat import side_executor
 
 # Gets the handle of an iterator.
 Emptying = Callable[[Any], object]
@@ -105,7 +105,7 @@ def _let_go(left: _Left) -> None:
     return
   with (
     contextlib.suppress(tf.errors.OpError),  # it has gone with its server
-    asides.aside(left.device),
+    side_executor.aside(left.device),
   ):
     if left.connection == eager_contexts.own_id():
       left.emptying(left.handle)

@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 from tfps._compat import writes
 
 # A mark is an id and a number of steps. An id has, in its lowest bits, the slot
@@ -166,7 +166,7 @@ class Marking:
       self._latest[index] = self._mark(ring, number)
 
   def _mark(self, ring: Any, number: int) -> tf.Operation:
-    with twins.apart(), tf.device(ring.device):
+    with replicated_writes.apart(), tf.device(ring.device):
       id, slot = self._id_on(ring.device)
       return tf.raw_ops.ResourceScatterUpdate(
         resource=ring.handle, indices=slot, updates=id + number
@@ -227,5 +227,5 @@ def marking(
 
 
 def _with_twins(rings: Sequence[Any]) -> list[Any]:
-  found = [twins.of(ring) for ring in rings]
+  found = [replicated_writes.of(ring) for ring in rings]
   return [*rings, *(twin for twin in found if twin is not None)]

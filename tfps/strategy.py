@@ -35,8 +35,8 @@ from tfps import placement as placement_lib
 from tfps import presence as presence_lib
 from tfps import server as server_lib
 from tfps import shared_variables
-from tfps._compat import asides
-from tfps._compat import members
+from tfps._compat import server_def
+from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._compat import writes
 from tfps._utils import ports
@@ -333,13 +333,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
       # Tasks may have moved, come or gone since the server was last told.
-      members.become(spec)
+      server_def.become(spec)
     with contextlib.ExitStack() as stack:
       if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
-      stack.enter_context(asides.none_while_connecting())
+      stack.enter_context(side_executor.none_while_connecting())
       super()._connect_to_cluster(coordinator_name)
-    members.forget_losses()
+    server_def.forget_losses()
     self._lease = _lease.Lease(_CHIEF, self._servers, self._job)
     self._lease.take()
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tfps
 from tfps import errors
-from tfps._compat import asides
 from tfps._compat import executors
+from tfps._compat import side_executor
 
 _LONG_SECS, _AT_ONCE_SECS = 30.0, 10.0
 _WORKER = '/job:worker/replica:0/task:0/device:CPU:0'
@@ -35,7 +35,7 @@ class Waiting:
 
   def _run(self):
     try:
-      with asides.aside(_WORKER):
+      with side_executor.aside(_WORKER):
         self.fn()
     except tf.errors.OpError as error:
       self.result.append(error)
@@ -70,7 +70,7 @@ def test_it_is_done_at_its_end(waiting):
 
 def test_it_is_cancelled_for_who_needs_to_be_without(waiting):
   began = time.monotonic()
-  with asides.none():
+  with side_executor.none():
     assert time.monotonic() - began < _AT_ONCE_SECS
     waiting.thread.join(_AT_ONCE_SECS)
     assert isinstance(waiting.result[0], tf.errors.CancelledError)
@@ -79,7 +79,7 @@ def test_it_is_cancelled_for_who_needs_to_be_without(waiting):
 def test_who_connects_waits_for_it(waiting):
   timer = threading.Timer(0.5, waiting.may_end.set)
   timer.start()
-  with asides.none_while_connecting():
+  with side_executor.none_while_connecting():
     assert waiting.may_end.is_set()
     waiting.thread.join(_LONG_SECS)
     assert waiting.result == ['done']
@@ -89,10 +89,10 @@ def test_nobody_begins_meanwhile(connected):
   begun = threading.Event()
 
   def begin():
-    with asides.aside(_WORKER):
+    with side_executor.aside(_WORKER):
       begun.set()
 
-  with asides.none():
+  with side_executor.none():
     beginning = threading.Thread(target=begin, daemon=True)
     beginning.start()
     assert not begun.wait(0.2)
@@ -101,16 +101,16 @@ def test_nobody_begins_meanwhile(connected):
 
 
 def test_what_cannot_be_cancelled_is_named(monkeypatch):
-  monkeypatch.setattr(asides, '_CANCEL_SECS', 0.1)
+  monkeypatch.setattr(side_executor, '_CANCEL_SECS', 0.1)
   with (
-    asides.aside('/CPU:0'),
+    side_executor.aside('/CPU:0'),
     pytest.raises(errors.DeadlineError, match='/CPU:0'),
-    asides.none(),
+    side_executor.none(),
   ):
     pass
 
 
 def test_others_are_not_cancelled(waiting):
   function = tf.function(lambda: tf.constant(1))
-  with asides.none(), executors.own(), tf.device(_WORKER):
+  with side_executor.none(), executors.own(), tf.device(_WORKER):
     assert function().numpy() == 1

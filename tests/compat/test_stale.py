@@ -7,8 +7,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from tfps._compat import asides
-from tfps._compat import stale
+from tfps._compat import side_executor
+from tfps._compat import stale_cache
 
 _STALE = tf.errors.AbortedError(
   None, None, 'RecvTensor expects a different device incarnation: 1 vs. 2.'
@@ -25,13 +25,13 @@ def _draw():
 
 @pytest.fixture(autouse=True)
 def _fresh():
-  stale.forget_if_stale(_STALE)
+  stale_cache.forget_if_stale(_STALE)
 
 
 def test_kernels_are_made_anew_that_were_for_other_tasks():
   first, second = _draw(), _draw()
   assert first != second
-  stale.forget_if_stale(_STALE)
+  stale_cache.forget_if_stale(_STALE)
   assert _draw() == first
 
 
@@ -48,7 +48,7 @@ def hanging(coordinator):
 def test_who_executes_may_go_on_while_kernels_are_forgotten(hanging):
   taken, go_on = hanging
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
-    forgotten = pool.submit(stale.forget_if_stale, _STALE)
+    forgotten = pool.submit(stale_cache.forget_if_stale, _STALE)
     time.sleep(0.5)
     waited = not forgotten.done()
     go_on(7)
@@ -61,19 +61,19 @@ def test_what_hangs_is_not_waited_for_for_ever(hanging):
   taken, go_on = hanging
   drawn = _draw()
   for _ in range(2):
-    with pytest.raises(stale.StillExecutingError, match='After'):
-      stale.forget(0.2)
+    with pytest.raises(stale_cache.StillExecutingError, match='After'):
+      stale_cache.forget(0.2)
   threads = [thread.name for thread in threading.enumerate()]
   assert threads.count('tfps-forget') == 1
-  with asides.aside('/CPU:0'):  # others need not stay away
+  with side_executor.aside('/CPU:0'):  # others need not stay away
     pass
   go_on(7)
   assert taken.fetch() == 7
-  stale.forget()
+  stale_cache.forget()
   assert _draw() == drawn
 
 
 def test_kernels_are_kept_when_something_else_has_failed():
   first = _draw()
-  stale.forget_if_stale(tf.errors.UnavailableError(None, None, 'gone'))
+  stale_cache.forget_if_stale(tf.errors.UnavailableError(None, None, 'gone'))
   assert _draw() != first

@@ -9,8 +9,8 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from tfps._compat import replicated_writes as compat
 from tfps._compat import survivors
-from tfps._compat import twins as compat
 
 
 @pytest.fixture

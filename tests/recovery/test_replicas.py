@@ -13,7 +13,7 @@ from tests.recovery import losses
 import tfps
 from tfps import partitioners
 from tfps import testing
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
 
@@ -22,7 +22,7 @@ def _twins_of(variable):
   if isinstance(variable, keras.Variable):
     variable = variable.value
   shards = getattr(variable, 'variables', [variable])
-  found = [twins.of(shard) for shard in shards]
+  found = [replicated_writes.of(shard) for shard in shards]
   assert all(twin is not None for twin in found)
   for shard, twin in zip(shards, found, strict=True):
     assert shard.device != twin.device
@@ -157,7 +157,7 @@ def test_the_placement_report_counts_them(strategy):
     if 'marks' in entry.key or 'staleness' in entry.key:
       continue  # they are in no report
     for piece in entry.pieces():
-      twin = twins.of(piece.variable)
+      twin = replicated_writes.of(piece.variable)
       ps = int(tf.DeviceSpec.from_string(twin.device).task)
       on_ps[ps] += twin.dtype.size * twin.shape.num_elements()
   assert strategy.placement_report().replica_bytes == tuple(on_ps)

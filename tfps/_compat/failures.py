@@ -26,9 +26,9 @@ from tfps import _repairs
 from tfps import _whereabouts
 from tfps import errors
 from tfps._compat import cancellation
-from tfps._compat import members
 from tfps._compat import ps_repairs
-from tfps._compat import stale
+from tfps._compat import server_def as server_def_lib
+from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 
 _RETRY_SECS = 0.2
@@ -157,7 +157,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       Whether it is in the cluster now. If not, it will be.
     """
     with self._worker_up_cond:
-      members.place(self._server_def, 'worker', worker, address)
+      server_def_lib.place(self._server_def, 'worker', worker, address)
       self._whereabouts.leave_out(worker)
       self._cluster_due_for_update_or_finish.set()
       return self._worker_up_cond.wait_for(
@@ -383,7 +383,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       moved = self._ps.repairs.moved()
     without = {('worker', i) for i in silent}
     if self._ps.is_lost:
-      members.update(self._server_def, without=without, moved=moved)
+      server_def_lib.update(self._server_def, without=without, moved=moved)
     else:
       self._tell_of_workers(without, moved)
     self._whereabouts.note_told(silent)
@@ -399,13 +399,13 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     that workers are to execute are made on workers.
     """
     try:
-      members.update(
+      server_def_lib.update(
         self._server_def,
         without=without,
         moved=moved,
         forget_secs=_FORGET_SECS,
       )
-    except stale.StillExecutingError as error:
+    except stale_cache.StillExecutingError as error:
       names = ', '.join(self._executing()) or 'This process'
       logging.warning('%s is at something: %s', names, error)
 

@@ -14,7 +14,7 @@ from tfps import _changes
 from tfps import _repairs
 from tfps import _trouble
 from tfps import errors
-from tfps._compat import stale
+from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 
 _RETRY_SECS = 0.2
@@ -204,7 +204,7 @@ class PsRepairs:
     if self._trouble.note() > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
-    stale.forget_if_stale(failure)
+    stale_cache.forget_if_stale(failure)
     strangers = self._trouble.strangers(failure, self.known)
     self.known.update(dict.fromkeys(strangers))
     self._stopping.wait(_RETRY_SECS)

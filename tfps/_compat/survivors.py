@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import handles
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 
 Surviving = Callable[[Callable[[], Any]], Any]
 
@@ -50,10 +50,10 @@ def _survivor(kind: Any) -> Any:
       if not tf.executing_eagerly():
         return assign()
       assigned = self._tfps_surviving(assign)
-      twins.repeat(self, 'assign', *args, **kwargs)
+      replicated_writes.repeat(self, 'assign', *args, **kwargs)
       return assigned
 
-  for name, method in twins.writing_to_both(kind).items():
+  for name, method in replicated_writes.writing_to_both(kind).items():
     setattr(Survivor, name, method)
   Survivor.__name__ = kind.__name__
   Survivor.__qualname__ = kind.__qualname__

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import auto_control_deps_utils as resources
 
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 
 
 def num_operations() -> int:
@@ -54,7 +54,7 @@ def put_after(first: Any, operations: Iterable[Any]) -> None:
 
   Calls, branches and loops wait already for what they touch.
   """
-  for operation in filter(twins.is_write, operations):
+  for operation in filter(replicated_writes.is_write, operations):
     operation._add_control_input(first)
 
 
@@ -77,7 +77,7 @@ class _Handles:
   """
 
   def __init__(self, graph: Any) -> None:
-    self._twins = twins.handles_of_all()
+    self._twins = replicated_writes.handles_of_all()
     # Within a loop, what stands for a resource stands for what stands for it.
     self._outer: dict[int, Any] = {}
     while isinstance(graph, tf.__internal__.FuncGraph):

@@ -11,7 +11,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps._compat import stale
+from tfps._compat import stale_cache
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
 from tfps._utils import threads
@@ -310,7 +310,7 @@ class Keeper:
       errors.DeadlineError,
     ) as error:
       logging.warning('The variables could not be saved: %s', error)
-      stale.forget_if_stale(error)
+      stale_cache.forget_if_stale(error)
     except errors.ReplacedError as error:
       logging.error('%s', error)
 

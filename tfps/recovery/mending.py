@@ -17,7 +17,7 @@ from tfps import _housing
 from tfps import _lease
 from tfps import errors
 from tfps import shared_variables
-from tfps._compat import members
+from tfps._compat import server_def
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
@@ -240,7 +240,9 @@ class Mending:
   def _connect(self) -> set[int]:
     """Tells the runtime where the ps are; those that are elsewhere now."""
     addresses = dict(self._housing.addresses)
-    members.update(moved={(t.job, t.index): at for t, at in addresses.items()})
+    server_def.update(
+      moved={(t.job, t.index): at for t, at in addresses.items()}
+    )
     elsewhere = {t.index for t in addresses if addresses[t] != self._at[t]}
     self._at = addresses
     return elsewhere

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfps import _ledger
 from tfps import errors
 from tfps._compat import handles
-from tfps._compat import twins as compat
+from tfps._compat import replicated_writes as compat
 from tfps._utils import deadlines
 from tfps._utils import threads
 from tfps.recovery import config

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 from tfps.updates import compensation
 from tfps.updates import locks
 from tfps.updates import rules
@@ -53,7 +53,7 @@ class Update:
   @property
   def twin(self) -> 'Update | None':
     """The same of the variable's twin, if it has one."""
-    variable, *slots = map(twins.of, self.variables)
+    variable, *slots = map(replicated_writes.of, self.variables)
     if variable is None:
       return None
     return dataclasses.replace(self, variable=variable, slots=slots)
@@ -82,7 +82,7 @@ def apply(
     for each in filter(None, (update, update.twin)):
       by_device[each.variable.device].append(each)
   ages = _Ages(staleness)
-  with twins.apart():
+  with replicated_writes.apart():
     for device, own in by_device.items():
       _apply_on(device, own, step, ages)
 

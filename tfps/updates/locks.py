@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import locks as compat
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 
 _NAME = 'tfps_updates'
 
@@ -66,7 +66,7 @@ def _run_here(jobs: Sequence[Job]) -> None:
   with tf.control_dependencies([lock]):
     last = [job.fn(*own) for job, own in zip(jobs, inputs, strict=True)]
   last = _tensors(last)
-  last += _tensors([twins.second(operation) for operation in last])
+  last += _tensors([replicated_writes.second(operation) for operation in last])
   with tf.control_dependencies(last):
     # The lock is held for as long as its tensor is needed.
     tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfps import _ledger
 from tfps._compat import reads
-from tfps._compat import twins
+from tfps._compat import replicated_writes
 from tfps.wire import steps as steps_lib
 
 NUM_BINS = 64
@@ -72,7 +72,11 @@ class Staleness:
     """
     ps = _ledger.ps_index(device)
     assert ps is not None
-    with tf.device(device), twins.apart(), tf.control_dependencies([tag]):
+    with (
+      tf.device(device),
+      replicated_writes.apart(),
+      tf.control_dependencies([tag]),
+    ):
       now = tf.raw_ops.ReadVariableOp(
         resource=self._counts[ps].handle, dtype=tf.int64
       )

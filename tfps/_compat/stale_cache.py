@@ -18,8 +18,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfps import errors
-from tfps._compat import asides
 from tfps._compat import executors
+from tfps._compat import side_executor
 from tfps._utils import deadlines
 from tfps._utils import futures
 
@@ -86,7 +86,7 @@ class _Forgetting:
         forget(handle)
 
     # What begins later is not waited for, and need not stay away.
-    with asides.none():
+    with side_executor.none():
       begun = self._under_way = futures.begin('tfps-forget', run)
       _wait(begun, deadline, secs)
     begun.result()

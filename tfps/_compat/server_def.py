@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfps import errors
-from tfps._compat import stale
+from tfps._compat import stale_cache
 
 _MAX_TRIALS = 3
 
@@ -21,7 +21,7 @@ def update(
   *,
   without: Collection[tuple[str, int]] = (),
   moved: Mapping[tuple[str, int], str] | None = None,
-  forget_secs: float = stale.FORGET_SECS,
+  forget_secs: float = stale_cache.FORGET_SECS,
 ) -> None:
   """Takes back tasks that have restarted.
 
@@ -45,7 +45,7 @@ def update(
       if (job.name, index) in without:
         del job.tasks[index]
   context.context().update_server_def(server_def)
-  stale.forget(forget_secs)
+  stale_cache.forget(forget_secs)
 
 
 def become(cluster: tf.train.ClusterSpec) -> None:
