@@ -74,9 +74,9 @@ def ps_server():
 @pytest.fixture
 def mailbox(ps_server):
   """The server's mailbox, empty."""
-  from tfps import _mailbox
+  from tfps.server import mailbox as mailbox_lib
 
-  with _mailbox.Mailbox(
+  with mailbox_lib.Mailbox(
     ps_server.task, ps_server.address, timeout_secs=30
   ) as mailbox:
     mailbox.take()

@@ -1,14 +1,14 @@
 import pytest
 
-from tfps import _attendance
-from tfps import presence
-from tfps import probe
 from tfps.cluster.spec import Task
+from tfps.server import client_registry
+from tfps.server import health
+from tfps.server import registration
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 1)
-_DONE = _attendance.Verdict.DONE
-_ABANDONED = _attendance.Verdict.ABANDONED
+_DONE = client_registry.Verdict.DONE
+_ABANDONED = client_registry.Verdict.ABANDONED
 
 
 class World:
@@ -16,20 +16,20 @@ class World:
 
   def __init__(self, timeout_secs: float | None = 100.0) -> None:
     self.now = 0.0
-    self.states: dict[Task, probe.State] = {}
-    self.attendance = _attendance.Attendance(
+    self.states: dict[Task, health.State] = {}
+    self.attendance = client_registry.Attendance(
       timeout_secs, clock=lambda: self.now, ask=self._ask
     )
 
   def _ask(self, task, address, *, timeout_secs):
-    state = self.states.get(task, probe.State.DEAD)
-    return probe.Status(task, address, state)
+    state = self.states.get(task, health.State.DEAD)
+    return health.Status(task, address, state)
 
   def says(self, task: Task, *, done: bool = False) -> None:
-    message = presence.Message(task, 'h:1', task == _CHIEF, done)
+    message = registration.Message(task, 'h:1', task == _CHIEF, done)
     self.attendance.hear(message)
 
-  def after(self, secs: float) -> _attendance.Verdict | None:
+  def after(self, secs: float) -> client_registry.Verdict | None:
     """The first verdict within so many seconds."""
     for _ in range(int(secs * 4)):
       self.now += 0.25
@@ -45,23 +45,23 @@ def world():
 
 
 def test_done_ends_soon_when_the_chief_was_alone(world):
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   world.says(_CHIEF)
   assert world.after(1000) is None
   world.says(_CHIEF, done=True)
-  world.states[_CHIEF] = probe.State.DEAD
+  world.states[_CHIEF] = health.State.DEAD
   assert world.after(5) is _DONE
 
 
 def test_a_chief_that_lingers_after_done_is_not_waited_for(world):
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   world.says(_CHIEF)
   world.says(_CHIEF, done=True)
   assert world.after(5) is _DONE
 
 
 def test_done_waits_for_other_living_clients(world):
-  world.states[_CHIEF] = world.states[_WORKER] = probe.State.ALIVE
+  world.states[_CHIEF] = world.states[_WORKER] = health.State.ALIVE
   world.says(_CHIEF)
   world.says(_WORKER)
   world.says(_CHIEF, done=True)
@@ -78,7 +78,7 @@ def test_done_does_not_wait_for_dead_clients(world):
 
 
 def test_a_worker_that_is_done_ends_nothing(world):
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   world.says(_CHIEF)
   world.says(_WORKER)
   world.says(_WORKER, done=True)
@@ -86,14 +86,14 @@ def test_a_worker_that_is_done_ends_nothing(world):
 
 
 def test_a_chief_that_comes_back_takes_its_done_back(world):
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   world.says(_CHIEF)
   world.says(_CHIEF, done=True)
   world.says(_CHIEF)
   assert world.after(1000) is None
 
 
-@pytest.mark.parametrize('state', [probe.State.DEAD, probe.State.HUNG])
+@pytest.mark.parametrize('state', [health.State.DEAD, health.State.HUNG])
 def test_nobody_alive_for_long_is_abandoned(world, state):
   world.says(_CHIEF)
   world.states[_CHIEF] = state
@@ -109,7 +109,7 @@ def test_nobody_ever_is_abandoned(world):
 
 def test_an_expected_chief_that_lives_keeps_a_server_up(world):
   world.attendance.expect(_CHIEF, 'h:1')
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   assert world.after(1000) is None
 
 
@@ -120,7 +120,7 @@ def test_without_a_limit_a_server_is_never_abandoned():
 
 
 def test_a_frozen_client_is_waited_for_after_done_but_not_for_ever(world):
-  world.states[_WORKER] = probe.State.HUNG
+  world.states[_WORKER] = health.State.HUNG
   world.says(_CHIEF)
   world.says(_WORKER)
   world.says(_CHIEF, done=True)
@@ -139,11 +139,11 @@ def test_a_client_that_cannot_be_reached_is_told_of_at_the_second_look(
 
 
 def test_a_client_that_is_slow_at_first_is_not_told_of(world, caplog):
-  world.states[_CHIEF] = probe.State.HUNG
+  world.states[_CHIEF] = health.State.HUNG
   world.says(_CHIEF)
   world.attendance.verdict()
-  world.states[_CHIEF] = probe.State.ALIVE
+  world.states[_CHIEF] = health.State.ALIVE
   world.after(60)
-  world.states[_CHIEF] = probe.State.HUNG
+  world.states[_CHIEF] = health.State.HUNG
   world.after(60)
   assert 'said hello, but' not in caplog.text

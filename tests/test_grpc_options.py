@@ -3,12 +3,12 @@
 import os
 import re
 
-from tfps import _grpc_options
+from tfps.server import environment
 
 
 def test_a_default_is_set(monkeypatch):
   monkeypatch.delenv('TF_GRPC_DEFAULT_OPTIONS', raising=False)
-  _grpc_options.set_default()
+  environment.set_default()
   text = os.environ['TF_GRPC_DEFAULT_OPTIONS']
   assert re.fullmatch(r'(grpc\.[\w.]+=\d+,?)+', text)
   assert 'grpc.http2.ping_timeout_ms=10000' in text
@@ -16,5 +16,5 @@ def test_a_default_is_set(monkeypatch):
 
 def test_what_the_user_says_stays(monkeypatch):
   monkeypatch.setenv('TF_GRPC_DEFAULT_OPTIONS', 'grpc.keepalive_time_ms=1')
-  _grpc_options.set_default()
+  environment.set_default()
   assert os.environ['TF_GRPC_DEFAULT_OPTIONS'] == 'grpc.keepalive_time_ms=1'

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps import _guests
-from tfps import _housing
-from tfps import probe
 from tfps import testing
+from tfps.server import health
+from tfps.server import hosted_ps
+from tfps.server import ps_addresses
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +26,17 @@ def hosts(cluster):
 
 
 def test_nobody_is_a_guest_who_was_not_asked_for(cluster):
-  assert _guests.find(_GUEST, hosts(cluster)) is None
+  assert hosted_ps.find(_GUEST, hosts(cluster)) is None
 
 
 def test_a_guest_answers_as_its_task_and_computes(cluster):
   address = cluster.address(_HOST)
   for _ in range(2):
-    _guests.ask(_HOST, address, _GUEST)
-  waiting.until(lambda: _guests.find(_GUEST, hosts(cluster)))
-  found = _guests.find(_GUEST, hosts(cluster))
+    hosted_ps.ask(_HOST, address, _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
+  found = hosted_ps.find(_GUEST, hosts(cluster))
   assert found not in (address, cluster.address(_GUEST))
-  assert probe.probe(_GUEST, found).state is probe.State.ALIVE
+  assert health.probe(_GUEST, found).state is health.State.ALIVE
   with (
     tf.Graph().as_default(),
     tf.device('/job:ps/task:1'),
@@ -47,22 +47,22 @@ def test_a_guest_answers_as_its_task_and_computes(cluster):
 
 def test_a_guest_that_is_let_go_is_found_again_only_if_it_is_asked_for(cluster):
   address = cluster.address(_HOST)
-  _guests.ask(_HOST, address, _GUEST)
-  waiting.until(lambda: _guests.find(_GUEST, hosts(cluster)))
-  before = _guests.find(_GUEST, hosts(cluster))
-  _guests.let_go(_HOST, address, _GUEST)
-  waiting.until(lambda: _guests.find(_GUEST, hosts(cluster)) is None)
-  _guests.ask(_HOST, address, _GUEST)
-  waiting.until(lambda: _guests.find(_GUEST, hosts(cluster)) == before)
+  hosted_ps.ask(_HOST, address, _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
+  before = hosted_ps.find(_GUEST, hosts(cluster))
+  hosted_ps.let_go(_HOST, address, _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)) is None)
+  hosted_ps.ask(_HOST, address, _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)) == before)
 
 
 def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
-  _guests.ask(_HOST, cluster.address(_HOST), _GUEST)
-  waiting.until(lambda: _guests.find(_GUEST, hosts(cluster)))
-  home, guest = cluster.address(_GUEST), _guests.find(_GUEST, hosts(cluster))
-  housing = _housing.Housing(cluster)
+  hosted_ps.ask(_HOST, cluster.address(_HOST), _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
+  home, guest = cluster.address(_GUEST), hosted_ps.find(_GUEST, hosts(cluster))
+  housing = ps_addresses.Housing(cluster)
   at_home = housing.incarnations()
-  as_guest = {**at_home, 1: probe.probe(_GUEST, guest).incarnation}
+  as_guest = {**at_home, 1: health.probe(_GUEST, guest).incarnation}
   for wanted, address in (
     (as_guest, guest),
     ({**at_home, 1: 123}, guest),  # nobody's
@@ -76,4 +76,4 @@ def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
 
 def test_a_host_that_is_not_there_is_named():
   with pytest.raises(tfps.errors.UnreachableError, match='ps:0 at localhost:1'):
-    _guests.ask(_HOST, 'localhost:1', _GUEST)
+    hosted_ps.ask(_HOST, 'localhost:1', _GUEST)

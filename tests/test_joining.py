@@ -1,9 +1,9 @@
 import pytest
 
-from tfps import _joining
-from tfps import probe
 from tfps.cluster.spec import Cluster
 from tfps.cluster.spec import Task
+from tfps.server import health
+from tfps.server import joining
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 0)
@@ -18,8 +18,8 @@ class World:
     self.now = 0.0
     self.incarnation = None
     self.num_asked = 0
-    monkeypatch.setattr(_joining._requests, 'ask_to_join', self._note)
-    self.joining = _joining.Joining(
+    monkeypatch.setattr(joining._requests, 'ask_to_join', self._note)
+    self.joining = joining.Joining(
       task, 'h:2', _CLUSTER, clock=lambda: self.now, ask=self._find
     )
 
@@ -35,8 +35,8 @@ class World:
     self.num_asked += 1
 
   def _find(self, task, address, timeout_secs):
-    state = probe.State.ALIVE if self.incarnation else probe.State.DEAD
-    return probe.Status(task, address, state, incarnation=self.incarnation)
+    state = health.State.ALIVE if self.incarnation else health.State.DEAD
+    return health.Status(task, address, state, incarnation=self.incarnation)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 import pytest
 import tensorflow as tf
 
-from tfps import _local_servers
 from tfps import partitioners
+from tfps.server import local_pool
 
 STOCK = tf.distribute.experimental.partitioners
 
@@ -103,7 +103,7 @@ def test_refuses_what_is_not_positive(make, message):
 
 
 def test_serves_tensorflows_strategy():
-  with _local_servers.LocalCluster(num_workers=1, num_ps=2) as local:
+  with local_pool.LocalCluster(num_workers=1, num_ps=2) as local:
     strategy = tf.distribute.ParameterServerStrategy(
       local.cluster.resolver(), partitioners.MaxSize(80)
     )

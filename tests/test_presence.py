@@ -1,9 +1,9 @@
 import pytest
 
 import tfps
-from tfps import _mailbox
-from tfps import presence
 from tfps.cluster.spec import Task
+from tfps.server import mailbox as mailbox_lib
+from tfps.server import registration
 
 _PS = Task('ps', 0)
 
@@ -16,7 +16,7 @@ def mailbox(ps_server, mailbox):
 
 
 def test_messages_are_taken_once_and_in_order(ps_server, mailbox):
-  with _mailbox.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
+  with mailbox_lib.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
     other.put('one')
     mailbox.put('two')
   assert mailbox.take() == ['one', 'two']
@@ -26,27 +26,29 @@ def test_messages_are_taken_once_and_in_order(ps_server, mailbox):
 def test_a_notice_is_kept_and_replaced(ps_server, mailbox):
   mailbox.post('first')
   mailbox.post('second')
-  with _mailbox.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
+  with mailbox_lib.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
     assert other.read() == 'second'
 
 
 def test_a_message_survives_its_way():
-  message = presence.Message(Task('worker', 3), 'h:1', chief=False, done=True)
-  assert presence.Message.from_json(message.to_json()) == message
+  message = registration.Message(
+    Task('worker', 3), 'h:1', chief=False, done=True
+  )
+  assert registration.Message.from_json(message.to_json()) == message
 
 
 def _presence(
   address: str, *, workers: tuple[str, ...] = ('localhost:2',)
-) -> presence.Presence:
+) -> registration.Presence:
   cluster = tfps.Cluster({'ps': [address], 'worker': workers})
-  return presence.Presence(
+  return registration.Presence(
     cluster, Task('worker', 0), 'localhost:2', chief=True, servers=[_PS]
   )
 
 
-def _said(mailbox: _mailbox.Mailbox) -> list[bool]:
+def _said(mailbox: mailbox_lib.Mailbox) -> list[bool]:
   """Which of the messages say done."""
-  return [presence.Message.from_json(text).done for text in mailbox.take()]
+  return [registration.Message.from_json(text).done for text in mailbox.take()]
 
 
 def test_hello_is_said_and_done_once(ps_server, mailbox):
@@ -75,7 +77,7 @@ def test_another_idea_of_the_cluster_is_told(ps_server, mailbox):
 
 
 def test_a_server_that_is_about_to_end_is_no_server(ps_server, mailbox):
-  mailbox.post(presence.ENDING)
+  mailbox.post(registration.ENDING)
   with pytest.raises(tfps.UnreachableError, match='ps:0 ends: its training is'):
     _presence(ps_server.address).start()
 

@@ -1,10 +1,10 @@
-from tfps import _requests
 from tfps.cluster.spec import Task
+from tfps.server import control_messages
 
 
 def test_a_new_listener_stops_the_last():
   first, second = (
-    _requests.Listener(Task('localhost', 0), lambda task: None, print)
+    control_messages.Listener(Task('localhost', 0), lambda task: None, print)
     for _ in range(2)
   )
   assert not first._thread.is_alive()

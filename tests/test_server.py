@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps import probe
-from tfps import server as server_lib
 from tfps import testing
+from tfps.server import health
+from tfps.server import server as server_lib
 
 
 def _alone(address: str, job: str = 'ps') -> tfps.Cluster:
@@ -24,8 +24,8 @@ def test_port_0_takes_a_free_port():
   with tfps.Server(_alone('localhost:0')) as server:
     assert server.target == f'grpc://{server.address}'
     assert int(server.address.rpartition(':')[2]) > 0
-    status = probe.probe(tfps.Task('ps', 0), server.address)
-    assert status.state is probe.State.ALIVE
+    status = health.probe(tfps.Task('ps', 0), server.address)
+    assert status.state is health.State.ALIVE
 
 
 def test_a_server_computes():
@@ -97,7 +97,7 @@ def serving(tmp_path_factory):
   with testing.ProcessCluster(
     1, 4, commands=commands, preload=['tensorflow']
   ) as cluster:
-    probe.wait_until_alive(
+    health.wait_until_alive(
       cluster.cluster, cluster.cluster.tasks('ps')[:2], timeout_secs=60
     )
     yield cluster

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps import _local_servers
 from tfps import partitioners
 from tfps import sharded
 from tfps import strategy as strategy_lib
+from tfps.server import local_pool
 
 ROWS, COLUMNS = 10, 3
 VALUES = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
@@ -31,7 +31,7 @@ def table():
 
 @pytest.fixture(scope='module')
 def ps_strategy():
-  with _local_servers.LocalCluster(num_workers=1, num_ps=3) as local:
+  with local_pool.LocalCluster(num_workers=1, num_ps=3) as local:
     yield strategy_lib.ParameterServerStrategy(
       local.cluster, partitioners.FixedShards(3)
     )

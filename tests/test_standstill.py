@@ -7,8 +7,8 @@ import pytest
 from tests import waiting
 import tfps
 from tfps import _standstill
-from tfps import presence
 from tfps.cluster.spec import Task
+from tfps.server import registration
 
 _CHIEF = Task('chief', 0)
 _DEAD = Task('worker', 0)
@@ -107,7 +107,7 @@ def test_who_says_hello_meanwhile_waits(place, mailbox, monkeypatch):
   cluster = tfps.Cluster({'ps': [place.address], 'worker': ['localhost:2']})
 
   def hello(*, chief):
-    presence.Presence(
+    registration.Presence(
       cluster, _DEAD, 'localhost:2', chief=chief, servers=[place.task]
     ).expect()
 
@@ -124,7 +124,7 @@ def test_who_says_hello_meanwhile_waits(place, mailbox, monkeypatch):
 
 def test_who_is_waited_for_does_not_wait_to_say_hello_again(place, mailbox):
   cluster = tfps.Cluster({'ps': [place.address], 'worker': ['localhost:2']})
-  client = presence.Presence(
+  client = registration.Presence(
     cluster, _DEAD, 'localhost:2', chief=False, servers=[place.task]
   )
   client.start()

@@ -10,12 +10,12 @@ from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import partitioners
 from tfps import placement
-from tfps import probe
 from tfps import sharded
 from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps._compat import strategy as compat
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 
 Stock = tf.distribute.ParameterServerStrategy
 StockCoordinator = tf.distribute.coordinator.ClusterCoordinator
@@ -424,4 +424,4 @@ def test_a_chief_that_is_not_listed_has_one_address_that_answers(
       assert ps_of(tf.Variable(1.0)) == 0
   (address,) = addresses
   chief = spec_lib.Task('chief', 0)
-  assert probe.probe(chief, address).state is probe.State.ALIVE
+  assert health.probe(chief, address).state is health.State.ALIVE

@@ -6,15 +6,15 @@ import time
 import pytest
 
 from tfps import errors
-from tfps import watch as watch_lib
 from tfps.cluster import spec as spec_lib
+from tfps.server import task_monitor as task_monitor_lib
 
 PS_0 = spec_lib.Task('ps', 0)
 WORKER_1 = spec_lib.Task('worker', 1)
 
 
 def watch(addresses, in_flight=()):
-  return watch_lib.Watch(addresses, lambda: dict(in_flight))
+  return task_monitor_lib.Watch(addresses, lambda: dict(in_flight))
 
 
 @pytest.fixture

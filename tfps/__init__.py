@@ -34,8 +34,8 @@ if TYPE_CHECKING:
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
-  from tfps.server import serve
-  from tfps.server import Server
+  from tfps.server.server import serve
+  from tfps.server.server import Server
   from tfps.strategy import ParameterServerStrategy
   from tfps.wire import codecs
   from tfps.wire.config import Wire

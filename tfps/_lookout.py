@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tfps.cluster import spec as spec_lib
 
 if TYPE_CHECKING:
-  from tfps import probe
+  from tfps.server import health
 
 _PERIOD_SECS = 1.0
 _PROBE_SECS = 1.0
@@ -59,13 +59,13 @@ class Lookout:
 
   def _run(self) -> None:
     # Only here, as a launcher that starts tasks need not wait for gRPC.
-    from tfps import probe
+    from tfps.server import health
 
     while not self._stopping.wait(_PERIOD_SECS):
-      for status in probe.probe_all(self._addresses, timeout_secs=_PROBE_SECS):
+      for status in health.probe_all(self._addresses, timeout_secs=_PROBE_SECS):
         self._note(status)
 
-  def _note(self, status: 'probe.Status') -> None:
+  def _note(self, status: 'health.Status') -> None:
     now, task, state = time.monotonic(), status.task, status.state.name
     if state == 'ALIVE':
       self._answered[task] = now

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import watch as watch_lib
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
+from tfps.server import task_monitor as task_monitor_lib
 
 _GLANCE_SECS = 1.0
 
@@ -22,7 +22,7 @@ class RemoteValues:
     watch: names the tasks that hold something up.
   """
 
-  def __init__(self, cluster: Any, watch: watch_lib.Watch) -> None:
+  def __init__(self, cluster: Any, watch: task_monitor_lib.Watch) -> None:
     self._cluster = cluster
     self._watch = watch
 

@@ -26,11 +26,11 @@ import uuid
 from absl import logging
 import tensorflow as tf
 
-from tfps import _mailbox
 from tfps import errors
-from tfps import probe
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _NOTICE = 'tfps_standstill'
 _CLIENTS = 'tfps_clients'
@@ -61,9 +61,9 @@ class Place:
   task: spec_lib.Task
   address: str
 
-  def mailbox(self) -> _mailbox.Mailbox:
+  def mailbox(self) -> mailbox_lib.Mailbox:
     """Its own."""
-    return _mailbox.Mailbox(self.task, self.address, timeout_secs=_CALL_SECS)
+    return mailbox_lib.Mailbox(self.task, self.address, timeout_secs=_CALL_SECS)
 
 
 @dataclasses.dataclass
@@ -80,11 +80,11 @@ class _Notice:
   addresses: dict[str, str]
   is_over: bool = False
 
-  def post(self, mailbox: _mailbox.Mailbox) -> None:
+  def post(self, mailbox: mailbox_lib.Mailbox) -> None:
     mailbox.post(json.dumps(dataclasses.asdict(self)), _NOTICE)
 
   @classmethod
-  def read(cls, mailbox: _mailbox.Mailbox) -> '_Notice | None':
+  def read(cls, mailbox: mailbox_lib.Mailbox) -> '_Notice | None':
     text = mailbox.read(_NOTICE)
     return None if text is None else cls(**json.loads(text))
 
@@ -170,7 +170,7 @@ def say_where(
 
 
 def _clients(
-  boxes: Sequence[_mailbox.Mailbox], id: str
+  boxes: Sequence[mailbox_lib.Mailbox], id: str
 ) -> dict[spec_lib.Task, str]:
   """All of whom some place has heard, which each place then posts."""
   found: dict[spec_lib.Task, str] = {}
@@ -192,13 +192,13 @@ def _clients(
 
 
 def _post_clients(
-  mailbox: _mailbox.Mailbox, id: str, clients: Addresses
+  mailbox: mailbox_lib.Mailbox, id: str, clients: Addresses
 ) -> None:
   mailbox.post(json.dumps({'id': id, 'clients': _by_name(clients)}), _CLIENTS)
 
 
 def _posted(
-  mailbox: _mailbox.Mailbox, id: str
+  mailbox: mailbox_lib.Mailbox, id: str
 ) -> dict[spec_lib.Task, str] | None:
   """The clients that were known when this was called; None before."""
   said = json.loads(mailbox.read(_CLIENTS) or '{}')
@@ -214,8 +214,8 @@ def _tell(clients: Addresses, place: Place, id: str) -> None:
   text = json.dumps(
     {_STAND: id, 'task': str(place.task), 'address': place.address}
   )
-  for status in probe.probe_all(clients):
-    if status.state is probe.State.ALIVE:
+  for status in health.probe_all(clients):
+    if status.state is health.State.ALIVE:
       client = Place(status.task, status.address)
       try:
         with client.mailbox() as mailbox:
@@ -224,7 +224,9 @@ def _tell(clients: Addresses, place: Place, id: str) -> None:
         logging.warning('%s: %s', status.task, errors.first_line(error))
 
 
-def _wait_for(clients: Addresses, mailbox: _mailbox.Mailbox, id: str) -> None:
+def _wait_for(
+  clients: Addresses, mailbox: mailbox_lib.Mailbox, id: str
+) -> None:
   deadline = deadlines.after(_COME_SECS)
   waiting = set(clients)
   next_look = time.monotonic()
@@ -232,7 +234,7 @@ def _wait_for(clients: Addresses, mailbox: _mailbox.Mailbox, id: str) -> None:
     waiting = {c for c in waiting if mailbox.read(_board_of(c)) != id}
     if waiting and time.monotonic() >= next_look:
       next_look = time.monotonic() + _PROBE_EVERY_SECS
-      waiting = probe.may_be_alive(
+      waiting = health.may_be_alive(
         {client: clients[client] for client in waiting}
       )
     if waiting and deadlines.is_over(deadline):
@@ -246,7 +248,9 @@ def _wait_for(clients: Addresses, mailbox: _mailbox.Mailbox, id: str) -> None:
 # What a ps does.
 
 
-def answer(message: str, mailbox: _mailbox.Mailbox, clients: Addresses) -> bool:
+def answer(
+  message: str, mailbox: mailbox_lib.Mailbox, clients: Addresses
+) -> bool:
   """Whether a message asks a ps for its clients, which then are posted.
 
   Args:
@@ -309,7 +313,7 @@ class Call:
         while self._is_on(mailbox) and not deadlines.is_over(deadline):
           if time.monotonic() >= next_look:
             next_look = time.monotonic() + _PROBE_EVERY_SECS
-            if not probe.may_be_alive({chief: address}):
+            if not health.may_be_alive({chief: address}):
               break
           time.sleep(_POLL_SECS)
         notice = _Notice.read(mailbox)
@@ -319,14 +323,14 @@ class Call:
     is_known = notice is not None and (notice.is_over or notice.id != self.id)
     return notice.where() if notice is not None and is_known else {}
 
-  def _is_on(self, mailbox: _mailbox.Mailbox) -> bool:
+  def _is_on(self, mailbox: mailbox_lib.Mailbox) -> bool:
     notice = _Notice.read(mailbox)
     return notice is not None and notice.id == self.id and not notice.is_over
 
 
 def wait_until_over(
   place: spec_lib.Task,
-  mailbox: _mailbox.Mailbox,
+  mailbox: mailbox_lib.Mailbox,
   known: spec_lib.Task | None,
 ) -> None:
   """To be called by who has said hello, and is about to connect.

@@ -20,14 +20,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import _client
-from tfps import _connection
 from tfps import _endless
-from tfps import _housing
-from tfps import _latecomers
 from tfps import _ledger
-from tfps import _local_servers
-from tfps import _requests
 from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
@@ -36,7 +30,6 @@ from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import marks as marks_lib
 from tfps import placement as placement_lib
-from tfps import presence as presence_lib
 from tfps import replica_loop
 from tfps import shared_variables
 from tfps import training_plan
@@ -47,6 +40,13 @@ from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.recovery import shared_guard
+from tfps.server import client
+from tfps.server import connection
+from tfps.server import control_messages
+from tfps.server import late_workers
+from tfps.server import local_pool
+from tfps.server import ps_addresses
+from tfps.server import registration as registration_lib
 from tfps.updates import absences
 from tfps.updates import board
 from tfps.updates import host_sums
@@ -121,12 +121,12 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     connect_timeout_secs: float = 120.0,
   ) -> None:
     policies.check_replicas(updates, recovery.replicas if recovery else 0)
-    self._local: _local_servers.LocalCluster | None = None
+    self._local: local_pool.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
-    self.task = _client.trainer(self._cluster)
-    self.is_chief = self.task == presence_lib.chief_of(self._cluster)
-    housing = _housing.Housing(self._cluster)
-    self._presence, self._lease = _client.connect(
+    self.task = client.trainer(self._cluster)
+    self.is_chief = self.task == registration_lib.chief_of(self._cluster)
+    housing = ps_addresses.Housing(self._cluster)
+    self._presence, self._lease = client.connect(
       self._cluster,
       self.task,
       housing,
@@ -148,7 +148,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     extended.shared = shared_variables.SharedVariables(
       is_chief=self.is_chief,
       timeout_secs=connect_timeout_secs,
-      chief=str(presence_lib.chief_of(self._cluster)),
+      chief=str(registration_lib.chief_of(self._cluster)),
     )
     self.guard: shared_guard.SharedGuard | None = None
     self.marks: marks_lib.Marks | None = None
@@ -170,7 +170,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self._trainers(),
       self.task,
       extended.notice,
-      joined=lambda: _latecomers.find(_client.at_home(housing)),
+      joined=lambda: late_workers.find(client.at_home(housing)),
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
@@ -386,10 +386,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _survive(
     self,
     recovery: recovery_config.Recovery,
-    housing: _housing.Housing,
+    housing: ps_addresses.Housing,
     extended: Any,
   ) -> None:
-    chief = presence_lib.chief_of(self._cluster)
+    chief = registration_lib.chief_of(self._cluster)
     guard = shared_guard.SharedGuard(
       recovery,
       housing=housing,
@@ -402,7 +402,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     )
     extended.notice = guard.add
     extended.shared.surviving = guard.reading
-    self._requests = _requests.Listener(
+    self._requests = control_messages.Listener(
       self.task,
       guard.do_without,
       lambda *worker: None,
@@ -416,7 +416,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._presence.stop()
 
     self._preemption = preemption.Preemption(leave)
-    _connection.until_the_next(self._stop_protecting)
+    connection.until_the_next(self._stop_protecting)
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None
@@ -432,7 +432,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     own = trainers.index(self.task)
     host = host_sums.of(policy, self._cluster, self.task, trainers)
     if host is not None:
-      _connection.until_the_next(host.leave)
+      connection.until_the_next(host.leave)
     meetings = self._meetings_class(
       policy,
       board.Board(
@@ -467,7 +467,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _with_servers(self, cluster: spec_lib.Cluster) -> spec_lib.Cluster:
     if cluster.jobs:
       return cluster
-    self._local = _local_servers.LocalCluster(num_workers=1, num_ps=1)
+    self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
     return self._local.cluster
 
   def _trainers(self) -> list[spec_lib.Task]:
@@ -479,5 +479,5 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         *self._cluster.tasks('worker'),
       )
       if task == self.task
-      or not _local_servers.is_here(self._cluster.address(task))
+      or not local_pool.is_here(self._cluster.address(task))
     ]

@@ -30,10 +30,10 @@ from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import training_loop
 from tfps import training_plan
-from tfps import watch
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps.recovery import guard as guard_lib
+from tfps.server import task_monitor
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
@@ -78,7 +78,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
   ) -> None:
     if not hasattr(self, 'watch'):
       super().__init__(strategy)
-      self.watch = watch.of_workers(strategy, self._cluster)
+      self.watch = task_monitor.of_workers(strategy, self._cluster)
       compat.take_over(self._cluster, self.watch.incarnations)
       self._guard = self._start_guard()
       self.timeout_secs: float | None = None

@@ -20,9 +20,9 @@ import sys
 
 from absl import flags
 
-from tfps import probe
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 
 # TensorFlow is imported by a child, because one that does not fit the machine
 # may crash or hang.
@@ -177,13 +177,13 @@ def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
   """Asks all tasks at once, but for our own, in whose place we stand."""
   others = [task for task in cluster.tasks() if task != cluster.task]
 
-  def ask(task: spec_lib.Task) -> probe.Status:
+  def ask(task: spec_lib.Task) -> health.Status:
     address = cluster.address(task)
-    return probe.probe(task, address, timeout_secs=timeout_secs)
+    return health.probe(task, address, timeout_secs=timeout_secs)
 
   with concurrent.futures.ThreadPoolExecutor(32, 'tfps-doctor') as pool:
     for status in pool.map(ask, others):
-      alive = status.state is probe.State.ALIVE
+      alive = status.state is health.State.ALIVE
       text = f'{status.address} {status.detail}'
       yield Finding(str(status.task), text, wrong=not alive)
 

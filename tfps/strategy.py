@@ -19,21 +19,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _client
-from tfps import _connection
-from tfps import _grpc_options
-from tfps import _housing
-from tfps import _lease
 from tfps import _ledger
-from tfps import _local_servers
 from tfps import _placing
 from tfps import _replicas
-from tfps import _requests
 from tfps import errors
 from tfps import marks as marks_lib
 from tfps import placement as placement_lib
-from tfps import presence as presence_lib
-from tfps import server as server_lib
 from tfps import shared_variables
 from tfps._compat import server_def
 from tfps._compat import side_executor
@@ -49,6 +40,15 @@ from tfps.recovery import job
 from tfps.recovery import newcomers
 from tfps.recovery import notes
 from tfps.recovery import preemption
+from tfps.server import client
+from tfps.server import connection
+from tfps.server import control_messages
+from tfps.server import environment
+from tfps.server import fencing
+from tfps.server import local_pool
+from tfps.server import ps_addresses
+from tfps.server import registration as registration_lib
+from tfps.server import server as server_lib
 from tfps.updates import absences
 from tfps.updates import board
 from tfps.updates import meetings as meetings_lib
@@ -131,8 +131,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = job.name_of(recovery.directory) if recovery else ''
-    self._local: _local_servers.LocalCluster | None = None
-    self._presence: presence_lib.Presence
+    self._local: local_pool.LocalCluster | None = None
+    self._presence: registration_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(),
@@ -180,10 +180,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       joining = newcomers.Newcomers(
         self.guard, self._presence, self._note_worker
       )
-      self._requests = _requests.Listener(
+      self._requests = control_messages.Listener(
         _CHIEF, self.guard.do_without, joining.take_in
       )
-      _connection.until_the_next(self._stop_protecting)
+      connection.until_the_next(self._stop_protecting)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -297,7 +297,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         )
       return cluster
     if not cluster.jobs:
-      self._local = _local_servers.LocalCluster(num_workers=1, num_ps=1)
+      self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
       cluster = self._local.cluster
     if cluster.task not in (None, _CHIEF):
       raise ValueError(
@@ -313,10 +313,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
     )
     workers = cluster.tasks('worker')
-    self._housing = _housing.Housing(cluster)
+    self._housing = ps_addresses.Housing(cluster)
     self._housing.settle(self._connect_timeout_secs, workers)
     self._cluster_resolver = _with_chief(self._cluster_resolver, self._housing)
-    self._presence = presence_lib.Presence(
+    self._presence = registration_lib.Presence(
       cluster,
       _CHIEF,
       self._cluster_resolver.cluster_spec().task_address('chief', 0),
@@ -324,11 +324,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       servers=list(self._servers()),
       listens=self._recovers,
     )
-    _client.greet(
+    client.greet(
       self._presence, self._housing, self._connect_timeout_secs, workers
     )
-    _connection.end()
-    _grpc_options.set_default()
+    connection.end()
+    environment.set_default()
     compat.let_threads_sleep()
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
@@ -340,7 +340,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       stack.enter_context(side_executor.none_while_connecting())
       super()._connect_to_cluster(coordinator_name)
     server_def.forget_losses()
-    self._lease = _lease.Lease(_CHIEF, self._servers, self._job)
+    self._lease = fencing.Lease(_CHIEF, self._servers, self._job)
     self._lease.take()
 
   def _servers(self) -> dict[spec_lib.Task, str]:
@@ -349,11 +349,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     return {
       task: address
       for task, address in tasks.items()
-      if not _local_servers.is_here(address)
+      if not local_pool.is_here(address)
     }
 
 
-def _with_chief(resolver: Any, housing: _housing.Housing) -> Any:
+def _with_chief(resolver: Any, housing: ps_addresses.Housing) -> Any:
   """A resolver that lists the chief, whose port is free or is ours already.
 
   TensorFlow would list it as localhost, which is nobody's address on another

@@ -13,11 +13,11 @@ import tensorflow as tf
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import _mailbox
 from tfps import errors
 from tfps import testing
 from tfps._utils import ports
 from tfps._utils import processes as processes_lib
+from tfps.server import mailbox as mailbox_lib
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +135,7 @@ def test_who_was_replaced_learns_it_whatever_fails(processes, tmp_path, kind):
     failing()
   ps, chief = tfps.Task('ps', 0), processes.cluster.task
   address = processes.cluster.address(ps)
-  with _mailbox.Mailbox(ps, address, timeout_secs=30) as mailbox:
+  with mailbox_lib.Mailbox(ps, address, timeout_secs=30) as mailbox:
     mailbox.post('7 ', f'tfps_lease_{chief}')  # as another process does
   with pytest.raises(errors.ReplacedError, match='according to ps:0'):
     failing()

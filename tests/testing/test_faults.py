@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from tests import waiting
-from tfps import probe
 from tfps import testing
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 from tfps.testing import disks
 from tfps.testing import network
 
@@ -53,7 +53,7 @@ def test_a_task_is_stopped_for_a_while(processes, kind):
     waiting.until(lambda: len(faults.events) == 2)
   assert processes.pid('ps', 0) == before
   address = processes.cluster.address(PS)
-  assert probe.probe(PS, address).state is probe.State.ALIVE
+  assert health.probe(PS, address).state is health.State.ALIVE
 
 
 @pytest.mark.slow

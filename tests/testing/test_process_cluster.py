@@ -11,9 +11,9 @@ import pytest
 
 import tfps
 from tfps import errors
-from tfps import probe
 from tfps import testing
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 
 pytestmark = pytest.mark.slow
 
@@ -28,33 +28,33 @@ def serving():
     yield cluster
 
 
-def _state(cluster: testing.ProcessCluster, job: str) -> probe.State:
+def _state(cluster: testing.ProcessCluster, job: str) -> health.State:
   task = spec_lib.Task(job, 0)
-  return probe.probe(task, cluster.cluster.address(task)).state
+  return health.probe(task, cluster.cluster.address(task)).state
 
 
 def test_entering_waits_for_servers(serving):
   serving.heal()
   assert serving.cluster.task == spec_lib.Task('chief', 0)
-  assert _state(serving, 'ps') is probe.State.ALIVE
-  assert _state(serving, 'worker') is probe.State.ALIVE
+  assert _state(serving, 'ps') is health.State.ALIVE
+  assert _state(serving, 'worker') is health.State.ALIVE
 
 
 def test_a_killed_task_is_dead_until_its_restart(serving):
   serving.heal()
   serving.kill('ps', 0)
-  assert _state(serving, 'ps') is probe.State.DEAD
+  assert _state(serving, 'ps') is health.State.DEAD
   assert serving.wait('ps', 0, timeout_secs=1) == -signal.SIGKILL
   serving.restart('ps', 0)
-  assert _state(serving, 'ps') is probe.State.ALIVE
+  assert _state(serving, 'ps') is health.State.ALIVE
 
 
 def test_a_frozen_task_does_not_answer_until_it_is_thawed(serving):
   serving.heal()
   serving.freeze('worker', 0)
-  assert _state(serving, 'worker') is probe.State.HUNG
+  assert _state(serving, 'worker') is health.State.HUNG
   serving.thaw('worker', 0)
-  assert _state(serving, 'worker') is probe.State.ALIVE
+  assert _state(serving, 'worker') is health.State.ALIVE
 
 
 def test_a_task_does_nothing_more_once_it_is_frozen(serving):
@@ -75,8 +75,8 @@ def test_healing_revives_whatever_happened(serving):
   serving.freeze('worker', 0)
   serving.kill('ps', 0)
   serving.heal()
-  assert _state(serving, 'ps') is probe.State.ALIVE
-  assert _state(serving, 'worker') is probe.State.ALIVE
+  assert _state(serving, 'ps') is health.State.ALIVE
+  assert _state(serving, 'worker') is health.State.ALIVE
 
 
 def test_healing_has_tasks_stay_that_are_about_to_end(serving):
@@ -86,8 +86,8 @@ def test_healing_has_tasks_stay_that_are_about_to_end(serving):
   serving.heal()
   time.sleep(4)  # they would have ended
   assert [serving.pid('ps', 0), serving.pid('worker', 0)] == before
-  assert _state(serving, 'ps') is probe.State.ALIVE
-  assert _state(serving, 'worker') is probe.State.ALIVE
+  assert _state(serving, 'ps') is health.State.ALIVE
+  assert _state(serving, 'worker') is health.State.ALIVE
 
 
 def test_a_serving_task_that_ends_at_once_is_told_with_its_log():

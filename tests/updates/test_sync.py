@@ -15,8 +15,8 @@ from tests import alone as alone_lib
 from tests import waiting
 from tests.updates import slopes as slopes_lib
 import tfps
-from tfps import _connection
 from tfps import partitioners
+from tfps.server import connection
 from tfps.updates import board
 from tfps.updates import sums
 from tfps.updates import turns
@@ -432,7 +432,7 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
     (looking,) = _looking() - before
     assert strategy.meetings.are_executing
     if ends == 'the next connection':
-      _connection.end()
+      connection.end()
       assert not looking.is_alive()
     raise ValueError('not one of the cluster')
 

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.training import server_lib
 
-from tfps import _server_threads
+from tfps.server import server_threads
 
 # A strategy's variables, updates and input are the business of its `extended`
 # object, whose class for parameter servers is not public.
@@ -76,7 +76,7 @@ def num_server_threads() -> int | None:
     return None
   return (
     context.context().inter_op_parallelism_threads
-    or int(os.environ.get(_server_threads.VARIABLE, 0))
+    or int(os.environ.get(server_threads.VARIABLE, 0))
     or os.cpu_count()
   )
 

@@ -15,7 +15,6 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps import probe
 from tfps import worker_input
 from tfps._compat import coordinator as compat
 from tfps._compat import writes
@@ -23,6 +22,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.input import _feed
 from tfps.input import _pipelines
 from tfps.input import ledger as ledger_lib
+from tfps.server import health
 
 _TOKEN_BITS = 62
 _INCARNATION_BITS = 48
@@ -188,7 +188,7 @@ class Own(OfQueue):
     self._addresses = addresses
     self._timeout_secs = queue.timeout_secs
     self._num_interruptions = num_interruptions
-    status = probe.probe(task, addresses[task])
+    status = health.probe(task, addresses[task])
     self._token = _token(task, status.incarnation or 0)
     self._feed: tuple[int, _feed.Feed] | None = None
     self._suspects: set[int] = set()
@@ -260,10 +260,10 @@ class Own(OfQueue):
     address = self._addresses.get(task)
     if address is None:  # it has joined later, if it is there at all
       return silent_secs > min(_UNKNOWN_SECS, self._timeout_secs)
-    status = probe.probe(task, address)
-    if status.state is probe.State.HUNG:
+    status = health.probe(task, address)
+    if status.state is health.State.HUNG:
       return False
-    if status.state is not probe.State.ALIVE:
+    if status.state is not health.State.ALIVE:
       return True
     return _token(task, status.incarnation or 0) != token
 

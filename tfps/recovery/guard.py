@@ -10,12 +10,9 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _housing
-from tfps import _lease
 from tfps import _repairs
 from tfps import errors
 from tfps import shared_variables
-from tfps import watch as watch_lib
 from tfps._compat import failures
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
@@ -26,6 +23,9 @@ from tfps.recovery import events
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
+from tfps.server import fencing
+from tfps.server import ps_addresses
+from tfps.server import task_monitor as task_monitor_lib
 
 _Result = TypeVar('_Result')
 
@@ -65,11 +65,11 @@ class Guard(_repairs.Repairs):
     *,
     shared: shared_variables.SharedVariables,
     notes: notes_lib.Notes,
-    housing: _housing.Housing,
+    housing: ps_addresses.Housing,
     workers: Mapping[spec_lib.Task, str],
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: _lease.Lease,
+    lease: fencing.Lease,
   ) -> None:
     num_ps = len(housing.addresses)
     self.keeper = keeper_lib.Keeper(
@@ -89,7 +89,7 @@ class Guard(_repairs.Repairs):
     self.events = events.Events(recovery.on_event)
     self._greet = greet
     self._handler: failures.FailureHandler | None = None
-    self._watch: watch_lib.Watch | None = None
+    self._watch: task_monitor_lib.Watch | None = None
     self._can_go_home: set[spec_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
@@ -126,7 +126,7 @@ class Guard(_repairs.Repairs):
   def start(
     self,
     handler: failures.FailureHandler,
-    watch: watch_lib.Watch,
+    watch: task_monitor_lib.Watch,
     add_worker: Callable[[], object],
   ) -> None:
     """Repairs what the handler finds lost, and makes cuts from now on.

@@ -13,8 +13,6 @@ import time
 from absl import logging
 import tensorflow as tf
 
-from tfps import _housing
-from tfps import _lease
 from tfps import errors
 from tfps import shared_variables
 from tfps._compat import server_def
@@ -26,6 +24,8 @@ from tfps.recovery import inventory as inventory_lib
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
+from tfps.server import fencing
+from tfps.server import ps_addresses
 
 Found = dict[int, int | None]  # by ps, its incarnation
 
@@ -68,13 +68,13 @@ class Mending:
     self,
     recovery: config.Recovery,
     *,
-    housing: _housing.Housing,
+    housing: ps_addresses.Housing,
     notes: notes_lib.Notes,
     shared: shared_variables.SharedVariables,
     replicas: replicas_lib.Replicas,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: _lease.Lease,
+    lease: fencing.Lease,
     keeper: keeper_lib.Keeper | None,
     inventory: inventory_lib.Inventory,
   ) -> None:

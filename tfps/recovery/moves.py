@@ -7,8 +7,6 @@ import contextlib
 from absl import logging
 import tensorflow as tf
 
-from tfps import _client
-from tfps import _housing
 from tfps import _ledger
 from tfps import _standstill
 from tfps import errors
@@ -17,6 +15,8 @@ from tfps.cluster import spec as spec_lib
 from tfps.recovery import keeper as keeper_lib
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
+from tfps.server import client
+from tfps.server import ps_addresses
 
 _HOME_SECS = 2.0  # how often to look whether a guest can go home
 
@@ -43,7 +43,7 @@ class Moves:
     self,
     task: spec_lib.Task,
     *,
-    housing: _housing.Housing,
+    housing: ps_addresses.Housing,
     keeper: keeper_lib.Keeper,
     replicas: replicas_lib.Replicas,
     notes: notes_lib.Notes,
@@ -95,7 +95,7 @@ class Moves:
     try:
       with self._alone():
         places = [
-          p for p in _client.places(self._housing) if p.task not in tasks
+          p for p in client.places(self._housing) if p.task not in tasks
         ]
         if not places:
           return False
@@ -118,7 +118,7 @@ class Moves:
     return all(now[task] != before[task] for task in tasks)
 
   def _say_where(self) -> None:
-    places = _client.places(self._housing)
+    places = client.places(self._housing)
     _standstill.say_where(places, self._housing.addresses)
 
   def _take_away(self, ps: set[int]) -> None:

@@ -6,10 +6,10 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps import presence as presence_lib
-from tfps import probe
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import guard as guard_lib
+from tfps.server import health
+from tfps.server import registration as registration_lib
 
 _SAY_SECS = 60.0  # who is turned away asks again and again
 
@@ -29,7 +29,7 @@ class Newcomers:
   def __init__(
     self,
     guard: guard_lib.Guard,
-    presence: presence_lib.Presence,
+    presence: registration_lib.Presence,
     note: Callable[[spec_lib.Task, str], object],
   ) -> None:
     self._guard = guard
@@ -67,7 +67,7 @@ class Newcomers:
         f'the next worker is worker:{len(known)}. Give it that --task_index.'
       )
     home = known.get(worker, address)
-    if home != address and probe.is_alive(worker, home):
+    if home != address and health.is_alive(worker, home):
       return f'{worker} is at {home} and alive.'
     return None
 

@@ -11,8 +11,8 @@ import contextlib
 import tensorflow as tf
 
 from tfps import _ledger
-from tfps import _mailbox
 from tfps.cluster import spec as spec_lib
+from tfps.server import mailbox as mailbox_lib
 
 _NAME = 'tfps_recovery_note'
 _CALL_SECS = 5.0
@@ -85,7 +85,7 @@ class Reader:
   def __init__(self) -> None:
     self._open = contextlib.ExitStack()
     self._address = ''
-    self._mailbox: _mailbox.Mailbox
+    self._mailbox: mailbox_lib.Mailbox
 
   def read(
     self, ps: spec_lib.Task, address: str
@@ -97,7 +97,7 @@ class Reader:
     """
     if self._address != address:
       self.close()
-      mailbox = _mailbox.Mailbox(ps, address, timeout_secs=_CALL_SECS)
+      mailbox = mailbox_lib.Mailbox(ps, address, timeout_secs=_CALL_SECS)
       self._mailbox = self._open.enter_context(mailbox)
       self._address = address
     text = self._mailbox.read(_NAME)

@@ -15,8 +15,6 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _housing
-from tfps import _lease
 from tfps import _standstill
 from tfps import errors
 from tfps import shared_variables
@@ -34,6 +32,8 @@ from tfps.recovery import moves
 from tfps.recovery import notes as notes_lib
 from tfps.recovery import overdue
 from tfps.recovery import replicas as replicas_lib
+from tfps.server import fencing
+from tfps.server import ps_addresses
 
 _Result = TypeVar('_Result')
 
@@ -66,13 +66,13 @@ class SharedGuard:
     self,
     recovery: config.Recovery,
     *,
-    housing: _housing.Housing,
+    housing: ps_addresses.Housing,
     task: spec_lib.Task,
     chief: tuple[spec_lib.Task, str],
     shared: shared_variables.SharedVariables,
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: _lease.Lease,
+    lease: fencing.Lease,
   ) -> None:
     is_chief = task == chief[0]
     self._task, self._chief = task, chief

@@ -17,12 +17,12 @@ import time
 from absl import logging
 import tensorflow as tf
 
-from tfps import _connection
 from tfps import errors
-from tfps import probe
 from tfps.cluster import spec as spec_lib
 from tfps.replication import rings
 from tfps.replication import roster as roster_lib
+from tfps.server import connection
+from tfps.server import health
 
 _EVERY_SECS = 0.3
 _PROBE_AFTER_SECS = 1.0
@@ -51,7 +51,7 @@ def names(peers: Sequence[Peer], workers: Iterable[int]) -> str:
   return ', '.join(str(peers[i].task) for i in sorted(workers))
 
 
-def incarnation(status: probe.Status) -> int:
+def incarnation(status: health.Status) -> int:
   """That of a worker which was probed, as its entry has it."""
   return (status.incarnation or 0) % (1 << _INCARNATION_BITS)
 
@@ -104,20 +104,20 @@ class Silence:
     if entries and now > self._looked_at + _EVERY_SECS:
       self._looked_at = now
       addresses = {self._peers[i].task: self._peers[i].address for i in entries}
-      statuses = probe.probe_all(addresses)
+      statuses = health.probe_all(addresses)
       for i, status in zip(entries, statuses, strict=True):
         self._judge(i, status, entries[i])
     return self._found & set(entries)
 
   def _judge(
-    self, worker: int, status: probe.Status, entry: roster_lib.Entry
+    self, worker: int, status: health.Status, entry: roster_lib.Entry
   ) -> None:
-    if status.state is probe.State.HUNG:
+    if status.state is health.State.HUNG:
       since = self._since.setdefault(worker, time.monotonic())
       is_lost = time.monotonic() > since + self._silence_secs
     else:
       self._since.pop(worker, None)
-      is_alive = status.state is probe.State.ALIVE
+      is_alive = status.state is health.State.ALIVE
       is_lost = not is_alive or incarnation(status) != entry.incarnation
     (self._found.add if is_lost else self._found.discard)(worker)
 
@@ -155,7 +155,7 @@ class Watch:
     self._leave_out = leave_out
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
-    _connection.until_the_next(self.stop)
+    connection.until_the_next(self.stop)
 
   def begin(self, round: Round, step_secs: float) -> None:
     """Looks after a round.

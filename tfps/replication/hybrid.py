@@ -23,7 +23,6 @@ from tfps import _sharing
 from tfps import between_graph
 from tfps import errors
 from tfps import placement as placement_lib
-from tfps import probe
 from tfps import variable_types
 from tfps._compat import keras_variables
 from tfps.cluster import spec as spec_lib
@@ -36,6 +35,7 @@ from tfps.replication import lockstep
 from tfps.replication import means as means_lib
 from tfps.replication import roster as roster_lib
 from tfps.replication import rounds
+from tfps.server import health
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.wire import config
@@ -236,8 +236,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     }
     lost = [
       status
-      for status in probe.probe_all(addresses)
-      if status.state is not probe.State.ALIVE
+      for status in health.probe_all(addresses)
+      if status.state is not health.State.ALIVE
     ]
     if lost:
       raise errors.UnreachableError(

@@ -32,11 +32,11 @@ from tfps import placement as placement_lib
 from tfps import replica_loop
 from tfps import strategy as strategy_lib
 from tfps import training_plan
-from tfps import watch
 from tfps import worker_input
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
 from tfps.input import _joint as input_joint
+from tfps.server import task_monitor
 from tfps.updates import policies
 
 _Result = TypeVar('_Result')
@@ -135,7 +135,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       connect_timeout_secs=connect_timeout_secs,
     )
     self._timeout_secs = timeout_secs
-    self._watch = watch.Watch(self.addresses(), dict)
+    self._watch = task_monitor.Watch(self.addresses(), dict)
     self._looked_at = -_LOOK_SECS
     self._global_step: tf.Variable | None = None
     # It would have a coordinator call the steps.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import server as server_lib
+from tfps.server import server as server_lib
 
 _JOB = 'ring'
 

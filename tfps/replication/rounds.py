@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import errors
-from tfps import probe
 from tfps._utils import deadlines
 from tfps._utils import ports as ports_lib
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
 from tfps.replication import rings
 from tfps.replication import roster as roster_lib
+from tfps.server import health
 
 _POLL_SECS = 0.05
 
@@ -82,7 +82,7 @@ class Rounds:
     self._meetings = meetings
     self._watch = watch
     self._silence_secs = silence_secs
-    status = probe.probe(peers[own].task, peers[own].address)
+    status = health.probe(peers[own].task, peers[own].address)
     self._incarnation = crew_watch.incarnation(status)
 
   def next(self, secs: float) -> tuple[crew_watch.Round, roster_lib.State]:

@@ -1,7 +1,7 @@
 """Several servers in this process, for tests that need no process to die."""
 
-from tfps import _local_servers
 from tfps.cluster import spec as spec_lib
+from tfps.server import local_pool
 
 
 class InProcessCluster:
@@ -35,7 +35,7 @@ class InProcessCluster:
         raise ValueError(
           f'InProcessCluster: {name} is {value}. Ask for 1 or more.'
         )
-    self._servers = _local_servers.LocalCluster(
+    self._servers = local_pool.LocalCluster(
       num_workers, num_ps, devices_per_worker=devices_per_worker
     )
 

@@ -16,11 +16,11 @@ from typing import IO
 
 from tfps import _forks
 from tfps import errors
-from tfps import probe
 from tfps._utils import ports
 from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 from tfps.testing import _hosts
 from tfps.testing import _logs
 from tfps.testing import _stops
@@ -352,9 +352,9 @@ class ProcessCluster:
     """Takes back that training is done, if this process had said so."""
     if self.cluster.task == _CHIEF and 'chief' not in self._commands:
       # Imports TensorFlow, which a plugin of pytest's is not to do.
-      from tfps import presence
+      from tfps.server import registration
 
-      presence.Presence(
+      registration.Presence(
         self.cluster,
         _CHIEF,
         self.cluster.address(_CHIEF),
@@ -375,6 +375,6 @@ class ProcessCluster:
 
   def _answers(self, task: spec_lib.Task) -> bool:
     if self.network is None:
-      return probe.is_alive(task, self.cluster.address(task))
+      return health.is_alive(task, self.cluster.address(task))
     # Hosts cannot be reached from here.
     return self._logs.has(task, f'{task} is ready at ')

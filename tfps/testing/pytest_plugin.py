@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tfps import _server_threads
 from tfps import testing
+from tfps.server import server_threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Shape:
 def pytest_configure(config: pytest.Config) -> None:
   """Makes the marker known, and room for clusters in this process."""
   # TensorFlow fixes it when it is first used, be it for another cluster.
-  os.environ.setdefault(_server_threads.VARIABLE, str(_server_threads.ENOUGH))
+  os.environ.setdefault(server_threads.VARIABLE, str(server_threads.ENOUGH))
   config.addinivalue_line(
     'markers',
     'tfps_cluster(workers=1, ps=1, processes=False, devices_per_worker=1): the '

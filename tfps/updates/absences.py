@@ -8,9 +8,9 @@ import time
 from absl import logging
 import tensorflow as tf
 
-from tfps import _connection
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import connection
+from tfps.server import health
 from tfps.updates import meetings as meetings_lib
 
 _EVERY_SECS = 1.0
@@ -47,7 +47,7 @@ class Absences:
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
     meetings.call_at_work(self.begin)
-    _connection.until_the_next(self.stop)
+    connection.until_the_next(self.stop)
 
   def begin(self) -> None:
     """Looks while something is executed, in a thread that ends with it."""
@@ -92,7 +92,7 @@ class Absences:
       self._silent.clear()
       return
     self._meetings.dismiss_idle()
-    found = probe.incarnations(self._workers())
+    found = health.incarnations(self._workers())
     for worker, incarnation in found.items():
       if incarnation is None:
         self._note_silence(worker)

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from tfps import _at_once
-from tfps import _mailbox
 from tfps import errors
-from tfps import probe
 from tfps._compat import eager_contexts
 from tfps.cluster import spec as spec_lib
+from tfps.server import broadcast
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_lease_{}'
 _CALL_SECS = 5.0
@@ -71,12 +71,12 @@ class Lease:
       if job not in ('', self._job):
         eager_contexts.empty(address, job, timeout_secs=_CALL_SECS)
 
-    failures = _at_once.for_each(addresses, take_over, timeout_secs=_ALL_SECS)
+    failures = broadcast.for_each(addresses, take_over, timeout_secs=_ALL_SECS)
     if failures:
       logging.warning(
         'Where %s was before, it may still be: %s.',
         self._task,
-        _at_once.say(failures),
+        broadcast.say(failures),
       )
 
   def check(self, jobs: Mapping[str, Collection[int]] | None = None) -> None:
@@ -94,13 +94,13 @@ class Lease:
     others = set()
 
     def look(server: spec_lib.Task) -> None:
-      if probe.is_alive(server, addresses[server]):
+      if health.is_alive(server, addresses[server]):
         with self._mailbox(server, addresses[server]) as mailbox:
           number, _ = _parse(mailbox.read(self._board))
           if number not in (None, self._number):
             others.add(str(server))
 
-    _at_once.for_each(addresses, look, timeout_secs=_CALL_SECS)
+    broadcast.for_each(addresses, look, timeout_secs=_CALL_SECS)
     if others:
       raise errors.ReplacedError(
         f'{self._task} is another process by now, according to '
@@ -108,8 +108,10 @@ class Lease:
         'can change nothing there any more: end it.'
       )
 
-  def _mailbox(self, server: spec_lib.Task, address: str) -> _mailbox.Mailbox:
-    return _mailbox.Mailbox(server, address, timeout_secs=_CALL_SECS)
+  def _mailbox(
+    self, server: spec_lib.Task, address: str
+  ) -> mailbox_lib.Mailbox:
+    return mailbox_lib.Mailbox(server, address, timeout_secs=_CALL_SECS)
 
 
 def _only(

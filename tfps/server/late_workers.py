@@ -9,10 +9,10 @@ import json
 from absl import logging
 import tensorflow as tf
 
-from tfps import _mailbox
 from tfps import errors
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_latecomers'
 _CALL_SECS = 5.0
@@ -21,7 +21,7 @@ Addresses = Mapping[spec_lib.Task, str]
 
 
 def post(
-  mailbox: _mailbox.Mailbox, clients: Addresses, cluster: spec_lib.Cluster
+  mailbox: mailbox_lib.Mailbox, clients: Addresses, cluster: spec_lib.Cluster
 ) -> None:
   """Tells of those clients that a cluster does not list.
 
@@ -43,16 +43,16 @@ def find(servers: Addresses) -> set[spec_lib.Task]:
     servers: the ps, with their addresses.
   """
   for server, address in servers.items():
-    if probe.is_alive(server, address):
+    if health.is_alive(server, address):
       try:
-        with _mailbox.Mailbox(
+        with mailbox_lib.Mailbox(
           server, address, timeout_secs=_CALL_SECS
         ) as mailbox:
           posted = json.loads(mailbox.read(_BOARD) or '{}')
       except tf.errors.OpError as error:  # since then
         logging.warning('%s: %s', server, errors.first_line(error))
         continue
-      return probe.may_be_alive(
+      return health.may_be_alive(
         {spec_lib.Task.parse(name): at for name, at in posted.items()}
       )
   return set()

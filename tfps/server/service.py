@@ -5,18 +5,18 @@ import dataclasses
 import threading
 import time
 
-from tfps import _attendance
-from tfps import _guests
-from tfps import _joining
-from tfps import _latecomers
-from tfps import _mailbox
-from tfps import _requests
 from tfps import _standstill
-from tfps import presence
-from tfps import probe
 from tfps._utils import deadlines
 from tfps._utils import leaving
 from tfps.cluster import spec as spec_lib
+from tfps.server import client_registry
+from tfps.server import control_messages
+from tfps.server import health
+from tfps.server import hosted_ps
+from tfps.server import joining
+from tfps.server import late_workers
+from tfps.server import mailbox as mailbox_lib
+from tfps.server import registration
 
 _CHIEF = spec_lib.Task('chief', 0)
 _LISTEN_SECS = 0.25
@@ -39,7 +39,7 @@ class Service:
     task: spec_lib.Task,
     address: str,
     cluster: spec_lib.Cluster,
-    guests: _guests.Guests,
+    guests: hosted_ps.Guests,
     *,
     timeout_secs: float | None,
     grace_secs: float,
@@ -50,16 +50,16 @@ class Service:
     self._notice = _with_address(cluster, task, address).tf_config()
     self._guests = guests
     self._grace_secs = grace_secs
-    self._attendance = _attendance.Attendance(timeout_secs)
+    self._attendance = client_registry.Attendance(timeout_secs)
     if _CHIEF in cluster.tasks():
       self._attendance.expect(_CHIEF, cluster.address(_CHIEF))
-    self._joining = _joining.Joining(task, address, cluster)
+    self._joining = joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
     self._holding: set[spec_lib.Task] = set()  # who has not let it go yet
 
-  def run(self) -> _attendance.Verdict:
+  def run(self) -> client_registry.Verdict:
     """Waits for the end in this thread, so that signals reach it."""
-    verdict: concurrent.futures.Future[_attendance.Verdict]
+    verdict: concurrent.futures.Future[client_registry.Verdict]
     verdict = concurrent.futures.Future()
 
     def listen() -> None:
@@ -75,8 +75,8 @@ class Service:
     """Ends as soon as clients can do without it."""
     self._is_told.set()
 
-  def _listen(self) -> _attendance.Verdict:
-    own = _mailbox.Mailbox(self._task, self._address, timeout_secs=None)
+  def _listen(self) -> client_registry.Verdict:
+    own = mailbox_lib.Mailbox(self._task, self._address, timeout_secs=None)
     with own as mailbox:
       mailbox.post(self._notice)
       leaving.say(f'{self._task} is ready at {self._address}.')
@@ -87,47 +87,49 @@ class Service:
         if verdict and self._is_the_end(mailbox):
           return verdict
       self._take_leave(mailbox)
-    return _attendance.Verdict.DISMISSED
+    return client_registry.Verdict.DISMISSED
 
-  def _is_the_end(self, mailbox: _mailbox.Mailbox) -> bool:
+  def _is_the_end(self, mailbox: mailbox_lib.Mailbox) -> bool:
     """Whether nobody has said hello until it was known that this task ends."""
-    mailbox.post(presence.ENDING)
+    mailbox.post(registration.ENDING)
     if not self._hear(mailbox):
       return True
     mailbox.post(self._notice)
     return False
 
-  def _take_leave(self, mailbox: _mailbox.Mailbox) -> None:
+  def _take_leave(self, mailbox: mailbox_lib.Mailbox) -> None:
     listening = self._attendance.listening()
-    self._holding = _requests.ask_to_leave(self._task, self._address, listening)
+    self._holding = control_messages.ask_to_leave(
+      self._task, self._address, listening
+    )
     deadline = deadlines.after(self._grace_secs)
     while self._holding and not deadlines.is_over(deadline):
       time.sleep(_LISTEN_SECS)
       self._hear(mailbox)
       # One that has left meanwhile needs nobody.
-      found = probe.probe_all({c: listening[c] for c in self._holding})
-      self._holding = {s.task for s in found if s.state is probe.State.ALIVE}
+      found = health.probe_all({c: listening[c] for c in self._holding})
+      self._holding = {s.task for s in found if s.state is health.State.ALIVE}
 
-  def _hear(self, mailbox: _mailbox.Mailbox) -> bool:
+  def _hear(self, mailbox: mailbox_lib.Mailbox) -> bool:
     """Whether there was anything to hear."""
     messages = mailbox.take()
     for message in messages:
-      client = _requests.answered(message)
+      client = control_messages.answered(message)
       if client is not None:
         self._holding.discard(client)
-      elif _requests.is_for_clients(message):
-        _requests.pass_on(message, self._attendance.listening())
+      elif control_messages.is_for_clients(message):
+        control_messages.pass_on(message, self._attendance.listening())
       elif _standstill.answer(message, mailbox, self._attendance.clients()):
         continue
       elif not self._guests.hear(message, mailbox):
-        self._hear_client(presence.Message.from_json(message), mailbox)
+        self._hear_client(registration.Message.from_json(message), mailbox)
     return bool(messages)
 
   def _hear_client(
-    self, message: presence.Message, mailbox: _mailbox.Mailbox
+    self, message: registration.Message, mailbox: mailbox_lib.Mailbox
   ) -> None:
     self._attendance.hear(message)
-    _latecomers.post(mailbox, self._attendance.clients(), self._cluster)
+    late_workers.post(mailbox, self._attendance.clients(), self._cluster)
     if not message.done:
       self._joining.note_hello(message.task, message.address)
 

@@ -17,11 +17,11 @@ from typing import ClassVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _mailbox
 from tfps import _standstill
 from tfps import errors
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _LEAVING = 'leaving'
 _JOINING = 'joining'
@@ -123,7 +123,7 @@ class Listener:
   def _run(self) -> None:
     while not self._stopping.wait(_LISTEN_SECS):
       try:
-        self._hear(_mailbox.take_own(self._device))
+        self._hear(mailbox_lib.take_own(self._device))
       except tf.errors.OpError as error:
         logging.warning('Own mailbox: %s', errors.first_line(error))
 
@@ -149,10 +149,10 @@ def _message(what: str, task: spec_lib.Task, address: str) -> str:
 
 
 def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
-  if not probe.is_alive(task, address):
+  if not health.is_alive(task, address):
     return False
   try:
-    with _mailbox.Mailbox(task, address, timeout_secs=_CALL_SECS) as mailbox:
+    with mailbox_lib.Mailbox(task, address, timeout_secs=_CALL_SECS) as mailbox:
       mailbox.put(message)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', task, errors.first_line(error))

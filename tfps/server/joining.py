@@ -4,9 +4,9 @@ from collections.abc import Callable
 from collections.abc import Mapping
 import time
 
-from tfps import _requests
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import control_messages
+from tfps.server import health
 
 _FIRST_SECS = 3.0  # a chief that has it in its cluster is sooner
 _EVERY_SECS = 5.0
@@ -33,7 +33,7 @@ class Joining:
     cluster: spec_lib.Cluster,
     *,
     clock: Callable[[], float] = time.monotonic,
-    ask: Callable[..., probe.Status] = probe.probe,
+    ask: Callable[..., health.Status] = health.probe,
   ) -> None:
     self._task = task
     self._address = address
@@ -62,14 +62,14 @@ class Joining:
     if self._servers and now >= self._next_look:
       self._next_look = now + _EVERY_SECS
       if not any(self._is_client(*client) for client in clients.items()):
-        _requests.ask_to_join(self._task, self._address, self._servers)
+        control_messages.ask_to_join(self._task, self._address, self._servers)
 
   def _is_client(self, client: spec_lib.Task, address: str) -> bool:
     """Whether a client lives, and is the one that has said hello."""
     # It may just be busy; if it is gone, nobody hears what is asked for.
     found = self._find(client, address)
-    is_alive = found.state is probe.State.ALIVE
+    is_alive = found.state is health.State.ALIVE
     return is_alive and found.incarnation == self._known_to.get(client)
 
-  def _find(self, client: spec_lib.Task, address: str) -> probe.Status:
+  def _find(self, client: spec_lib.Task, address: str) -> health.Status:
     return self._ask(client, address, timeout_secs=1.0)

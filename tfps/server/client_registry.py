@@ -7,15 +7,15 @@ import time
 
 from absl import logging
 
-from tfps import presence
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import registration
 
 _LINGER_SECS = 2.0  # a client that is done still closes its connections
 _PROBE_SECS = 1.0
 _MAX_LOOK_SECS = 15.0
 _LOOKS_BEFORE_WARNING = 2  # it may be busy as it begins
-_ALIVE = probe.State.ALIVE
+_ALIVE = health.State.ALIVE
 
 
 class Verdict(enum.Enum):
@@ -54,7 +54,7 @@ class Attendance:
     timeout_secs: float | None,
     *,
     clock: Callable[[], float] = time.monotonic,
-    ask: Callable[..., probe.Status] = probe.probe,
+    ask: Callable[..., health.Status] = health.probe,
   ) -> None:
     self._timeout_secs = float('inf') if timeout_secs is None else timeout_secs
     self._clock = clock
@@ -69,7 +69,7 @@ class Attendance:
     """Watches a client that has not said hello yet."""
     self._clients[task] = _Client(task, address)
 
-  def hear(self, message: presence.Message) -> None:
+  def hear(self, message: registration.Message) -> None:
     """Takes in what a client says."""
     known = self._clients.get(message.task)
     if message.done and known is not None and known.address != message.address:
@@ -115,7 +115,7 @@ class Attendance:
     if state is _ALIVE:
       self._last_alive = now
     self._next_look = now + (0 if self._chief_done else self._pause())
-    if self._chief_done and state is probe.State.DEAD:
+    if self._chief_done and state is health.State.DEAD:
       return Verdict.DONE
     if now < self._last_alive + self._timeout_secs:
       return None
@@ -124,21 +124,21 @@ class Attendance:
   def _pause(self) -> float:
     return min(_MAX_LOOK_SECS, self._timeout_secs / 4)
 
-  def _best_state(self, now: float) -> probe.State:
+  def _best_state(self, now: float) -> health.State:
     """ALIVE if any client that may need us is; else HUNG if any is."""
-    states = {probe.State.DEAD}
+    states = {health.State.DEAD}
     for client in self._clients.values():
       if client.may_need_us(now) and _ALIVE not in states:
         states.add(self._state(client))
-    order = (_ALIVE, probe.State.HUNG, probe.State.DEAD)
+    order = (_ALIVE, health.State.HUNG, health.State.DEAD)
     return next(state for state in order if state in states)
 
-  def _state(self, client: _Client) -> probe.State:
+  def _state(self, client: _Client) -> health.State:
     status = self._ask(client.task, client.address, timeout_secs=_PROBE_SECS)
     self._check_return_path(client, status.state)
     return status.state
 
-  def _check_return_path(self, client: _Client, state: probe.State) -> None:
+  def _check_return_path(self, client: _Client, state: health.State) -> None:
     """Warns, once, of a client that does not answer where it says it is."""
     looks_left = self._looks_left.get(client.task, 0)
     self._looks_left[client.task] = 0 if state is _ALIVE else looks_left - 1

@@ -6,21 +6,21 @@ import os
 from absl import logging
 import tensorflow as tf
 
-from tfps import _connection
-from tfps import _grpc_options
-from tfps import _housing
-from tfps import _lease
-from tfps import _local_servers
 from tfps import _standstill
 from tfps import errors
-from tfps import presence as presence_lib
-from tfps import probe
-from tfps import server as server_lib
 from tfps._compat import server_def
 from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
+from tfps.server import connection
+from tfps.server import environment
+from tfps.server import fencing
+from tfps.server import health
+from tfps.server import local_pool
+from tfps.server import ps_addresses
+from tfps.server import registration as registration_lib
+from tfps.server import server as server_lib
 
 # Whether operations on other tasks go to them one after another, while a call
 # returns before its operation is done, and functions overtake them.
@@ -46,11 +46,11 @@ def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
 def connect(
   cluster: spec_lib.Cluster,
   task: spec_lib.Task,
-  housing: _housing.Housing,
+  housing: ps_addresses.Housing,
   timeout_secs: float,
   *,
   listens: bool,
-) -> tuple[presence_lib.Presence, _lease.Lease]:
+) -> tuple[registration_lib.Presence, fencing.Lease]:
   """Makes this process a client of the ps, and starts its own server.
 
   Args:
@@ -71,13 +71,13 @@ def connect(
   elsewhere = [
     ps
     for ps in cluster.tasks('ps')
-    if not _local_servers.is_here(cluster.address(ps))
+    if not local_pool.is_here(cluster.address(ps))
   ]
-  presence = presence_lib.Presence(
+  presence = registration_lib.Presence(
     cluster,
     task,
     cluster.address(task),
-    chief=task == presence_lib.chief_of(cluster),
+    chief=task == registration_lib.chief_of(cluster),
     servers=elsewhere,
     listens=listens,
   )
@@ -90,8 +90,8 @@ def connect(
     if not is_own:
       server_lib.wait_for_port(task, address)
     spec = _ps_and_self(cluster, task, housing)
-  _connection.end()
-  _grpc_options.set_default()
+  connection.end()
+  environment.set_default()
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
@@ -102,7 +102,7 @@ def connect(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'
     )
   server_def.forget_losses()
-  lease = _lease.Lease(
+  lease = fencing.Lease(
     task, lambda: {ps: housing.addresses[ps] for ps in elsewhere}
   )
   lease.take()
@@ -110,8 +110,8 @@ def connect(
 
 
 def greet(
-  presence: presence_lib.Presence,
-  housing: _housing.Housing,
+  presence: registration_lib.Presence,
+  housing: ps_addresses.Housing,
   timeout_secs: float,
   workers: Collection[spec_lib.Task] = (),
 ) -> None:
@@ -138,31 +138,31 @@ def greet(
       logging.warning('%s', error)
 
 
-def places(housing: _housing.Housing) -> list[_standstill.Place]:
+def places(housing: ps_addresses.Housing) -> list[_standstill.Place]:
   """Where a standstill can be called."""
   return [_standstill.Place(t, at) for t, at in at_home(housing).items()]
 
 
-def _follow(housing: _housing.Housing) -> None:
+def _follow(housing: ps_addresses.Housing) -> None:
   """Goes to where ps have moved that may still answer where they were."""
   for task, address in _standstill.find(places(housing)).items():
-    if housing.addresses[task] != address and probe.is_alive(task, address):
+    if housing.addresses[task] != address and health.is_alive(task, address):
       housing.go({task: address})
 
 
-def at_home(housing: _housing.Housing) -> dict[spec_lib.Task, str]:
+def at_home(housing: ps_addresses.Housing) -> dict[spec_lib.Task, str]:
   """The ps that are in processes of their own, with their addresses."""
   return {
     task: address
     for task, address in housing.addresses.items()
-    if task not in housing.moved and not _local_servers.is_here(address)
+    if task not in housing.moved and not local_pool.is_here(address)
   }
 
 
 def _ps_and_self(
   cluster: spec_lib.Cluster,
   task: spec_lib.Task,
-  housing: _housing.Housing,
+  housing: ps_addresses.Housing,
 ) -> tf.train.ClusterSpec:
   # Without the other workers, which this one neither needs nor waits for.
   jobs = {

@@ -16,10 +16,10 @@ import json
 from absl import logging
 import tensorflow as tf
 
-from tfps import _mailbox
 from tfps import errors
-from tfps import probe
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _TAKE_IN = 'take_in'
 _LET_GO = 'let_go'
@@ -42,7 +42,7 @@ class Guests:
     self._addresses: dict[spec_lib.Task, str] = {}
     self._present: set[spec_lib.Task] = set()
 
-  def hear(self, message: str, mailbox: _mailbox.Mailbox) -> bool:
+  def hear(self, message: str, mailbox: mailbox_lib.Mailbox) -> bool:
     """Whether a message is about a guest, who then is there, or is not.
 
     Args:
@@ -57,7 +57,7 @@ class Guests:
     else:
       return False
     found = {str(task): self._addresses[task] for task in sorted(self._present)}
-    mailbox.post(json.dumps(found), _mailbox.GUESTS)
+    mailbox.post(json.dumps(found), mailbox_lib.GUESTS)
     return True
 
   def _take_in(self, task: spec_lib.Task) -> None:
@@ -106,10 +106,10 @@ def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
     hosts: tasks that may have taken it in, with their addresses. Those that do
       not answer are passed over.
   """
-  for status in probe.probe_all(hosts):
-    if status.state is probe.State.ALIVE:
+  for status in health.probe_all(hosts):
+    if status.state is health.State.ALIVE:
       address = _posted(status.task, status.address).get(str(task))
-      if address is not None and probe.is_alive(task, address):
+      if address is not None and health.is_alive(task, address):
         return address
   return None
 
@@ -117,12 +117,12 @@ def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
 def _tell(
   host: spec_lib.Task, address: str, what: str, task: spec_lib.Task
 ) -> None:
-  status = probe.probe(host, address)
-  if status.state is not probe.State.ALIVE:
+  status = health.probe(host, address)
+  if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
   request = {what: dataclasses.asdict(task)}
   try:
-    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+    with mailbox_lib.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
       mailbox.put(json.dumps(request))
   except tf.errors.OpError as error:
     raise errors.UnreachableError(
@@ -133,8 +133,8 @@ def _tell(
 
 def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
-    with _mailbox.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
-      text = mailbox.read(_mailbox.GUESTS)
+    with mailbox_lib.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+      text = mailbox.read(mailbox_lib.GUESTS)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', host, errors.first_line(error))
     return {}

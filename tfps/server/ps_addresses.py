@@ -7,11 +7,11 @@ import time
 
 from absl import logging
 
-from tfps import _guests
 from tfps import errors
-from tfps import probe
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
+from tfps.server import hosted_ps
 
 _POLL_SECS = 0.1
 _MAX_POLL_SECS = 1.0
@@ -52,7 +52,7 @@ class Housing:
 
     None where it does not answer.
     """
-    found = probe.incarnations(self.addresses)
+    found = health.incarnations(self.addresses)
     return {task.index: number for task, number in found.items()}
 
   def settle(
@@ -72,7 +72,7 @@ class Housing:
     while silent := self._silent(workers):
       if deadlines.is_over(deadline):
         raise errors.UnreachableError(
-          probe.complaint(silent.values(), timeout_secs)
+          health.complaint(silent.values(), timeout_secs)
         )
       if pause >= _MAX_POLL_SECS:  # it is not just starting
         self.follow({task.index for task in silent if task.job == 'ps'})
@@ -108,7 +108,7 @@ class Housing:
     ]
     if not hosts:
       return
-    for status in probe.probe_all({task: self._homes[task] for task in lost}):
+    for status in health.probe_all({task: self._homes[task] for task in lost}):
       # One that is to leave may answer at home for a while.
       self._gone[status.task] = status.incarnation
       self._ask(status.task, hosts)
@@ -128,15 +128,17 @@ class Housing:
     }
     for task in self._homes:
       if task.index in silent:
-        self._move(task, _guests.find(task, hosts) or self._homes[task])
+        self._move(task, hosted_ps.find(task, hosts) or self._homes[task])
 
   def reconsider(self) -> None:
     """Goes to the other address of whoever answers at two."""
     hosts = {t: a for t, a in self._homes.items() if t not in self.moved}
     for task, home in self._homes.items():
-      guest = _guests.find(task, {t: a for t, a in hosts.items() if t != task})
+      guest = hosted_ps.find(
+        task, {t: a for t, a in hosts.items() if t != task}
+      )
       other = guest if self.addresses[task] == home else home
-      if other is not None and probe.is_alive(task, other):
+      if other is not None and health.is_alive(task, other):
         self._move(task, other)
 
   def go(self, addresses: Mapping[spec_lib.Task, str]) -> None:
@@ -149,7 +151,7 @@ class Housing:
     for guest in set(tasks) - set(self.moved):
       for host in set(self._homes) - set(self.moved) - {guest}:
         try:
-          _guests.let_go(host, self._homes[host], guest)
+          hosted_ps.let_go(host, self._homes[host], guest)
         except errors.UnreachableError as error:
           logging.warning('%s', error)
 
@@ -162,11 +164,11 @@ class Housing:
 
     Those that are nowhere are left where they are.
     """
-    for status in probe.probe_all(self.addresses):
+    for status in health.probe_all(self.addresses):
       wanted = incarnations.get(status.task.index)
       if status.incarnation != wanted:
         for address in self._places(status.task):
-          if probe.probe(status.task, address).incarnation == wanted:
+          if health.probe(status.task, address).incarnation == wanted:
             self._move(status.task, address)
 
   def forget_moves(self) -> list[spec_lib.Task]:
@@ -179,8 +181,8 @@ class Housing:
     homes = {task: self._homes[task] for task in self.moved}
     return {
       status.task
-      for status in probe.probe_all(homes)
-      if status.state is probe.State.ALIVE
+      for status in health.probe_all(homes)
+      if status.state is health.State.ALIVE
       and status.incarnation != self._gone.get(status.task)
     }
 
@@ -193,17 +195,17 @@ class Housing:
   def _places(self, task: spec_lib.Task) -> list[str]:
     """Where a ps may be."""
     others = {t: at for t, at in self._homes.items() if t != task}
-    guest = _guests.find(task, others)
+    guest = hosted_ps.find(task, others)
     return [self._homes[task], *([] if guest is None else [guest])]
 
   def _silent(
     self, workers: Collection[spec_lib.Task]
-  ) -> dict[spec_lib.Task, probe.Status]:
+  ) -> dict[spec_lib.Task, health.Status]:
     others = {worker: self._cluster.address(worker) for worker in workers}
     return {
       status.task: status
-      for status in probe.probe_all({**self.addresses, **others})
-      if status.state is not probe.State.ALIVE
+      for status in health.probe_all({**self.addresses, **others})
+      if status.state is not health.State.ALIVE
     }
 
   def _ask(self, task: spec_lib.Task, hosts: Collection[spec_lib.Task]) -> None:
@@ -213,7 +215,7 @@ class Housing:
       host = min(hosts, key=lambda candidate: load[candidate])
     self._hosts[task] = host
     try:
-      _guests.ask(host, self._homes[host], task)
+      hosted_ps.ask(host, self._homes[host], task)
     except errors.UnreachableError as error:
       logging.warning('%s', error)
 

@@ -37,17 +37,17 @@ if __name__ == '__main__':
 
 import tensorflow as tf
 
-from tfps import _attendance
-from tfps import _grpc_options
-from tfps import _guests
-from tfps import _service
 from tfps import errors
-from tfps import presence
-from tfps import probe
 from tfps._compat import eager_contexts
 from tfps._utils import leaving
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
+from tfps.server import client_registry
+from tfps.server import environment
+from tfps.server import health
+from tfps.server import hosted_ps
+from tfps.server import registration
+from tfps.server import service as service_lib
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
 
@@ -81,7 +81,7 @@ class Server:
     self._cluster = cluster
     address = cluster.address(self.task)
     wait_for_port(self.task, address)
-    _grpc_options.set_default()
+    environment.set_default()
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),
@@ -120,7 +120,7 @@ class Server:
     """'host:port' that the server listens on."""
     return self.target.removeprefix('grpc://')
 
-  def presence(self, *, timeout_secs: float = 120.0) -> presence.Presence:
+  def presence(self, *, timeout_secs: float = 120.0) -> registration.Presence:
     """For a program of its own that uses the ps, such as classic session code.
 
     `with server.presence(): ...` tells the ps tasks of this process and, at the
@@ -132,14 +132,14 @@ class Server:
     Raises:
       errors.UnreachableError: names the ps that did not.
     """
-    probe.wait_until_alive(
+    health.wait_until_alive(
       self._cluster, self._cluster.tasks('ps'), timeout_secs=timeout_secs
     )
-    return presence.Presence(
+    return registration.Presence(
       self._cluster,
       self.task,
       self.address,
-      chief=self.task == presence.chief_of(self._cluster),
+      chief=self.task == registration.chief_of(self._cluster),
       servers=self._cluster.tasks('ps'),
     )
 
@@ -186,23 +186,23 @@ def serve(
     _leaving_on_signals() as signals,
     Server(cluster, config=config) as server,
   ):
-    service = _service.Service(
+    service = service_lib.Service(
       server.task,
       server.address,
       cluster,
-      _guests.Guests(lambda task: _start_guest(task, server)),
+      hosted_ps.Guests(lambda task: _start_guest(task, server)),
       timeout_secs=chief_timeout_secs,
       grace_secs=grace_secs,
     )
     signals.politely = service.ask_to_leave
     verdict = service.run()
-    if verdict is _attendance.Verdict.ABANDONED:
+    if verdict is client_registry.Verdict.ABANDONED:
       leaving.say(
         f'{server.task}: no client has been alive for {chief_timeout_secs:g} '
         f'seconds (chief_timeout_secs). Leaving with status {ABANDONED_STATUS}.'
       )
       leaving.leave(ABANDONED_STATUS)
-    if verdict is _attendance.Verdict.DISMISSED:
+    if verdict is client_registry.Verdict.DISMISSED:
       _leave_on(signal.SIGTERM)
     leaving.say(f'{server.task}: training is done.')
 
@@ -260,7 +260,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _by_whom(task: spec_lib.Task, port: int) -> str:
-  alive = probe.is_alive(task, f'localhost:{port}', timeout_secs=1.0)
+  alive = health.is_alive(task, f'localhost:{port}', timeout_secs=1.0)
   return f' by a server that is {task}, too' if alive else ''
 
 

@@ -15,11 +15,11 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps import probe
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import futures
 from tfps.cluster import spec as spec_lib
+from tfps.server import health
 
 _Result = TypeVar('_Result')
 
@@ -57,7 +57,7 @@ class Watch:
 
   def incarnations(self) -> dict[tuple[str, int], int | None]:
     """By job and index, each task's incarnation; None if it does not answer."""
-    found = probe.incarnations(self._addresses)
+    found = health.incarnations(self._addresses)
     return {(task.job, task.index): number for task, number in found.items()}
 
   def move(self, task: spec_lib.Task, address: str) -> None:
@@ -78,7 +78,7 @@ class Watch:
       errors.DeadlineError: names the tasks that do not answer.
     """
     deadline = deadlines.after(timeout_secs)
-    while hung := self._silent(probe.State.HUNG):
+    while hung := self._silent(health.State.HUNG):
       logging.warning('%s waits: %s.', what, _say(hung))
       if deadlines.is_over(deadline):
         raise errors.DeadlineError(f'{what}: {_say(hung)}.')
@@ -141,7 +141,7 @@ class Watch:
         raise
       raise _gone_error(what, lost, timeout_secs) from error
 
-  def _gone_after(self, error: tf.errors.OpError) -> list[probe.Status]:
+  def _gone_after(self, error: tf.errors.OpError) -> list[health.Status]:
     """Who is gone, which the connection tells sooner than its server."""
     secs = _LOOK_SECS if isinstance(error, _LOSSES) else 0.0
     deadline = deadlines.after(secs)
@@ -152,16 +152,16 @@ class Watch:
   def _look(self) -> dict[spec_lib.Task, int | None]:
     return {
       status.task: status.incarnation
-      for status in probe.probe_all(self._addresses)
+      for status in health.probe_all(self._addresses)
     }
 
-  def _gone(self) -> list[probe.Status]:
+  def _gone(self) -> list[health.Status]:
     """The tasks that are silent, or are no longer what they were."""
     known = self._known or {}
     return [
       status
-      for status in probe.probe_all(self._addresses)
-      if status.state is not probe.State.ALIVE
+      for status in health.probe_all(self._addresses)
+      if status.state is not health.State.ALIVE
       or status.incarnation != known.get(status.task)
     ]
 
@@ -175,11 +175,11 @@ class Watch:
       f'{what}: not done after {timeout_secs or 0:g} seconds: {reason}.'
     )
 
-  def _silent(self, *states: probe.State) -> list[probe.Status]:
+  def _silent(self, *states: health.State) -> list[health.Status]:
     return [
       status
-      for status in probe.probe_all(self._addresses)
-      if status.state is not probe.State.ALIVE
+      for status in health.probe_all(self._addresses)
+      if status.state is not health.State.ALIVE
       and (not states or status.state in states)
     ]
 
@@ -216,20 +216,20 @@ def of_workers(strategy: Any, cluster: Any) -> Watch:
   return Watch(addresses, in_flight)
 
 
-def _say(statuses: list[probe.Status]) -> str:
+def _say(statuses: list[health.Status]) -> str:
   return ', '.join(str(status) for status in statuses)
 
 
 def _gone_error(
-  what: str, gone: list[probe.Status], timeout_secs: float
+  what: str, gone: list[health.Status], timeout_secs: float
 ) -> errors.Error:
   told = ', '.join(
     f'{status.task} at {status.address} has been started again'
-    if status.state is probe.State.ALIVE
+    if status.state is health.State.ALIVE
     else str(status)
     for status in gone
   )
-  if all(status.state is probe.State.HUNG for status in gone):
+  if all(status.state is health.State.HUNG for status in gone):
     return errors.DeadlineError(
       f'{what}: for {timeout_secs:g} seconds, {told}.'
     )

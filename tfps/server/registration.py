@@ -21,14 +21,14 @@ import time
 
 from absl import logging
 
-from tfps import _agreement
-from tfps import _at_once
-from tfps import _mailbox
 from tfps import _standstill
 from tfps import errors
-from tfps import probe
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
+from tfps.server import agreement
+from tfps.server import broadcast
+from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 
 _HELLO_SECS = 20.0
 _DONE_SECS = 5.0
@@ -128,10 +128,12 @@ class Presence:
     """As `start`, of a process that is still to come, or to come back."""
     servers = [server for server in self._servers if server not in without]
     self._agree(servers)
-    failures = _at_once.for_each(servers, self._greet, timeout_secs=_HELLO_SECS)
+    failures = broadcast.for_each(
+      servers, self._greet, timeout_secs=_HELLO_SECS
+    )
     if failures:
       raise errors.UnreachableError(
-        f'{self._hello.task} could not say hello: {_at_once.say(failures)}.'
+        f'{self._hello.task} could not say hello: {broadcast.say(failures)}.'
       ) from next(iter(failures.values()))
 
   def check(self, server: spec_lib.Task, address: str) -> None:
@@ -160,14 +162,14 @@ class Presence:
     """Says done, within seconds; servers that cannot hear it are logged."""
     if self._started:
       self._forget()
-      failures = _at_once.for_each(
+      failures = broadcast.for_each(
         self._servers, self._leave, timeout_secs=_DONE_SECS
       )
       if failures:
         logging.warning(
           '%s is done, but could not say so: %s.',
           self._hello.task,
-          _at_once.say(failures),
+          broadcast.say(failures),
         )
 
   def _agree(self, servers: Sequence[spec_lib.Task]) -> None:
@@ -176,7 +178,7 @@ class Presence:
     One that runs `tfps.serve` is ready for several clients at once when it has
     posted what it knows of the cluster. Who posts nothing is taken as it is.
     """
-    failures = _at_once.for_each(
+    failures = broadcast.for_each(
       servers, self._compare, timeout_secs=_HELLO_SECS
     )
     for error in failures.values():
@@ -185,7 +187,7 @@ class Presence:
     if failures:
       raise errors.UnreachableError(
         f'{self._hello.task} could not ask for the cluster: '
-        f'{_at_once.say(failures)}.'
+        f'{broadcast.say(failures)}.'
       ) from next(iter(failures.values()))
 
   def _compare(self, server: spec_lib.Task, address: str | None = None) -> None:
@@ -198,7 +200,7 @@ class Presence:
     if notice not in (None, ENDING):
       theirs = spec_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
       joined = {**self._joined, server: address}
-      _agreement.check(self._cluster_with(joined, theirs), theirs)
+      agreement.check(self._cluster_with(joined, theirs), theirs)
 
   def _cluster_with(
     self, joined: Mapping[spec_lib.Task, str], theirs: spec_lib.Cluster
@@ -264,14 +266,14 @@ def chief_of(cluster: spec_lib.Cluster) -> spec_lib.Task:
 
 def _open(
   server: spec_lib.Task, address: str, timeout_secs: float
-) -> _mailbox.Mailbox:
-  status = probe.probe(server, address, timeout_secs=_PROBE_SECS)
-  if status.state is not probe.State.ALIVE:
+) -> mailbox_lib.Mailbox:
+  status = health.probe(server, address, timeout_secs=_PROBE_SECS)
+  if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(str(status))
-  return _mailbox.Mailbox(server, address, timeout_secs=timeout_secs)
+  return mailbox_lib.Mailbox(server, address, timeout_secs=timeout_secs)
 
 
-def _check_stays(server: spec_lib.Task, mailbox: _mailbox.Mailbox) -> None:
+def _check_stays(server: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:
   """Raises UnreachableError if a server ends although it was said hello to."""
   deadline = deadlines.after(_PROBE_SECS)
   while mailbox.read() == ENDING:

@@ -1,0 +1,1 @@
+"""A server for each task, and the control plane between tasks."""
