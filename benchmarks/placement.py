@@ -5,7 +5,7 @@ import math
 
 from benchmarks import models
 from benchmarks import runner
-from tfps import placement
+from tfps.variables import placement
 
 _NUM_PS = (2, 3, 8)
 _BYTES = 4  # of a float

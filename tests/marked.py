@@ -9,7 +9,7 @@ from tests.recovery import losses
 import tfps
 from tfps import attempts
 from tfps import execution
-from tfps import partitioners
+from tfps.variables import partitioners
 
 NUM_STEPS = 5
 

@@ -4,8 +4,8 @@ import pytest
 
 import tfps
 from tfps import barriers
-from tfps import shared_variables
 from tfps.cluster.spec import Task
+from tfps.variables import shared_variables
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=1)
 _TASKS = [Task('chief', 0), Task('worker', 0), Task('worker', 1)]

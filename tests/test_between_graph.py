@@ -7,9 +7,9 @@ import tensorflow as tf
 
 import tfps
 from tfps import errors
-from tfps import partitioners
 from tfps import testing
 from tfps.testing import disks
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 

@@ -11,8 +11,8 @@ from tests import waiting
 import tfps
 from tfps import coordinator as coordinator_lib
 from tfps import errors
-from tfps import partitioners
 from tfps import testing
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 import pytest
 import tensorflow as tf
 
-from tfps import partitioners
 from tfps.server import local_pool
+from tfps.variables import partitioners
 
 STOCK = tf.distribute.experimental.partitioners
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import _ledger
-from tfps import placement
 from tfps.cluster import spec as spec_lib
+from tfps.variables import placement
+from tfps.variables import placement_ledger
 
 UNEVEN = [1_000_000, 10, 10, 1_000_000, 10, 10]
 
@@ -37,7 +37,7 @@ def best(sizes, num_ps):
 
 
 def one_by_one(policy, sizes, num_ps):
-  ledger = _ledger.Ledger(policy, num_ps)
+  ledger = placement_ledger.Ledger(policy, num_ps)
   return [ledger.place([size], trainable=True)[0] for size in sizes]
 
 
@@ -111,7 +111,7 @@ def test_round_robin_deals_in_turn(sizes, num_ps):
 
 
 def test_room_is_kept_for_the_slots_of_trainable_variables():
-  ledger = _ledger.Ledger(placement.ByteBalanced(num_slots=2), 2)
+  ledger = placement_ledger.Ledger(placement.ByteBalanced(num_slots=2), 2)
   assert ledger.place([100], trainable=True) == [0]  # 300 with its slots
   assert ledger.place([250], trainable=False) == [1]
   assert ledger.place([40], trainable=False) == [1]
@@ -125,7 +125,7 @@ def test_room_is_kept_for_the_slots_of_trainable_variables():
 
 
 def test_the_report_tells_bytes_names_and_imbalance():
-  ledger = _ledger.Ledger(placement.ByteBalanced(), 2)
+  ledger = placement_ledger.Ledger(placement.ByteBalanced(), 2)
   assert ledger.report().imbalance == 1
   ledger.note('table', 3000, ps=0)
   ledger.note('bias', 1000, ps=1)
@@ -155,11 +155,11 @@ def test_a_negative_number_of_slots_is_refused():
   ],
 )
 def test_the_index_of_a_ps_is_in_its_devices(device, index):
-  assert _ledger.ps_index(device) == index
+  assert placement_ledger.ps_index(device) == index
 
 
 def test_the_report_tells_the_bytes_of_replicas():
-  ledger = _ledger.Ledger(placement.ByteBalanced(), 3, replicas=1)
+  ledger = placement_ledger.Ledger(placement.ByteBalanced(), 3, replicas=1)
   for ps, num_bytes in enumerate([3000, 1000, 200]):
     ledger.note(f'v{ps}', num_bytes, ps=ps)
   report = ledger.report()
@@ -296,7 +296,7 @@ def test_a_topology_takes_a_cluster():
 
 def test_the_report_tells_the_busiest_link():
   policy = _aware(['a', 'b'], ['a', 'c'], None)
-  ledger = _ledger.Ledger(policy, 2)
+  ledger = placement_ledger.Ledger(policy, 2)
   ledger.note('table', 3000, ps=1)
   ledger.note_colocated('slot', 3000, ps=1)  # which does not cross
   report = ledger.report()

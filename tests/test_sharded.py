@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps import partitioners
-from tfps import sharded
 from tfps import strategy as strategy_lib
 from tfps.server import local_pool
+from tfps.variables import partitioners
+from tfps.variables import sharded
 
 ROWS, COLUMNS = 10, 3
 VALUES = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import shared_variables
+from tfps.variables import shared_variables
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 _DEVICES = [f'/job:ps/replica:0/task:{i}/device:CPU:0' for i in range(2)]

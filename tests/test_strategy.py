@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from tfps import coordinator as coordinator_lib
 from tfps import errors
-from tfps import partitioners
-from tfps import placement
-from tfps import sharded
 from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps._compat import strategy as compat
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
+from tfps.variables import partitioners
+from tfps.variables import placement
+from tfps.variables import sharded
 
 Stock = tf.distribute.ParameterServerStrategy
 StockCoordinator = tf.distribute.coordinator.ClusterCoordinator

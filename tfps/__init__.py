@@ -23,8 +23,6 @@ from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
   from tfps import input
-  from tfps import partitioners
-  from tfps import placement
   from tfps import plan
   from tfps import replication
   from tfps import testing
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
   from tfps.server.server import serve
   from tfps.server.server import Server
   from tfps.strategy import ParameterServerStrategy
+  from tfps.variables import partitioners
+  from tfps.variables import placement
   from tfps.wire import codecs
   from tfps.wire.config import Wire
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps import execution as execution_lib
 from tfps import marks as marks_lib
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import placement_ledger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Counts:
     marks: marks_lib.Marks,
     global_step: tf.Variable,
   ) -> None:
-    ps = _ledger.ps_index(global_step.device)
+    ps = placement_ledger.ps_index(global_step.device)
     assert ps is not None, global_step
     self.marks = marks
     self.ps = ps

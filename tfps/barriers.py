@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps import errors
-from tfps import shared_variables
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
+from tfps.variables import placement_ledger
+from tfps.variables import shared_variables
 
 _POLL_SECS = 0.05
 _LOOK_SECS = 0.5  # how often to look who has joined
-_DEVICE = _ledger.ps_device(0)
+_DEVICE = placement_ledger.ps_device(0)
 _NUM_SLOTS = 1024
 _CHIEF = spec_lib.Task('chief', 0)
 

@@ -21,17 +21,13 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps import _endless
-from tfps import _ledger
-from tfps import _sharing
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
 from tfps import marks as marks_lib
-from tfps import placement as placement_lib
 from tfps import replica_loop
-from tfps import shared_variables
 from tfps import training_plan
 from tfps import worker_input
 from tfps.cluster import spec as spec_lib
@@ -54,6 +50,10 @@ from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
+from tfps.variables import placement as placement_lib
+from tfps.variables import placement_ledger
+from tfps.variables import shared_extended
+from tfps.variables import shared_variables
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -105,7 +105,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
-  _extended_class = _sharing.Extended
+  _extended_class = shared_extended.Extended
 
   _meetings_class: type[meetings_lib.Meetings] = meetings_lib.Meetings
 
@@ -140,7 +140,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
-    extended.ledger = _ledger.Ledger(
+    extended.ledger = placement_ledger.Ledger(
       policy,
       self._cluster.num_ps,
       replicas=recovery.replicas if recovery else 0,
@@ -329,9 +329,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     loop = replica_loop.ReplicaLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
-  def placement_report(self) -> _ledger.PlacementReport:
+  def placement_report(self) -> placement_ledger.PlacementReport:
     """The bytes and the variables on each ps, and the replicas' bytes."""
-    report: _ledger.PlacementReport = self.extended.ledger.report()
+    report: placement_ledger.PlacementReport = self.extended.ledger.report()
     return report
 
   def wire_report(self) -> accounts.WireReport:

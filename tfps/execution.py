@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import marks as marks_lib
 from tfps.updates import courses
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 MAX_UNROLL = 32
@@ -78,7 +78,7 @@ class Iterated:
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return _replicas.draw(strategy, batches)
+    return step_replicas.draw(strategy, batches)
 
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     del given
@@ -235,7 +235,9 @@ class _Step:
     if self.names not in (None, names):
       raise ValueError(f'step_fn: metrics {names} after {self.names}.')
     self.names = names
-    merged = {n: _replicas.merged(self._strategy, metrics[n]) for n in names}
+    merged = {
+      n: step_replicas.merged(self._strategy, metrics[n]) for n in names
+    }
     return _stack([_scalar(n, v) for n, v in merged.items()])
 
 

@@ -8,7 +8,6 @@ from typing import Protocol
 from absl import logging
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
@@ -19,6 +18,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers as transfers_lib
 
 
@@ -155,7 +155,7 @@ class ReplicaLoop:
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
-    replicas = _replicas.of(self._strategy)
+    replicas = step_replicas.of(self._strategy)
     return supply_lib.Supply(
       feeds, replicas, trace, num_steps, self._counts, self._meetings
     )

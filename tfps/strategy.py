@@ -19,13 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import _placing
-from tfps import _replicas
 from tfps import errors
 from tfps import marks as marks_lib
-from tfps import placement as placement_lib
-from tfps import shared_variables
 from tfps._compat import server_def
 from tfps._compat import side_executor
 from tfps._compat import strategy as compat
@@ -55,6 +50,11 @@ from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
+from tfps.variables import extended as extended_lib
+from tfps.variables import placement as placement_lib
+from tfps.variables import placement_ledger
+from tfps.variables import shared_variables
+from tfps.variables import step_replicas
 from tfps.wire import accounts
 from tfps.wire import config
 from tfps.wire import transfers
@@ -112,7 +112,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
-  _make_extended: type[_placing.Extended] = _placing.Extended
+  _make_extended: type[extended_lib.Extended] = extended_lib.Extended
   _steps_span_workers = False
 
   def __init__(
@@ -141,11 +141,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
     )
-    extended.ledger = _ledger.Ledger(
+    extended.ledger = placement_ledger.Ledger(
       policy, self._num_ps, replicas=recovery.replicas if recovery else 0
     )
     compat.replace_extended(self, extended)
-    extended.replicas = _replicas.find(
+    extended.replicas = step_replicas.find(
       (device.name for device in tf.config.list_logical_devices()),
       span_workers=self._steps_span_workers,
     )
@@ -232,7 +232,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   def _gradients_age(self, updates: policies.Policy | None) -> bool:
     return not isinstance(updates, policies.Sync)
 
-  def placement_report(self) -> _ledger.PlacementReport:
+  def placement_report(self) -> placement_ledger.PlacementReport:
     """The bytes and the variables on each ps, and the replicas' bytes."""
     return self.extended.ledger.report()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
@@ -22,6 +21,7 @@ from tfps.input import _feeds as input_feeds
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class TrainingLoop:
         meetings = meetings_lib.of(strategy)
         self._supply = supply_lib.Supply(
           feeds,
-          _replicas.of(strategy),
+          step_replicas.of(strategy),
           trace,
           num_steps,
           self._counts,

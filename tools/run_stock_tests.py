@@ -41,10 +41,10 @@ _OURS = {
   f'{_DISTRIBUTE}.coordinator.cluster_coordinator.ClusterCoordinator': (
     'tfps.coordinator.Coordinator'
   ),
-  f'{_SHARDED}.ShardedVariable': 'tfps.sharded.ShardedVariable',
-  f'{_SHARDED}.FixedShardsPartitioner': 'tfps.partitioners.FixedShards',
-  f'{_SHARDED}.MinSizePartitioner': 'tfps.partitioners.MinSize',
-  f'{_SHARDED}.MaxSizePartitioner': 'tfps.partitioners.MaxSize',
+  f'{_SHARDED}.ShardedVariable': 'tfps.variables.sharded.ShardedVariable',
+  f'{_SHARDED}.FixedShardsPartitioner': 'tfps.variables.partitioners.FixedShards',
+  f'{_SHARDED}.MinSizePartitioner': 'tfps.variables.partitioners.MinSize',
+  f'{_SHARDED}.MaxSizePartitioner': 'tfps.variables.partitioners.MaxSize',
 }
 
 

@@ -22,7 +22,7 @@ from benchmarks import tables
 from benchmarks import trainers
 from benchmarks.network import hybrid_task as task
 from tfps import testing
-from tfps.replication import choices
+from tfps.variables import hybrid_placement
 
 _MBIT_PER_SEC = 400.0
 _SECS = 3.0  # of a turn
@@ -82,16 +82,16 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
     yield _rule({c: _turns(c, both, quick=False) for c in _OF_ONE_KIND})
 
 
-def rule(configuration: Configuration) -> choices.Rule:
+def rule(configuration: Configuration) -> hybrid_placement.Rule:
   """That which chooses for a configuration."""
   model = task.MODELS[configuration.model]
   rows = model.batch if isinstance(model, lookup.Lookup) else 1
-  return choices.Rule(
+  return hybrid_placement.Rule(
     configuration.num_workers, configuration.num_ps, rows_per_step=rows
   )
 
 
-def descriptions(name: str) -> list[choices.Description]:
+def descriptions(name: str) -> list[hybrid_placement.Description]:
   """The variables of a model of one kind."""
   model = task.MODELS[name]
   if isinstance(model, lookup.Lookup):
@@ -102,11 +102,13 @@ def descriptions(name: str) -> list[choices.Description]:
   return [_of(shape, is_table=False) for shape in layer * model.num_layers]
 
 
-def _of(shape: tuple[int, ...], *, is_table: bool) -> choices.Description:
+def _of(
+  shape: tuple[int, ...], *, is_table: bool
+) -> hybrid_placement.Description:
   num_bytes = 4
   for size in shape:
     num_bytes *= size
-  return choices.Description('', shape, num_bytes, is_table)
+  return hybrid_placement.Description('', shape, num_bytes, is_table)
 
 
 def _turns(

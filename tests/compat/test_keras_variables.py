@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object_util
 
-from tfps import sharded
 from tfps._compat import keras_variables as compat
+from tfps.variables import sharded
 
 
 @pytest.fixture(autouse=True)

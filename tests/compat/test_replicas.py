@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import _replicas
 from tfps._compat import replicas
 from tfps._compat import shared_variables
+from tfps.variables import step_replicas
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=1, devices_per_worker=2)
 
@@ -57,7 +57,7 @@ def test_replicas_meet_outside_of_any(strategy):
 
   def step(batch):
     context = tf.distribute.get_replica_context()
-    assert _replicas.meet(strategy)
+    assert step_replicas.meet(strategy)
     return context.merge_call(merge, args=(batch,))
 
   found = _run(strategy, step, tf.constant(1), tf.constant(2))

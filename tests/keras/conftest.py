@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfps import partitioners
+from tfps.variables import partitioners
 
 
 @pytest.fixture(

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import partitioners
 import tfps.keras
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 

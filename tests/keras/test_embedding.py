@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import partitioners
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 _IDS = np.array([[3, 1, 3], [7, 3, -2]])

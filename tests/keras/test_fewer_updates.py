@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import partitioners
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 

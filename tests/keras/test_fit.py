@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests import turns
 from tests.keras import versions
 import tfps
-from tfps import partitioners
+from tfps.variables import partitioners
 
 _N = 90
 _X = np.random.default_rng(0).random((_N, 4), 'f')

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import usage
 import tfps
-from tfps import partitioners
 from tfps import testing
+from tfps.variables import partitioners
 
 _ROWS, _COLUMNS = 1_000_000, 32
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps.keras import inputs
+from tfps.variables import step_replicas
 
 
 def _strategy(number):
   devices = tuple(f'/device:CPU:{i}' for i in range(number))
-  replicas = _replicas.Replicas(devices, number)
+  replicas = step_replicas.Replicas(devices, number)
   return types.SimpleNamespace(
     extended=types.SimpleNamespace(replicas=replicas)
   )

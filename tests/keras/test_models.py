@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import turns
 import tfps
-from tfps import partitioners
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 

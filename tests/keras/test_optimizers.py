@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tests.keras import versions
 import tfps
-from tfps import partitioners
 import tfps.keras
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import partitioners
 from tfps import testing
+from tfps.variables import partitioners
 
 _RNG = np.random.default_rng(0)
 _X = {

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 import tfps
 from tfps import codecs
-from tfps import partitioners
-from tfps import placement
 from tfps import plan
 from tfps.plan import messages
+from tfps.variables import partitioners
+from tfps.variables import placement
 
 _LINKS = plan.Links(1000)
 _WIDTH = 16

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tfps import placement
 from tfps import plan
 from tfps.plan import advice
+from tfps.variables import placement
 
 # 100 MB a second, and nothing else takes any time.
 _LINKS = plan.Links(800, overhead=0.0)

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfps
-from tfps import partitioners
 from tfps.keras import StopAtStep
+from tfps.variables import partitioners
 
 
 def main(

@@ -11,9 +11,9 @@ from tests.recovery import losses
 from tests.recovery import on_hosts
 import tfps
 from tfps import errors
-from tfps import partitioners
 from tfps import testing
 from tfps.recovery import disks
+from tfps.variables import partitioners
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=1, ps=2)
 TABLE = np.arange(14, dtype=np.float32).reshape(7, 2)

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import partitioners
 from tfps import testing
 from tfps._utils import ports
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from tests.recovery import losses
 import tfps
 from tfps import errors
-from tfps import partitioners
 from tfps import testing
 from tfps._compat import eager_contexts
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.slow
 

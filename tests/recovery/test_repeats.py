@@ -12,8 +12,8 @@ import tensorflow as tf
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import partitioners
 from tfps import testing
+from tfps.variables import partitioners
 
 pytestmark = pytest.mark.slow
 

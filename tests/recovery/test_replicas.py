@@ -11,9 +11,9 @@ from tests import turns
 from tests import waiting
 from tests.recovery import losses
 import tfps
-from tfps import partitioners
 from tfps import testing
 from tfps._compat import replicated_writes
+from tfps.variables import partitioners
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
 

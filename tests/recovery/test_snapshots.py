@@ -10,8 +10,8 @@ from tests import waiting
 from tests.recovery import losses
 from tests.recovery import on_hosts
 import tfps
-from tfps import partitioners
 from tfps._compat import handles
+from tfps.variables import partitioners
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
 PROCESSES = pytest.mark.tfps_cluster(workers=2, ps=3, processes=True)

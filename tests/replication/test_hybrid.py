@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from tests.replication import small
 import tfps
-from tfps.replication import choices
+from tfps.variables import hybrid_placement
 
 
 def _of(num_bytes, shape=(10,), *, is_table=False, name='kernel'):
-  return choices.Description(name, shape, num_bytes, is_table)
+  return hybrid_placement.Description(name, shape, num_bytes, is_table)
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,18 @@ def _of(num_bytes, shape=(10,), *, is_table=False, name='kernel'):
 def test_costs_are_the_bytes_on_the_busiest_link(
   num_workers, num_ps, description, workers, ps
 ):
-  rule = choices.Rule(num_workers, num_ps, rows_per_step=5)
-  assert rule.costs(description) == choices.Costs(workers, ps)
+  rule = hybrid_placement.Rule(num_workers, num_ps, rows_per_step=5)
+  assert rule.costs(description) == hybrid_placement.Costs(workers, ps)
   cheaper = 'ps' if ps < workers else 'workers'
   assert rule.choose(description) == cheaper
 
 
 def test_a_report_tells_costs_and_choices():
-  rule = choices.Rule(4, 2, rows_per_step=5)
-  chooser = choices.Chooser(rule, None)
+  rule = hybrid_placement.Rule(4, 2, rows_per_step=5)
+  chooser = hybrid_placement.Chooser(rule, None)
   chooser(_of(4000, (1000, 1), is_table=True, name='users'))
   chooser(_of(100, name='kernel'))
-  first, *lines = str(choices.HybridReport(chooser.made)).splitlines()
+  first, *lines = str(hybrid_placement.HybridReport(chooser.made)).splitlines()
   assert first.split() == [
     'variable',
     'where',
@@ -55,7 +55,9 @@ def test_a_report_tells_costs_and_choices():
 
 
 def test_a_choice_that_is_none_is_told():
-  chooser = choices.Chooser(choices.Rule(2, 1, 5), lambda description: 'gpu')
+  chooser = hybrid_placement.Chooser(
+    hybrid_placement.Rule(2, 1, 5), lambda description: 'gpu'
+  )
   with pytest.raises(ValueError, match="choose: gave 'gpu' for kernel"):
     chooser(_of(100))
 

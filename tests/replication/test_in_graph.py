@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests import alone as alone_lib
 from tests.updates import slopes as slopes_lib
 import tfps
-from tfps import partitioners
+from tfps.variables import partitioners
 
 _WORKERS = 3
 _SIZE = 12

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tests import alone as alone_lib
 import tfps
-from tfps import _replicas
-from tfps import partitioners
+from tfps.variables import partitioners
+from tfps.variables import step_replicas
 
 _REPLICAS = 2
 _SIZE = 8
@@ -230,16 +230,16 @@ def test_gpus_are_the_replicas_where_there_are_some():
     *_names(2, 2, kind='GPU'),
     '/job:ps/replica:0/task:0/device:CPU:0',
   ]
-  found = _replicas.find(names, span_workers=False)
+  found = step_replicas.find(names, span_workers=False)
   assert found.devices == ('/device:GPU:0', '/device:GPU:1')
-  found = _replicas.find(names, span_workers=True)
+  found = step_replicas.find(names, span_workers=True)
   assert found.devices == tuple(_names(2, 2, kind='GPU'))
   assert found.per_worker == 2
 
 
 def test_workers_have_equally_many_devices():
   with pytest.raises(ValueError, match='worker:0 has 2, worker:1 has 1'):
-    _replicas.find(_names(2, 1), span_workers=False)
+    step_replicas.find(_names(2, 1), span_workers=False)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from tests import alone as alone_lib
 from tests import waiting
 from tests.updates import slopes as slopes_lib
 import tfps
-from tfps import partitioners
 from tfps.server import connection
 from tfps.updates import board
 from tfps.updates import sums
 from tfps.updates import turns
+from tfps.variables import partitioners
 
 _WORKERS = 3
 _SIZE = 4

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.training import server_lib
 
-from tfps.server import server_threads
+from tfps.server.server import server_threads
 
 # A strategy's variables, updates and input are the business of its `extended`
 # object, whose class for parameter servers is not public.

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tfps import _replicas
+from tfps.variables import step_replicas
 
 _LIST = tf.TensorSpec([], tf.variant)
 _NUMBER = tf.TensorSpec([], tf.int64)
@@ -65,7 +65,7 @@ class Source:
     return _Rest(self.element_spec, listed, first, number * self.width)
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return _replicas.draw(strategy, batches, self.width)
+    return step_replicas.draw(strategy, batches, self.width)
 
   def read_ahead(self, given: Given) -> tuple[tf.Tensor, ...]:
     if not self.ahead:

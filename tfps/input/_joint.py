@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import worker_input
 from tfps._utils import futures
 from tfps.input import _attempts
@@ -24,6 +23,7 @@ from tfps.input import _feed
 from tfps.input import _feeds
 from tfps.input import _pipelines
 from tfps.input import ledger as ledger_lib
+from tfps.variables import step_replicas
 
 _Result = TypeVar('_Result')
 
@@ -46,7 +46,7 @@ class Feeds(_feeds.OfQueue):
   def __init__(
     self,
     devices: Sequence[str],
-    replicas: _replicas.Replicas,
+    replicas: step_replicas.Replicas,
     dataset_fn: worker_input.DatasetFn,
   ) -> None:
     pipelines = _pipelines.Pipelines(dataset_fn)

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps.input import _batches
+from tfps.variables import step_replicas
 
 _NUMBERS = tf.TensorSpec([None], tf.int64)
 _TABLE = tf.TensorSpec([None, None], tf.int64)
@@ -48,7 +48,7 @@ class Lists(_OfAll):
     return [self.own.after(each, number) for each in batches]
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return _replicas.draw(strategy, batches)
+    return step_replicas.draw(strategy, batches)
 
 
 class Dealt(_OfAll):
@@ -63,4 +63,4 @@ class Dealt(_OfAll):
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return _replicas.dealt(strategy, batches)
+    return step_replicas.dealt(strategy, batches)

@@ -7,13 +7,13 @@ import functools
 from typing import Any
 from typing import TypeVar
 
-from tfps import _replicas
 from tfps import execution
 from tfps.input import _attempts
 from tfps.input import _batches
 from tfps.input import _feeds
 from tfps.input import _joint
 from tfps.input import _joint_batches
+from tfps.variables import step_replicas
 
 Attempt = _attempts.Attempt | _joint.Attempt
 
@@ -46,7 +46,7 @@ class Sources:
 
 def of(
   feeds: _feeds.Feeds | _joint.Feeds,
-  replicas: _replicas.Replicas,
+  replicas: step_replicas.Replicas,
   num_steps: int,
 ) -> Sources:
   """Those of so many steps at once, or of one, which have some replicas."""

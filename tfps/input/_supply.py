@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import execution as execution_lib
 from tfps.input import _feeds
 from tfps.input import _sources
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 
 
 class Supply:
@@ -33,7 +33,7 @@ class Supply:
   def __init__(
     self,
     feeds: _feeds.Feeds,
-    replicas: _replicas.Replicas,
+    replicas: step_replicas.Replicas,
     trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,

@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import execution as tf_execution
 from tfps import marks as marks_lib
 from tfps._compat import execution_variables
@@ -21,6 +20,7 @@ from tfps.keras import inputs
 from tfps.keras import state as state_lib
 from tfps.updates import courses
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
@@ -117,7 +117,7 @@ class Executions:
       if not isinstance(batches, list):
         batches = inputs.unstack(batches, num_steps)
       left = iter(batches)
-      draw = lambda: _replicas.given(self._strategy, next(left))  # noqa: E731
+      draw = lambda: step_replicas.given(self._strategy, next(left))  # noqa: E731
       return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('batches', num_steps), execute)
@@ -126,7 +126,7 @@ class Executions:
     """A function of an iterator over batches and of what is handed on."""
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
-      draw = functools.partial(_replicas.draw, self._strategy, batches)
+      draw = functools.partial(step_replicas.draw, self._strategy, batches)
       return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('iterator', num_steps), execute)
@@ -267,7 +267,7 @@ class Executions:
       by_name.update(value if isinstance(value, dict) else {name: value})
     values = [
       tf.convert_to_tensor(
-        keras.ops.convert_to_tensor(_replicas.merged(self._strategy, value))
+        keras.ops.convert_to_tensor(step_replicas.merged(self._strategy, value))
       )
       for value in by_name.values()
     ]

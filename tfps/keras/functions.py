@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import coordinator as coordinator_lib
 from tfps.input import _feeds as feeds_lib
 from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import step_functions
+from tfps.variables import step_replicas
 
 _IN_FLIGHT_PER_WORKER = 2
 
@@ -114,9 +114,9 @@ class PredictFunction:
     def predict(batches: list[Any]) -> list[tf.Tensor]:
       outputs = []
       for batch in batches:
-        given = _replicas.given(strategy, batch)
+        given = step_replicas.given(strategy, batch)
         output = strategy.run(model.predict_step, args=(given,))
-        outputs += _replicas.of_each(strategy, output)
+        outputs += step_replicas.of_each(strategy, output)
       self._structure = outputs[0]
       leaves = [keras.tree.flatten(output) for output in outputs]
       return [tf.concat(each, axis=0) for each in zip(*leaves, strict=True)]

@@ -11,9 +11,9 @@ import keras
 import tensorflow as tf
 
 from tfps import _iterators
-from tfps import _replicas
 from tfps import worker_input
 from tfps._compat import keras_data
+from tfps.variables import step_replicas
 
 
 class Batches:
@@ -173,7 +173,7 @@ def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
   Raises:
     ValueError: parts of the batch have different numbers of examples.
   """
-  number = len(_replicas.of(strategy).devices)
+  number = len(step_replicas.of(strategy).devices)
   if number == 1:
     return batch
   leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]

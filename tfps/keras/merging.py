@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps._compat import replicas as compat
 from tfps.keras import shards
 from tfps.updates import merging
+from tfps.variables import step_replicas
 
 
 def merge(
@@ -35,7 +35,7 @@ def merge(
   def apply_merged(_: Any, of_all: list[Any]) -> None:
     own = [compat.of_each(each, len(group.devices)) for each in of_all]
     merged = _merged(strategy, group, variables, own)
-    with _replicas.as_one(strategy):
+    with step_replicas.as_one(strategy):
       apply(merged)
 
   context = tf.distribute.get_replica_context()
@@ -47,12 +47,12 @@ def merge(
 
 def _merged(
   strategy: tf.distribute.Strategy,
-  group: _replicas.Group,
+  group: step_replicas.Group,
   variables: Sequence[Any],
   gradients: Sequence[Sequence[Any]],
 ) -> list[Any]:
   """The sums of gradients, given by variable and replica."""
-  if not _replicas.of(strategy).span_workers:
+  if not step_replicas.of(strategy).span_workers:
     return [
       None if own[0] is None else merging.on_worker(group, own)
       for own in gradients

@@ -16,8 +16,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps import _replicas
-from tfps import sharded
 from tfps.keras import merging
 from tfps.keras import served_optimizers
 from tfps.keras import shards
@@ -29,6 +27,8 @@ from tfps.updates import locks
 from tfps.updates import policies
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
+from tfps.variables import sharded
+from tfps.variables import step_replicas
 
 Own = Callable[..., Any]  # Keras' own method
 
@@ -70,7 +70,7 @@ def apply(
 ) -> None:
   """Applies gradients, once all have come of which one update is made."""
   strategy = optimizer._distribution_strategy
-  if _replicas.meet(strategy):
+  if step_replicas.meet(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
     merging.merge(
       strategy,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import execution as tf_execution
 from tfps import marks as marks_lib
@@ -23,6 +22,7 @@ from tfps.input import _sources
 from tfps.input import ledger as ledger_lib
 from tfps.keras import execution
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 MakeFeeds = Callable[[Any, worker_input.DatasetFn], Any]
@@ -161,7 +161,7 @@ class Attempts:
     self,
     executions: execution.Executions,
     executor: Any,
-    replicas: _replicas.Replicas,
+    replicas: step_replicas.Replicas,
     marks: marks_lib.Marks | None,
     meetings: meetings_lib.Meetings | None,
   ) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps import sharded
 from tfps._compat import reads
 from tfps.updates import sums
+from tfps.variables import sharded
 from tfps.wire import steps as steps_lib
 
 

@@ -18,7 +18,6 @@ from typing import Protocol
 import keras
 import numpy as np
 
-from tfps import _replicas
 from tfps import attempts as attempts_lib
 from tfps import execution as tf_execution
 from tfps import marks as marks_lib
@@ -27,6 +26,7 @@ from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import state as state_lib
 from tfps.updates import meetings as meetings_lib
+from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 Begin = Callable[[int, list[np.ndarray]], Any]
@@ -112,7 +112,7 @@ class StepFunction:
     self._attempts = queues.Attempts(
       self._executions,
       executor,
-      _replicas.of(strategy),
+      step_replicas.of(strategy),
       self._marks,
       self._meetings,
     )

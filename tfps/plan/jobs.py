@@ -7,11 +7,11 @@ import dataclasses
 import functools
 from typing import Any
 
-from tfps import placement as placement_lib
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology as topology_lib
 from tfps.plan import checks
 from tfps.plan import models
+from tfps.variables import placement as placement_lib
 
 MODES = ('async', 'sync')
 _MOST_PREFETCHED = 2

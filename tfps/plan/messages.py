@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from tfps import placement as placement_lib
 from tfps.plan import jobs
 from tfps.plan import models
+from tfps.variables import placement as placement_lib
 from tfps.wire import division
 
 _INDEX_BYTES = 8

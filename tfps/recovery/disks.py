@@ -19,11 +19,11 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
 from tfps.recovery import inventory
+from tfps.variables import placement_ledger
 
 _VALUES = 'values'
 _SEEN_SECS = 10.0  # how long a network's disk may take to show a new file
@@ -126,7 +126,7 @@ class OfAll:
 
   def __init__(self, num_ps: int) -> None:
     cancellation.keep_apart()
-    self._devices = [_ledger.ps_device(ps) for ps in range(num_ps)]
+    self._devices = [placement_ledger.ps_device(ps) for ps in range(num_ps)]
     self._functions: dict[str, tuple[Sequence[inventory.Piece], Any]] = {}
 
   def check(self, directory: pathlib.Path) -> None:
@@ -138,7 +138,7 @@ class OfAll:
       for device in self._devices:
         with _explaining(device, 'use', directory), tf.device(device):
           tf.io.read_file(os.fspath(trial / 'chief')).numpy()
-          own = trial / f'ps-{_ledger.ps_index(device)}'
+          own = trial / f'ps-{placement_ledger.ps_index(device)}'
           try_out(tf.constant(os.fspath(own))).numpy()
         _wait_for(own, device)
     finally:
@@ -197,7 +197,7 @@ def _wait_for(path: pathlib.Path, device: str) -> None:
 
 def _complaint(device: str, what: str) -> DiskError:
   return DiskError(
-    f'ps:{_ledger.ps_index(device)} {what}. With written_by="ps", the '
+    f'ps:{placement_ledger.ps_index(device)} {what}. With written_by="ps", the '
     'directory must be on a disk that the chief and all ps reach by the same '
     'name and may write to. Mount it there, or have the chief write.'
   )

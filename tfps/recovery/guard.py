@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfps import _repairs
 from tfps import errors
-from tfps import shared_variables
 from tfps._compat import failures
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
@@ -26,6 +25,7 @@ from tfps.recovery import replicas as replicas_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.server import task_monitor as task_monitor_lib
+from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import sharded
 from tfps._compat import survivors
+from tfps.variables import placement_ledger
+from tfps.variables import sharded
 
 _NAMELESS = 'Variable'
 
@@ -110,7 +110,7 @@ class Inventory:
       piece.variable
       for entry in self.entries()
       for piece in entry.pieces()
-      if _ledger.ps_index(piece.variable.device) in ps
+      if placement_ledger.ps_index(piece.variable.device) in ps
     ]
 
   def emptied(self) -> set[int]:
@@ -126,7 +126,7 @@ class Inventory:
       for entry in self.entries()
       for piece in entry.pieces()
       if not piece.variable.is_initialized()
-      and (ps := _ledger.ps_index(piece.variable.device)) is not None
+      and (ps := placement_ledger.ps_index(piece.variable.device)) is not None
     }
 
   def __len__(self) -> int:
@@ -142,7 +142,7 @@ def _is_on_ps(variable: Any) -> bool:
   """Whether a variable, or its first shard, is on a ps."""
   if isinstance(variable, sharded.ShardedVariable):
     return _is_on_ps(variable.variables[0])
-  return _ledger.ps_index(variable.device) is not None
+  return placement_ledger.ps_index(variable.device) is not None
 
 
 def _name(variable: Any) -> str:

@@ -14,7 +14,6 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps import shared_variables
 from tfps._compat import server_def
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
@@ -26,6 +25,7 @@ from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
+from tfps.variables import shared_variables
 
 Found = dict[int, int | None]  # by ps, its incarnation
 

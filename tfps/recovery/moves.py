@@ -7,7 +7,6 @@ import contextlib
 from absl import logging
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps import _standstill
 from tfps import errors
 from tfps._utils import threads
@@ -17,6 +16,7 @@ from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
 from tfps.server import client
 from tfps.server import ps_addresses
+from tfps.variables import placement_ledger
 
 _HOME_SECS = 2.0  # how often to look whether a guest can go home
 
@@ -128,7 +128,7 @@ class Moves:
     twins = [twin for _, twin in self._replicas.pairs()]
     for variable in (
       *variables,
-      *(twin for twin in twins if _ledger.ps_index(twin.device) in ps),
+      *(twin for twin in twins if placement_ledger.ps_index(twin.device) in ps),
     ):
       with tf.init_scope(), tf.device(variable.device):
         tf.raw_ops.DestroyResourceOp(

@@ -10,9 +10,9 @@ import contextlib
 
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps.cluster import spec as spec_lib
 from tfps.server import mailbox as mailbox_lib
+from tfps.variables import placement_ledger
 
 _NAME = 'tfps_recovery_note'
 _CALL_SECS = 5.0
@@ -35,7 +35,7 @@ class Notes:
       incarnations: of all ps, by index.
     """
     for ps in incarnations:
-      with tf.device(_ledger.ps_device(ps)):
+      with tf.device(placement_ledger.ps_device(ps)):
         tf.raw_ops.AssignVariableOp(
           resource=self._handle(), value=tf.constant(_text(incarnations))
         )
@@ -55,13 +55,13 @@ class Notes:
   def remove(self, ps: Collection[int]) -> None:
     """Takes the notes on ps, by their indices, away."""
     for index in ps:
-      with tf.device(_ledger.ps_device(index)):
+      with tf.device(placement_ledger.ps_device(index)):
         tf.raw_ops.DestroyResourceOp(
           resource=self._handle(), ignore_lookup_error=True
         )
 
   def _read(self, ps: int) -> str | None:
-    with tf.device(_ledger.ps_device(ps)):
+    with tf.device(placement_ledger.ps_device(ps)):
       handle = self._handle()
       if not tf.raw_ops.VarIsInitializedOp(resource=handle).numpy():
         return None

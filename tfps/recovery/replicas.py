@@ -8,7 +8,6 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps import errors
 from tfps._compat import handles
 from tfps._compat import replicated_writes as compat
@@ -17,6 +16,7 @@ from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import copying
 from tfps.recovery import inventory
+from tfps.variables import placement_ledger
 
 _POLL_SECS = 0.05
 
@@ -177,7 +177,7 @@ class Replicas:
     twins = []
     for piece in entry.pieces() if self._are_wanted else ():
       ps = (_ps_of(piece.variable) + 1) % self._num_ps
-      twin = compat.make(piece.variable, _ledger.ps_device(ps))
+      twin = compat.make(piece.variable, placement_ledger.ps_device(ps))
       source = _ps_of(piece.variable)
       if is_empty(twin):
         _copy(piece.variable, twin)
@@ -223,6 +223,6 @@ def _copy(source: Any, target: Any) -> None:
 
 
 def _ps_of(variable: Any) -> int:
-  ps = _ledger.ps_index(variable.device)
+  ps = placement_ledger.ps_index(variable.device)
   assert ps is not None, variable
   return ps

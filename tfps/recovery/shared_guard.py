@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from tfps import _standstill
 from tfps import errors
-from tfps import shared_variables
 from tfps._compat import cancellation
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
@@ -34,6 +33,7 @@ from tfps.recovery import overdue
 from tfps.recovery import replicas as replicas_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
+from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
 

@@ -19,15 +19,11 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _sharing
 from tfps import between_graph
 from tfps import errors
-from tfps import placement as placement_lib
-from tfps import variable_types
 from tfps._compat import keras_variables
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import events as events_lib
-from tfps.replication import choices
 from tfps.replication import crew as crew_lib
 from tfps.replication import crew_watch
 from tfps.replication import holdings as holdings_lib
@@ -38,6 +34,10 @@ from tfps.replication import rounds
 from tfps.server import health
 from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
+from tfps.variables import hybrid_placement
+from tfps.variables import placement as placement_lib
+from tfps.variables import shared_extended
+from tfps.variables import variable_types
 from tfps.wire import config
 
 _Result = TypeVar('_Result')
@@ -46,7 +46,7 @@ _ROWS_PER_STEP = 4096
 _SILENCE_SECS = 15.0
 
 
-class Extended(_sharing.Extended):
+class Extended(shared_extended.Extended):
   """Keeps some variables in the worker, alike in all of them.
 
   Attributes:
@@ -54,7 +54,7 @@ class Extended(_sharing.Extended):
     holdings: those that are kept here.
   """
 
-  choose: Callable[[choices.Description], str]
+  choose: Callable[[hybrid_placement.Description], str]
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
@@ -86,7 +86,7 @@ class Extended(_sharing.Extended):
       return True
     if kwargs.get('trainable') is False or not _is_floating(kwargs):
       return False
-    return self.choose(_description(kwargs)) == choices.WORKERS
+    return self.choose(_description(kwargs)) == hybrid_placement.WORKERS
 
 
 class HybridStrategy(between_graph.BetweenGraphStrategy):
@@ -137,7 +137,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     *,
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
-    choose: choices.Choose | None = None,
+    choose: hybrid_placement.Choose | None = None,
     rows_per_step: int = _ROWS_PER_STEP,
     timeout_secs: float = 120.0,
     connect_timeout_secs: float = 120.0,
@@ -152,10 +152,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       connect_timeout_secs=connect_timeout_secs,
     )
     self._events = events_lib.Events(None)
-    rule = choices.Rule(
+    rule = hybrid_placement.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
     )
-    self._chooser = choices.Chooser(rule, choose)
+    self._chooser = hybrid_placement.Chooser(rule, choose)
     self.extended.choose = self._chooser
     assert isinstance(self.meetings, lockstep.Meetings)
     self.meetings.num_steps = self.extended.make_count()
@@ -177,9 +177,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     """Begins to add up gradients with those of the other workers."""
     return means_lib.Means(self._crew, gradients)
 
-  def hybrid_report(self) -> choices.HybridReport:
+  def hybrid_report(self) -> hybrid_placement.HybridReport:
     """Where each variable that learns is, and what both places cost."""
-    return choices.HybridReport(tuple(self._chooser.made))
+    return hybrid_placement.HybridReport(tuple(self._chooser.made))
 
   def recovery_report(self) -> events_lib.RecoveryReport:
     """What this worker knows of lost workers, and what was done twice."""
@@ -246,11 +246,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       ) from error
 
 
-def _description(kwargs: Mapping[str, Any]) -> choices.Description:
+def _description(kwargs: Mapping[str, Any]) -> hybrid_placement.Description:
   known = variable_types.with_type(kwargs)
   shape = tf.TensorShape(known.get('shape'))
   name = str(kwargs.get('name') or 'Variable')
-  return choices.Description(
+  return hybrid_placement.Description(
     name=name,
     shape=tuple(shape) if shape.is_fully_defined() else None,
     num_bytes=variable_types.num_bytes(known),

@@ -23,12 +23,10 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps import _iterators
-from tfps import _placing
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import hooks as hooks_lib
-from tfps import placement as placement_lib
 from tfps import replica_loop
 from tfps import strategy as strategy_lib
 from tfps import training_plan
@@ -38,13 +36,15 @@ from tfps.cluster import topology
 from tfps.input import _joint as input_joint
 from tfps.server import task_monitor
 from tfps.updates import policies
+from tfps.variables import extended
+from tfps.variables import placement as placement_lib
 
 _Result = TypeVar('_Result')
 
 _LOOK_SECS = 1.0
 
 
-class _Extended(_placing.Extended):
+class _Extended(extended.Extended):
   """Traces steps into functions that this process calls."""
 
   def _resource_creator_scope(self) -> Any:

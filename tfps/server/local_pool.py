@@ -17,7 +17,7 @@ from tfps._compat import strategy as strategy_compat
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.server import server as server_lib
-from tfps.server import server_threads
+from tfps.server.server import server_threads
 
 _SOURCE = 'a cluster in this process'
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tfps import testing
-from tfps.server import server_threads
+from tfps.server.server import server_threads
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import _replicas
 from tfps.cluster import spec as spec_lib
 from tfps.updates import applying
 from tfps.updates import sums
+from tfps.variables import placement_ledger
+from tfps.variables import step_replicas
 from tfps.wire import chunking
 from tfps.wire import frames
 from tfps.wire import sending
@@ -25,7 +25,7 @@ from tfps.wire import sending
 Hosts = Mapping[spec_lib.Task, str]
 
 
-def on_worker(group: _replicas.Group, gradients: Sequence[Any]) -> Any:
+def on_worker(group: step_replicas.Group, gradients: Sequence[Any]) -> Any:
   """The sum of the replicas' gradients of a variable, by their weights.
 
   Args:
@@ -36,7 +36,7 @@ def on_worker(group: _replicas.Group, gradients: Sequence[Any]) -> Any:
 
 
 def on_ps(
-  group: _replicas.Group,
+  group: step_replicas.Group,
   pieces: Sequence[Sequence[sums.Piece]],
   hosts: Hosts,
 ) -> list[Any]:
@@ -84,7 +84,7 @@ def _together(
 
 
 def _of_members(
-  group: _replicas.Group,
+  group: step_replicas.Group,
   pieces: Sequence[Sequence[sums.Piece]],
   members: Sequence[int],
 ) -> tuple[list[Any], Any]:
@@ -140,7 +140,7 @@ def _push(
     applying.with_distinct_rows(tf.cast(gradient, piece.variable.dtype))
     for gradient, piece in zip(gradients, pieces, strict=True)
   ]
-  if _ledger.ps_index(device) is None:
+  if placement_ledger.ps_index(device) is None:
     return gradients
   arrived: list[Any] = []
   for chunk in chunking.divide(gradients, lambda gradient: gradient):

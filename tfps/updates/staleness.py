@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps._compat import reads
 from tfps._compat import replicated_writes
+from tfps.variables import placement_ledger
 from tfps.wire import steps as steps_lib
 
 NUM_BINS = 64
@@ -57,7 +57,7 @@ class Staleness:
     None where nobody knows: on no ps, or outside of steps.
     """
     steps = reads.reader()
-    ps = _ledger.ps_index(device)
+    ps = placement_ledger.ps_index(device)
     if ps is None or not isinstance(steps, steps_lib.Steps):
       return None
     return steps.read_tag(self._counts[ps]) if steps.wire.fuse else None
@@ -70,7 +70,7 @@ class Staleness:
       tag: as it was given.
       counts: whether to count it in the ps' histogram.
     """
-    ps = _ledger.ps_index(device)
+    ps = placement_ledger.ps_index(device)
     assert ps is not None
     with (
       tf.device(device),

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps._compat import shared_variables
 from tfps.updates import applying
 from tfps.updates import board as board_lib
 from tfps.updates import locks
 from tfps.updates import turns as turns_lib
+from tfps.variables import placement_ledger
 from tfps.wire import chunking
 from tfps.wire import sending
 
@@ -123,7 +123,7 @@ class _OfDevice:
     device: str,
     pieces: Sequence[Piece],
   ) -> None:
-    ps = _ledger.ps_index(device)
+    ps = placement_ledger.ps_index(device)
     if ps is None:
       raise ValueError(
         f'{pieces[0].variable.name} is at {device or "no device"}, and only '

@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
 from tfps._compat import reads as compat
+from tfps.variables import placement_ledger
 from tfps.wire import config
 from tfps.wire import crossings
 from tfps.wire import steps as steps_lib
@@ -24,7 +24,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   """
   reader = compat.reader()
   steps = reader if isinstance(reader, steps_lib.Steps) else None
-  ps = _ledger.ps_index(device)
+  ps = placement_ledger.ps_index(device)
   # A variable that is on no ps needs no wire.
   wire = steps.wire if steps and ps is not None else config.Wire()
   flat = tf.nest.flatten(structure, expand_composites=True)

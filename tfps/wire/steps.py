@@ -18,9 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import _replicas
 from tfps._compat import reads as compat
+from tfps.variables import placement_ledger
+from tfps.variables import step_replicas
 from tfps.wire import config
 from tfps.wire import copies as copies_lib
 from tfps.wire import crossings
@@ -374,11 +374,11 @@ class Steps:
   def _route(self, direction: int, variable: Any) -> crossings.Route:
     ps = self._ps(variable)
     return crossings.Route(
-      direction, variable.device, ps, _replicas.worker_device()
+      direction, variable.device, ps, step_replicas.worker_device()
     )
 
   def _ps(self, variable: Any) -> Any:
-    return _ledger.ps_index(variable.device)
+    return placement_ledger.ps_index(variable.device)
 
   @contextlib.contextmanager
   def _at_home(self, place: Any) -> Iterator[None]:
@@ -412,7 +412,7 @@ def _key(variable: Any) -> Any:
 
 def _place(variable: Any) -> tuple[Any, str]:
   """A variable, and the worker that reads it."""
-  return _key(variable), _replicas.worker_device()
+  return _key(variable), step_replicas.worker_device()
 
 
 def _for_rows(codec: Any) -> Any:
@@ -425,4 +425,4 @@ def _is_live(variable: Any) -> bool:
 
 
 def _is_on_ps(device: str) -> bool:
-  return bool(device) and _ledger.ps_index(device) is not None
+  return bool(device) and placement_ledger.ps_index(device) is not None

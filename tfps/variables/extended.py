@@ -6,11 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import _replicas
-from tfps import sharded
-from tfps import shared_variables
-from tfps import variable_types
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
 from tfps._compat import keras_optimizers
@@ -18,6 +13,11 @@ from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import replicas as replicas_compat
 from tfps._compat import strategy as compat
+from tfps.variables import placement_ledger
+from tfps.variables import sharded
+from tfps.variables import shared_variables
+from tfps.variables import step_replicas
+from tfps.variables import variable_types
 
 _PLACES = 'tfps_places'
 
@@ -35,12 +35,12 @@ class Extended(compat.Extended):
       merged is applied, and outside of steps.
   """
 
-  ledger: _ledger.Ledger
+  ledger: placement_ledger.Ledger
   notice: Callable[[Any], object] = staticmethod(lambda variable: None)
   shared: shared_variables.SharedVariables | None = None
   queues: tuple[Any, ...] = ()
-  replicas = _replicas.Replicas()
-  group: _replicas.Group | None = None
+  replicas = step_replicas.Replicas()
+  group: step_replicas.Group | None = None
 
   @property
   def worker_devices(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Extended(compat.Extended):
   def make_own(self, ps: int, name: str, value: tf.Tensor) -> Any:
     """A variable that is on a ps for the library's own use, in no report."""
     make = tf.Variable if self.shared is None else self.shared.make
-    with tf.init_scope(), tf.device(_ledger.ps_device(ps)):
+    with tf.init_scope(), tf.device(placement_ledger.ps_device(ps)):
       variable = make(initial_value=value, name=name, trainable=False)
     self.notice(variable)
     return variable
@@ -128,11 +128,11 @@ class Extended(compat.Extended):
       self.ledger.place([num_bytes], trainable=_is_trainable(kwargs))
     )
     ps = next(places)
-    with compat.colocated(None), tf.device(_ledger.ps_device(ps)):
+    with compat.colocated(None), tf.device(placement_ledger.ps_device(ps)):
       variable = next_creator(**kwargs)
     self._variable_count += 1  # as TensorFlow does
     # A variable that is shared may have been elsewhere already.
-    found = _ledger.ps_index(variable.device)
+    found = placement_ledger.ps_index(variable.device)
     self.ledger.note(
       variable.name, num_bytes, ps=ps if found is None else found
     )
@@ -140,7 +140,7 @@ class Extended(compat.Extended):
 
   def _create_beside(self, next_creator: Any, **kwargs: Any) -> Any:
     variable = super()._create_variable(next_creator, **kwargs)
-    ps = _ledger.ps_index(variable.device)
+    ps = placement_ledger.ps_index(variable.device)
     if ps is not None:
       num_bytes = variable_types.num_bytes_of(variable.shape, variable.dtype)
       self.ledger.note_colocated(variable.name, num_bytes, ps=ps)
@@ -199,7 +199,7 @@ class Extended(compat.Extended):
   # `tf.cond`, too, and applies what it is given.
 
   def _use_merge_call(self) -> bool:
-    return _replicas.meet(self._container_strategy())
+    return step_replicas.meet(self._container_strategy())
 
   def _replica_ctx_update(
     self,

@@ -15,11 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _directory
 from tfps import errors
-from tfps import variable_types
 from tfps._compat import shared_variables as compat
 from tfps._utils import deadlines
+from tfps.variables import name_table
+from tfps.variables import variable_types
 
 _POLL_SECS = 0.05
 
@@ -71,7 +71,7 @@ class SharedVariables:
     self._container = container
     self.attaches = True
     self.surviving: Callable[[Callable[[], Any]], Any] = lambda find: find()
-    self._directory = _directory.Directory(container)
+    self._directory = name_table.Directory(container)
     self._taken: collections.Counter[str] = collections.Counter()
 
   def make(self, **kwargs: Any) -> SharedVariable:
@@ -108,7 +108,7 @@ class SharedVariables:
 
   def rejoin(self) -> None:
     """To be called once a ps that was lost is back."""
-    self._directory = _directory.Directory(self._container)
+    self._directory = name_table.Directory(self._container)
 
   def announce(self, variables: Iterable[SharedVariable]) -> None:
     """Says where variables are, again."""
@@ -193,13 +193,13 @@ def _variable(memory: compat.Memory, kwargs: dict[str, Any]) -> SharedVariable:
   )
 
 
-def _entry(variable: SharedVariable) -> _directory.Entry:
+def _entry(variable: SharedVariable) -> name_table.Entry:
   shape = tuple(variable.shape.as_list())
-  return _directory.Entry(variable.device, variable.dtype.name, shape)
+  return name_table.Entry(variable.device, variable.dtype.name, shape)
 
 
 def _check(
-  name: str, wanted: _directory.Entry, found: _directory.Entry
+  name: str, wanted: name_table.Entry, found: name_table.Entry
 ) -> None:
   if wanted != found:
     raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import sharded
+from tfps.variables import sharded
 
 _BYTES_PER_STRING = 16  # as partitioners assume
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import placement as placement_lib
+from tfps.variables import placement as placement_lib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _ledger
-from tfps import _placing
-from tfps import sharded
-from tfps import shared_variables
 from tfps._compat import keras as keras_compat
 from tfps._compat import strategy as compat
+from tfps.variables import extended
+from tfps.variables import placement_ledger
+from tfps.variables import sharded
+from tfps.variables import shared_variables
 
 
-class Extended(_placing.Extended):
+class Extended(extended.Extended):
   """Shares variables by name, and computes in this process alone."""
 
   is_chief: bool
@@ -29,7 +29,7 @@ class Extended(_placing.Extended):
     if kwargs.get('per_worker_variable'):
       return True
     if owner is not None:
-      return _ledger.ps_index(getattr(owner, 'device', '')) is None
+      return placement_ledger.ps_index(getattr(owner, 'device', '')) is None
     on_read = tf.VariableSynchronization.ON_READ
     return kwargs.get(
       'synchronization'

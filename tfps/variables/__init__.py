@@ -1,0 +1,1 @@
+"""Where variables live: placement, partitioners, shards and sharing."""
