@@ -54,8 +54,8 @@ from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
 from tfps.variables import shared_extended
 from tfps.variables import shared_variables
-from tfps.wire import accounts
 from tfps.wire import config
+from tfps.wire import traffic
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
@@ -334,7 +334,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     report: placement_ledger.PlacementReport = self.extended.ledger.report()
     return report
 
-  def wire_report(self) -> accounts.WireReport:
+  def wire_report(self) -> traffic.WireReport:
     """The bytes that this worker has pulled from each ps, and pushed to it."""
     return self.transfers.report()
 

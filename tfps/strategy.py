@@ -55,8 +55,8 @@ from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
 from tfps.variables import shared_variables
 from tfps.variables import step_replicas
-from tfps.wire import accounts
 from tfps.wire import config
+from tfps.wire import traffic
 from tfps.wire import transfers
 
 _CHIEF = spec_lib.Task('chief', 0)
@@ -236,7 +236,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     """The bytes and the variables on each ps, and the replicas' bytes."""
     return self.extended.ledger.report()
 
-  def wire_report(self) -> accounts.WireReport:
+  def wire_report(self) -> traffic.WireReport:
     """The bytes that have been pulled from each ps, and pushed to it."""
     return self.transfers.report()
 

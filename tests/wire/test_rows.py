@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfps.wire import rows
+from tfps.wire import sparse_rows
 
 INDICES = {
   'unique': (lambda x: tf.unique(x)[0], True),
@@ -20,8 +20,8 @@ def test_only_what_is_known_to_be_distinct_is(kind):
   @tf.function
   def function(x):
     indices = make(x)
-    assert rows.are_distinct(indices) is expected
-    distinct, positions = rows.distinct(indices)
+    assert sparse_rows.are_distinct(indices) is expected
+    distinct, positions = sparse_rows.distinct(indices)
     assert (positions is None) is expected
     return indices, distinct if expected else tf.gather(distinct, positions)
 
@@ -30,4 +30,4 @@ def test_only_what_is_known_to_be_distinct_is(kind):
 
 
 def test_outside_of_functions_nothing_is_known():
-  assert not rows.are_distinct(tf.unique([1, 2])[0])
+  assert not sparse_rows.are_distinct(tf.unique([1, 2])[0])

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps.wire import crossings
+from tfps.wire import fused_transfer
 from tfps.wire import transfers
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
@@ -285,12 +285,12 @@ def test_few_parameters_come_with_rows(
   pulled = []
 
   def cross(items, route, workspace):
-    if route.direction == crossings.PULL:
+    if route.direction == fused_transfer.PULL:
       pulled.append((route.ps, len(items)))
     return own(items, route, workspace)
 
-  own = crossings.cross
-  monkeypatch.setattr(crossings, 'cross', cross)
+  own = fused_transfer.cross
+  monkeypatch.setattr(fused_transfer, 'cross', cross)
   program = _Program(make_strategy, tfps_cluster.cluster, tfps.Wire())
   program.run(_sparse, [_X[:1], _IDS[:1]])
   # Two lookups in one table, one in another, and `b`.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfps._compat import reads
 from tfps.updates import sums
 from tfps.variables import sharded
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
 
 
 def value(variable: Any) -> Any:
@@ -30,7 +30,10 @@ def split(variable: Any, gradient: Any) -> list[Any]:
   if not isinstance(variable, sharded.ShardedVariable):
     return [gradient]
   steps = reads.reader()
-  if isinstance(steps, steps_lib.Steps) and id(gradient) in steps.round.shards:
+  if (
+    isinstance(steps, step_transfers_lib.Steps)
+    and id(gradient) in steps.round.shards
+  ):
     _, there = steps.round.shards[id(gradient)]
     return list(there)
   return variable.split(gradient)
@@ -85,7 +88,7 @@ def _whole(variable: Any, parts: Iterator[Any]) -> Any:
     return found[0]
   joined = _joined(variable, found)
   steps = reads.reader()
-  if isinstance(steps, steps_lib.Steps):
+  if isinstance(steps, step_transfers_lib.Steps):
     steps.round.shards[id(joined)] = joined, found
   return joined
 

@@ -8,7 +8,7 @@ from typing import Any
 from tfps._compat import reads
 from tfps.keras import shards
 from tfps.updates import policies
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
 from tfps.wire import transfers
 
 Own = Callable[..., Any]  # Keras' own method
@@ -20,7 +20,10 @@ def is_asked_for(optimizer: Any) -> bool:
   if not isinstance(policy, policies.Sync):
     return False
   steps = reads.reader()
-  return not isinstance(steps, steps_lib.Steps) or not steps.round.is_applying
+  return (
+    not isinstance(steps, step_transfers_lib.Steps)
+    or not steps.round.is_applying
+  )
 
 
 def apply(
@@ -54,14 +57,14 @@ def apply(
   steps.meeting.meet(pieces, update)
 
 
-def steps_of(optimizer: Any) -> steps_lib.Steps:
+def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
   """The steps being traced, in which gradients meet.
 
   Raises:
     ValueError: there are none.
   """
   steps = reads.reader()
-  if not isinstance(steps, steps_lib.Steps) or steps.meeting is None:
+  if not isinstance(steps, step_transfers_lib.Steps) or steps.meeting is None:
     raise ValueError(
       f'{optimizer.name}: applies gradients outside of Coordinator.train, '
       'BetweenGraphStrategy.train and fit, where they do not meet those of '

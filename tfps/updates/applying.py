@@ -15,8 +15,8 @@ from tfps.updates import locks
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
 from tfps.wire import chunking
-from tfps.wire import rows as rows_lib
-from tfps.wire import sending
+from tfps.wire import push
+from tfps.wire import sparse_rows as sparse_rows_lib
 
 # What takes less time to copy than to send by itself.
 _FEW_BYTES = 1 << 18
@@ -152,7 +152,7 @@ def _apply_on(
   if any(_is_large_and_alone(chunk) for chunk in chunks):
     # Once for all chunks: what is there already is not sent again.
     steps = [[own_step for own_step, *_ in each] for each in inputs]
-    steps, tags = sending.send((steps, ages.tags(device)), device, {})
+    steps, tags = push.send((steps, ages.tags(device)), device, {})
     ages.note(device, tags)
     inputs = [
       [(own, *rest) for own, (_, *rest) in zip(there, each, strict=True)]
@@ -179,7 +179,7 @@ def _apply_chunk(
   ages: _Ages,
 ) -> None:
   names = _names(updates, inputs)
-  inputs, tags = sending.send((inputs, ages.tags(device)), device, names)
+  inputs, tags = push.send((inputs, ages.tags(device)), device, names)
   ages.note(device, tags)
   waiting = []
   for update, (own_step, gradient, before) in zip(updates, inputs, strict=True):
@@ -212,7 +212,7 @@ def _inputs(
 def _names(updates: Sequence[Update], inputs: Sequence[Any]) -> dict[int, str]:
   """Whose gradient a tensor is, by the tensor's identity."""
   return {
-    id(getattr(gradient, 'values', gradient)): sending.name_of(update.variable)
+    id(getattr(gradient, 'values', gradient)): push.name_of(update.variable)
     for update, (_, gradient, _) in zip(updates, inputs, strict=True)
   }
 
@@ -221,7 +221,7 @@ def with_distinct_rows(gradient: Any) -> Any:
   """The same gradient, naming each row once if it names rows."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
-  if rows_lib.are_distinct(gradient.indices):
+  if sparse_rows_lib.are_distinct(gradient.indices):
     return gradient
   rows, positions = tf.unique(gradient.indices)
   values = tf.math.unsorted_segment_sum(

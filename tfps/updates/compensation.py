@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import reads
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
 
 
 def pulled(variable: Any, gradient: Any) -> tf.Tensor | None:
@@ -27,7 +27,7 @@ def pulled(variable: Any, gradient: Any) -> tf.Tensor | None:
     steps or where TensorFlow has read the variable.
   """
   steps = reads.reader()
-  if not isinstance(steps, steps_lib.Steps):
+  if not isinstance(steps, step_transfers_lib.Steps):
     return None
   return steps.pulled(variable, getattr(gradient, 'indices', None))
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps._compat import reads as compat
 from tfps.updates import applying as applying_lib
 from tfps.updates import policies
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
 
 Gradients = Sequence[Any]
 
@@ -55,7 +55,7 @@ class Gathering:
     ValueError: a branch or a loop applies them, out of which nothing comes.
   """
 
-  def __init__(self, steps: steps_lib.Steps, optimizer: Any) -> None:
+  def __init__(self, steps: step_transfers_lib.Steps, optimizer: Any) -> None:
     self._steps = steps
     self._policy = steps.policy
     if not steps.is_home():
@@ -94,16 +94,16 @@ class Gathering:
       self._steps.change(variable, change)
 
 
-def steps_to_gather() -> steps_lib.Steps | None:
+def steps_to_gather() -> step_transfers_lib.Steps | None:
   """The steps here if what optimizers apply in them is to be gathered."""
   steps = compat.reader()
-  if not isinstance(steps, steps_lib.Steps) or steps.round.is_applying:
+  if not isinstance(steps, step_transfers_lib.Steps) or steps.round.is_applying:
     return None
   return steps if steps.round_length > 1 else None
 
 
 @contextlib.contextmanager
-def applying(steps: steps_lib.Steps) -> Iterator[None]:
+def applying(steps: step_transfers_lib.Steps) -> Iterator[None]:
   """In which optimizers apply what they are given."""
   steps.write_back()
   steps.round.is_applying = True

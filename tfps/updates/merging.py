@@ -18,8 +18,8 @@ from tfps.updates import sums
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import chunking
-from tfps.wire import frames
-from tfps.wire import sending
+from tfps.wire import packing
+from tfps.wire import push
 
 # The host of each task; where it is not known, none shares it.
 Hosts = Mapping[spec_lib.Task, str]
@@ -114,7 +114,7 @@ def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
   for chunk in chunking.divide(gradients, lambda gradient: gradient):
     flat = tf.nest.flatten(chunk, expand_composites=True)
     with tf.device(source):
-      frame = frames.Frame(flat)
+      frame = packing.Frame(flat)
       packed = frame.pack(flat)
     with tf.device(destination):
       parts = frame.unpack(tf.identity(packed))
@@ -144,7 +144,7 @@ def _push(
     return gradients
   arrived: list[Any] = []
   for chunk in chunking.divide(gradients, lambda gradient: gradient):
-    arrived += sending.send(chunk, device, {})
+    arrived += push.send(chunk, device, {})
   return arrived
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfps._compat import reads
 from tfps._compat import replicated_writes
 from tfps.variables import placement_ledger
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
 
 NUM_BINS = 64
 
@@ -58,7 +58,7 @@ class Staleness:
     """
     steps = reads.reader()
     ps = placement_ledger.ps_index(device)
-    if ps is None or not isinstance(steps, steps_lib.Steps):
+    if ps is None or not isinstance(steps, step_transfers_lib.Steps):
       return None
     return steps.read_tag(self._counts[ps]) if steps.wire.fuse else None
 
@@ -80,7 +80,7 @@ class Staleness:
       now = tf.raw_ops.ReadVariableOp(
         resource=self._counts[ps].handle, dtype=tf.int64
       )
-      found = steps_lib.since_tag(now, tag)
+      found = step_transfers_lib.since_tag(now, tag)
       if counts:
         place = tf.minimum(found, NUM_BINS - 1)
         # Unlike `ResourceScatterAdd` it keeps others out.

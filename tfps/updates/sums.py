@@ -26,7 +26,7 @@ from tfps.updates import locks
 from tfps.updates import turns as turns_lib
 from tfps.variables import placement_ledger
 from tfps.wire import chunking
-from tfps.wire import sending
+from tfps.wire import push
 
 # More than any quorum: no more gradients are taken.
 _CLOSED = np.int64(turns_lib.ALL)
@@ -169,12 +169,12 @@ class _OfDevice:
   ) -> tf.Tensor:
     gradients = [in_type_of(piece) for piece in pieces]
     names = {
-      id(getattr(gradient, 'values', gradient)): sending.name_of(piece.variable)
+      id(getattr(gradient, 'values', gradient)): push.name_of(piece.variable)
       for piece, gradient in zip(pieces, gradients, strict=True)
     }
     arrived = []
     for chunk in chunking.divide(gradients, lambda gradient: gradient):
-      arrived += sending.send(chunk, self._device, names)
+      arrived += push.send(chunk, self._device, names)
     if workers is None:
       return self._locked(self._add, [turn, arrived])[0]
     return self._locked(self._add_of, [turn, arrived, workers])[0]

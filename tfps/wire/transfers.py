@@ -7,9 +7,9 @@ from typing import Any
 from typing import TypeVar
 
 from tfps._compat import reads
-from tfps.wire import accounts as accounts_lib
 from tfps.wire import config
-from tfps.wire import steps as steps_lib
+from tfps.wire import step_transfers as step_transfers_lib
+from tfps.wire import traffic as traffic_lib
 from tfps.wire import workspace as workspace_lib
 
 _Traced = TypeVar('_Traced')
@@ -52,9 +52,9 @@ class Transfers:
       )
     self._is_local = is_local
     self._num_ps = num_ps
-    self._totals = accounts_lib.Totals(num_ps)
+    self._totals = traffic_lib.Totals(num_ps)
     self._kept: set[Any] = set()
-    self._running: accounts_lib.Running | None = None
+    self._running: traffic_lib.Running | None = None
 
   @property
   def waits(self) -> bool:
@@ -63,16 +63,16 @@ class Transfers:
 
   def workspace(self) -> workspace_lib.Workspace:
     """For the function that is being traced."""
-    return workspace_lib.Workspace(accounts_lib.Accounts(self._num_ps))
+    return workspace_lib.Workspace(traffic_lib.Accounts(self._num_ps))
 
   def steps(
     self,
     workspace: workspace_lib.Workspace,
     num_steps: int,
     meeting: Any = None,
-  ) -> steps_lib.Steps:
+  ) -> step_transfers_lib.Steps:
     """For steps that are laid out in the function that is being traced."""
-    return steps_lib.Steps(
+    return step_transfers_lib.Steps(
       self.wire,
       workspace,
       num_steps,
@@ -109,9 +109,9 @@ class Transfers:
       yield
       return
     if self._is_local and self._running is None:
-      self._running = accounts_lib.Running(self._num_ps)
+      self._running = traffic_lib.Running(self._num_ps)
     workspace = workspace_lib.Workspace(self._running)
-    steps = steps_lib.Steps(
+    steps = step_transfers_lib.Steps(
       self.wire, workspace, 1, self._kept, may_repeat=False
     )
     with steps.step():
@@ -123,7 +123,7 @@ class Transfers:
     """Takes note of what an execution has counted."""
     self._totals.add(counted, num_steps)
 
-  def report(self) -> accounts_lib.WireReport:
+  def report(self) -> traffic_lib.WireReport:
     """What has crossed so far."""
     if self._running is not None:
       self._totals.add(*self._running.take())
@@ -135,7 +135,7 @@ def traced(trace: Callable[[], _Traced]) -> _Traced:
   while True:
     try:
       return trace()
-    except steps_lib.HoistedError:
+    except step_transfers_lib.HoistedError:
       pass
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfps.wire import accounts as accounts_lib
 from tfps.wire import residuals as residuals_lib
+from tfps.wire import traffic as traffic_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Workspace:
     residuals: what codecs have left to be sent later.
   """
 
-  accounts: accounts_lib.Accounts | accounts_lib.Running | None
+  accounts: traffic_lib.Accounts | traffic_lib.Running | None
   residuals: residuals_lib.Residuals = dataclasses.field(
     default_factory=residuals_lib.Residuals
   )
 
   def counted(self) -> tf.Tensor:
     """The bytes that have crossed; int64 of shape [2, num_ps]."""
-    if not isinstance(self.accounts, accounts_lib.Accounts):
+    if not isinstance(self.accounts, traffic_lib.Accounts):
       raise TypeError(f'{self.accounts} do not count one function only.')
     return self.accounts.end()

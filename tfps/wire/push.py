@@ -8,8 +8,8 @@ import tensorflow as tf
 from tfps._compat import reads as compat
 from tfps.variables import placement_ledger
 from tfps.wire import config
-from tfps.wire import crossings
-from tfps.wire import steps as steps_lib
+from tfps.wire import fused_transfer
+from tfps.wire import step_transfers as step_transfers_lib
 
 
 def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
@@ -23,7 +23,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
       codec of the wire applies to these.
   """
   reader = compat.reader()
-  steps = reader if isinstance(reader, steps_lib.Steps) else None
+  steps = reader if isinstance(reader, step_transfers_lib.Steps) else None
   ps = placement_ledger.ps_index(device)
   # A variable that is on no ps needs no wire.
   wire = steps.wire if steps and ps is not None else config.Wire()
@@ -34,14 +34,14 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
     if tf.is_tensor(value) and not _is_at(value, device)
   }
   workspace = steps.workspace if steps and ps is not None else None
-  route = crossings.Route(crossings.PUSH, device, ps or 0)
+  route = fused_transfer.Route(fused_transfer.PUSH, device, ps or 0)
   together = [list(items.values())] if items else []
   if not wire.fuse:
     together = [[item] for item in items.values()]
   arrived = [
     tensor
     for group in together
-    for tensor in crossings.cross(group, route, workspace)
+    for tensor in fused_transfer.cross(group, route, workspace)
   ]
   by_id = dict(zip(items, arrived, strict=True))
   flat = [by_id.get(id(value), value) for value in flat]
@@ -59,10 +59,10 @@ def name_of(variable: Any) -> str:
 
 def _item(
   value: tf.Tensor, name: str | None, wire: config.Wire
-) -> crossings.Item:
+) -> fused_transfer.Item:
   codec = wire.push
   if name is None or codec is None or value.shape.rank == 0:
-    return crossings.Item(value)
+    return fused_transfer.Item(value)
   if None in value.shape.as_list() and not codec.for_rows:
-    return crossings.Item(value)
-  return crossings.Item(value, codec, name)
+    return fused_transfer.Item(value)
+  return fused_transfer.Item(value, codec, name)

@@ -22,9 +22,9 @@ from tfps._compat import reads as compat
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import config
-from tfps.wire import copies as copies_lib
-from tfps.wire import crossings
-from tfps.wire import rows as rows_lib
+from tfps.wire import fused_transfer
+from tfps.wire import local_copies as local_copies_lib
+from tfps.wire import sparse_rows as sparse_rows_lib
 from tfps.wire import workspace as workspace_lib
 
 _NUMBERS = frozenset(
@@ -68,7 +68,9 @@ class Round:
   is_applying: bool = False
   gathered: dict[Any, Any] = dataclasses.field(default_factory=dict)
   calls: Any = dataclasses.field(default_factory=collections.Counter)
-  copies: dict[Any, copies_lib.Copy] = dataclasses.field(default_factory=dict)
+  copies: dict[Any, local_copies_lib.Copy] = dataclasses.field(
+    default_factory=dict
+  )
   rows: Any = dataclasses.field(
     default_factory=lambda: collections.defaultdict(list)
   )
@@ -110,7 +112,7 @@ class Steps:
     self.round_length = policy.steps_per_update if policy else 1
     self.round = Round(-1)
     self._home = tf.compat.v1.get_default_graph()
-    self._crossings = crossings.Crossings(workspace)
+    self._crossings = fused_transfer.Crossings(workspace)
     self._num_steps = num_steps
     self._kept = kept
     self._may_repeat = may_repeat
@@ -166,7 +168,7 @@ class Steps:
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
       return None
-    distinct, positions = rows_lib.distinct(indices)
+    distinct, positions = sparse_rows_lib.distinct(indices)
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
       self.round.rows[_place(variable)].append((distinct, rows))
@@ -207,7 +209,9 @@ class Steps:
       return None
     read, rows = zip(*found, strict=True)
     among = tf.concat([tf.cast(each, tf.int64) for each in read], axis=0)
-    return tf.gather(tf.concat(rows, axis=0), rows_lib.places(indices, among))
+    return tf.gather(
+      tf.concat(rows, axis=0), sparse_rows_lib.places(indices, among)
+    )
 
   def read_tag(self, count: Any) -> tf.Tensor:
     """A count as it was when the parameters of its ps were read.
@@ -245,10 +249,10 @@ class Steps:
     if self._is_ours(variable, self._home):
       self._copy_of(variable).change(change)
 
-  def _copy_of(self, variable: Any) -> copies_lib.Copy:
+  def _copy_of(self, variable: Any) -> local_copies_lib.Copy:
     copy = self.round.copies.get(_key(variable))
     if copy is None:
-      copy = copies_lib.Copy(variable, lambda: self._value(variable))
+      copy = local_copies_lib.Copy(variable, lambda: self._value(variable))
       self.round.copies[_key(variable)] = copy
     return copy
 
@@ -271,9 +275,9 @@ class Steps:
       self._write(group)
 
   def _write(self, group: list[tuple[Any, tf.Tensor, bool]]) -> None:
-    route = self._route(crossings.PUSH, group[0][0])
-    items = [crossings.Item(value) for _, value, _ in group]
-    arrived = crossings.cross(items, route, self.workspace)
+    route = self._route(fused_transfer.PUSH, group[0][0])
+    items = [fused_transfer.Item(value) for _, value, _ in group]
+    arrived = fused_transfer.cross(items, route, self.workspace)
     with route.destination:
       for (variable, _, is_added), value in zip(group, arrived, strict=True):
         compat.write(variable, value, is_added=is_added)
@@ -316,8 +320,8 @@ class Steps:
       value = tf.raw_ops.ReadVariableOp(resource=count.handle, dtype=tf.int64)
       value = tf.cast(value % _TAGS, tf.float32)
     return self._crossings.promise(
-      crossings.Item(value),
-      self._route(crossings.PULL, count),
+      fused_transfer.Item(value),
+      self._route(fused_transfer.PULL, count),
       ('dense', self._step, index),
     )
 
@@ -329,13 +333,13 @@ class Steps:
     codec = None if _is_live(variable) else self.wire.pull
     group = 'live' if _is_live(variable) and self.wire.prefetch else 'dense'
     return self._crossings.promise(
-      crossings.Item(value, codec),
-      self._route(crossings.PULL, variable),
+      fused_transfer.Item(value, codec),
+      self._route(fused_transfer.PULL, variable),
       (group, self._step, index),
     )
 
   def _rows(
-    self, variable: Any, distinct: tf.Tensor, copy: copies_lib.Copy | None
+    self, variable: Any, distinct: tf.Tensor, copy: local_copies_lib.Copy | None
   ) -> tf.Tensor:
     if copy is not None and copy.is_whole:
       return tf.gather(copy.value(), distinct)
@@ -345,8 +349,8 @@ class Steps:
   def _pull_rows(self, variable: Any, distinct: tf.Tensor) -> tf.Tensor:
     level = self._crossings.level(distinct)
     there = self._crossings.promise(
-      crossings.Item(distinct),
-      self._route(crossings.PUSH, variable),
+      fused_transfer.Item(distinct),
+      self._route(fused_transfer.PUSH, variable),
       ('indices', self.round.index),
       level,
     )
@@ -355,8 +359,8 @@ class Steps:
         resource=variable.handle, indices=there, dtype=variable.dtype
       )
     return self._crossings.promise(
-      crossings.Item(rows, _for_rows(self.wire.pull)),
-      self._route(crossings.PULL, variable),
+      fused_transfer.Item(rows, _for_rows(self.wire.pull)),
+      self._route(fused_transfer.PULL, variable),
       ('rows', self.round.index),
       level if level is None else level + 1,
     )
@@ -371,9 +375,9 @@ class Steps:
     ):
       yield
 
-  def _route(self, direction: int, variable: Any) -> crossings.Route:
+  def _route(self, direction: int, variable: Any) -> fused_transfer.Route:
     ps = self._ps(variable)
-    return crossings.Route(
+    return fused_transfer.Route(
       direction, variable.device, ps, step_replicas.worker_device()
     )
 

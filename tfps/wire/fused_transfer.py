@@ -17,13 +17,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfps._compat import reads as compat
-from tfps.wire import accounts as accounts_lib
 from tfps.wire import chunking
-from tfps.wire import coding
-from tfps.wire import frames
+from tfps.wire import encoding
+from tfps.wire import packing
+from tfps.wire import traffic as traffic_lib
 from tfps.wire import workspace as workspace_lib
 
-PULL, PUSH = accounts_lib.PULL, accounts_lib.PUSH
+PULL, PUSH = traffic_lib.PULL, traffic_lib.PUSH
 
 # What takes the network less than a call does, at 1 Gbit/s.
 _FEW_BYTES = 1 << 15
@@ -99,7 +99,7 @@ def cross(
     if item.codec is not None:
       coded[item.codec, item.tensor.dtype].append(i)
   codings = [
-    coding.Coding(
+    encoding.Coding(
       codec,
       [items[i].tensor for i in indices],
       '/'.join(items[i].name for i in indices),
@@ -110,7 +110,7 @@ def cross(
     pieces = [[items[i].tensor for i in plain]]
     pieces += [each.encode(workspace) for each in codings]
     parts = [tensor for piece in pieces for tensor in piece]
-    frame = frames.Frame(parts)
+    frame = packing.Frame(parts)
     packed = frame.pack(parts)
   with route.destination:
     crossed = tf.identity(packed)
