@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 
 _LOOK_SECS = 0.01
 
@@ -38,7 +38,7 @@ class Rests:
       timeout_secs: how long to wait until all is begun.
       surviving: does what this process does on a ps.
     """
-    meetings = meetings_lib.of(self._strategy)
+    meetings = session_lib.of(self._strategy)
     if meetings is None or self._is_on:
       return
     deadline = deadlines.after(timeout_secs)
@@ -51,14 +51,14 @@ class Rests:
 
   def begin_at_once(self) -> None:
     """To be called once what was scheduled and not begun is cancelled."""
-    meetings = meetings_lib.of(self._strategy)
+    meetings = session_lib.of(self._strategy)
     if meetings is not None:
       self._is_on = True
       meetings.try_to_rest(True)
 
   def awaited(self) -> contextlib.AbstractContextManager[None]:
     """Within which nothing is scheduled, for the caller waits for a result."""
-    meetings = meetings_lib.of(self._strategy)
+    meetings = session_lib.of(self._strategy)
     return contextlib.nullcontext() if meetings is None else meetings.awaited()
 
   def end(
@@ -74,7 +74,7 @@ class Rests:
       timeout_secs: how long to wait for that.
       surviving: as for `begin`.
     """
-    meetings = meetings_lib.of(self._strategy)
+    meetings = session_lib.of(self._strategy)
     if meetings is None:
       return
     deadline = deadlines.after(timeout_secs)

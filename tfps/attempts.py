@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfps import execution as execution_lib
 from tfps import marks as marks_lib
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import placement_ledger
 
 
@@ -182,7 +182,7 @@ def schedule(
     Its remote value, which is None if it was cut short, and what has the number
     of steps that it did, as `num_steps`.
   """
-  meetings = meetings_lib.of(coordinator.strategy)
+  meetings = session_lib.of(coordinator.strategy)
   if meetings is None and counts is None:
     return coordinator.schedule(to_do.function, args=(iterators,)), to_do
   attempt: Any

@@ -43,13 +43,13 @@ from tfps.server import late_workers
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
-from tfps.updates import absences
-from tfps.updates import board
 from tfps.updates import host_sums
-from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
+from tfps.updates.sync import failure_detector
+from tfps.updates.sync import ps_state
+from tfps.updates.sync import session as session_lib
 from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
 from tfps.variables import shared_extended
@@ -107,7 +107,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   _extended_class = shared_extended.Extended
 
-  _meetings_class: type[meetings_lib.Meetings] = meetings_lib.Meetings
+  _meetings_class: type[session_lib.Meetings] = session_lib.Meetings
 
   def __init__(
     self,
@@ -181,7 +181,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         divides_rate=getattr(updates, 'divide_rate', False),
         delay_compensation=getattr(updates, 'delay_compensation', 0.0),
       )
-    self.meetings: meetings_lib.Meetings | None = None
+    self.meetings: session_lib.Meetings | None = None
     if isinstance(updates, policies.Waiting):
       self.meetings = self._meet(updates)
       self.wait_for_chief('meetings', connect_timeout_secs)
@@ -427,7 +427,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       tell=self.guard.events.tell_repeated,
     )
 
-  def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
+  def _meet(self, policy: policies.Waiting) -> session_lib.Meetings:
     trainers = self._trainers()
     own = trainers.index(self.task)
     host = host_sums.of(policy, self._cluster, self.task, trainers)
@@ -435,7 +435,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       connection.until_the_next(host.leave)
     meetings = self._meetings_class(
       policy,
-      board.Board(
+      ps_state.Board(
         self.extended.make_own,
         num_ps=self._cluster.num_ps,
         num_workers=len(trainers),
@@ -451,14 +451,14 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       for task in trainers
       if task != self.task
     }
-    absences.Absences(
+    failure_detector.Absences(
       meetings, lambda: others, trainers.index, timeout_secs=policy.timeout_secs
     )
     if self.is_chief:
       self._start_meetings(meetings)
     return meetings
 
-  def _start_meetings(self, meetings: meetings_lib.Meetings) -> None:
+  def _start_meetings(self, meetings: session_lib.Meetings) -> None:
     meetings.start()
     if self.guard is not None:
       quiet = meetings.paused if meetings.makes_one_update else None

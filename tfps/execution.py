@@ -17,15 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import marks as marks_lib
-from tfps.updates import courses
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
+from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 MAX_UNROLL = 32
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
-Course = marks_lib.Marking | marks_lib.Unmarked | courses.Meeting | courses.Walk
+Course = (
+  marks_lib.Marking | marks_lib.Unmarked | step_sync.Meeting | step_sync.Walk
+)
 
 
 class Source(Protocol):
@@ -137,7 +139,7 @@ def trace(
   """
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
-  meetings = meetings_lib.of(strategy)
+  meetings = session_lib.of(strategy)
 
   marked: set[int] = set()
 
@@ -158,12 +160,12 @@ def trace(
     unroll = _Unroll(step, own, workspace, source, batches)
     total = _repeat(unroll, course, num_steps, unrolled)
     marked.update(course.marked)
-    if isinstance(course, courses.Walk):
+    if isinstance(course, step_sync.Walk):
       with tf.control_dependencies(course.written):
         global_step.assign_add(num_steps)
     num_bytes = tf.reshape(workspace.counted(), [-1])
     vector = [total / num_steps, tf.cast(num_bytes, total.dtype)]
-    return tf.concat(vector, axis=0), courses.num_counted(course, num_steps)
+    return tf.concat(vector, axis=0), step_sync.num_counted(course, num_steps)
 
   def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
     counting = marks_lib.marking(strategy, *id).step(num_steps + 1)
@@ -186,7 +188,7 @@ def trace(
     return _with_ahead(ahead, vector, counted)
 
   if meetings is not None:
-    spec: Any = (meetings_lib.WORKER,)
+    spec: Any = (session_lib.WORKER,)
   else:
     spec = marks_lib.id_spec(strategy, num_steps)
   function = transfers.traced(

@@ -17,7 +17,7 @@ from tfps import worker_input
 from tfps.cluster import spec as spec_lib
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers as transfers_lib
 
@@ -83,7 +83,7 @@ class ReplicaLoop:
     self._surviving = strategy.surviving
     self._course = course
     self._plan = course.plan
-    self._meetings = meetings_lib.of(strategy)
+    self._meetings = session_lib.of(strategy)
     self._executions: dict[int, execution.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
     self._supply: supply_lib.Supply | None = None

@@ -44,12 +44,12 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
-from tfps.updates import absences
-from tfps.updates import board
-from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
+from tfps.updates.sync import failure_detector
+from tfps.updates.sync import ps_state
+from tfps.updates.sync import session as session_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
@@ -195,14 +195,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         divides_rate=getattr(updates, 'divide_rate', False),
         delay_compensation=getattr(updates, 'delay_compensation', 0.0),
       )
-    self.meetings: meetings_lib.Meetings | None = None
+    self.meetings: session_lib.Meetings | None = None
     if isinstance(updates, policies.Waiting):
       self.meetings = self._meet(updates)
 
-  def _meet(self, policy: policies.Waiting) -> meetings_lib.Meetings:
-    meetings = meetings_lib.Meetings(
+  def _meet(self, policy: policies.Waiting) -> session_lib.Meetings:
+    meetings = session_lib.Meetings(
       policy,
-      board.Board(
+      ps_state.Board(
         self.extended.make_own,
         num_ps=self._num_ps,
         num_workers=len(self._workers()),
@@ -221,7 +221,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         else lambda: keeper.alone(meetings.try_to_rest)
       )
       self.guard.keeper.and_then(meetings.start)
-    absences.Absences(
+    failure_detector.Absences(
       meetings,
       self._workers,
       lambda worker: worker.index,

@@ -20,7 +20,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.input import _feeds as input_feeds
 from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -70,7 +70,7 @@ class TrainingLoop:
     self._pending: dict[Any, _Scheduled] = {}
     self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
-    meetings = meetings_lib.of(coordinator.strategy)
+    meetings = session_lib.of(coordinator.strategy)
     # Where all workers make one update of a step.
     self._meetings = (
       meetings if meetings is not None and meetings.makes_one_update else None
@@ -224,7 +224,7 @@ class TrainingLoop:
       trace = functools.partial(self._trace, step_fn)
       if feeds is not None:
         num_steps = self._plan.steps_per_execution
-        meetings = meetings_lib.of(strategy)
+        meetings = session_lib.of(strategy)
         self._supply = supply_lib.Supply(
           feeds,
           step_replicas.of(strategy),

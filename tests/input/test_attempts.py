@@ -6,7 +6,7 @@ import types
 import pytest
 
 from tfps.input import _attempts
-from tfps.updates import turnouts
+from tfps.updates.sync import turnouts
 
 
 class _Feed:

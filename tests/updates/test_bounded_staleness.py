@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps.updates import board
+from tfps.updates.sync import ps_state
 
 _WORKERS = 3
 
@@ -153,7 +153,7 @@ def test_who_comes_back_does_not_wait_for_those_that_are_done(tfps_cluster):
     pool.submit(execute, tf.constant(1, tf.int64)).result(30)
   meetings.end(1)
   # Who comes next waits for all.
-  assert set(meetings.board.members.numpy()[:_WORKERS]) == {board.PRESENT}
+  assert set(meetings.board.members.numpy()[:_WORKERS]) == {ps_state.PRESENT}
 
 
 def test_fit_counts_every_batch(tfps_cluster):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests import waiting
 from tests.updates import slopes
 import tfps
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
@@ -54,7 +54,7 @@ def test_it_waits_for_the_second_update_of_a_step(tfps_cluster, steps_before):
     is_paused = threading.Event()
 
     def pause():
-      with meetings_lib.of(strategy).paused():
+      with session_lib.of(strategy).paused():
         found = number(first), number(second), int(coordinator.global_step)
         is_paused.set()
       return found
@@ -85,7 +85,7 @@ def test_one_that_was_ended_by_a_new_beginning_is_an_error(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
   )
-  meetings = meetings_lib.of(strategy)
+  meetings = session_lib.of(strategy)
   with pytest.raises(tf.errors.AbortedError), meetings.paused():
     meetings.start()
   with meetings.paused():

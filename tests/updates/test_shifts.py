@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps.updates import board
-from tfps.updates import shifts
-from tfps.updates import sums
+from tfps.updates.sync import aggregation
+from tfps.updates.sync import ps_state
+from tfps.updates.sync import shifts
 
 pytestmark = pytest.mark.tfps_cluster(workers=3, ps=1)
 
@@ -49,7 +49,7 @@ class _Meeting:
     with meeting.step(0):
       gradient = tf.numpy_function(self._compute, [worker], tf.float32)
       gradient = tf.ensure_shape(gradient, [])
-      meeting.meet([sums.Piece(self.number, gradient)], self._update)
+      meeting.meet([aggregation.Piece(self.number, gradient)], self._update)
     return meeting.num_counted()
 
   def _compute(self, worker):
@@ -68,7 +68,7 @@ class _Meeting:
     return mean
 
   def point(self):
-    return board.Point(*self.meetings.board.points.numpy()[0].tolist())
+    return ps_state.Point(*self.meetings.board.points.numpy()[0].tolist())
 
   def wait_for_waiting(self, number):
     waiting.until(lambda: self.point().even + self.point().odd == number)
@@ -172,8 +172,8 @@ def test_workers_with_nothing_to_do_are_dismissed(meeting, pool, how):
   members = meeting.meetings.board.members.numpy()[:3].tolist()
   # Who rests steps out, too, and all have.
   wanted = {
-    'rest': [board.PRESENT] * 3,
-    'dismiss_idle': [board.PRESENT, board.AWAY, board.AWAY],
+    'rest': [ps_state.PRESENT] * 3,
+    'dismiss_idle': [ps_state.PRESENT, ps_state.AWAY, ps_state.AWAY],
   }
   assert members == wanted[how]
 
@@ -195,10 +195,10 @@ def test_workers_are_dismissed_once_all_others_wait_and_nothing_follows(
     return meeting.meetings.board.members.numpy()[1]
 
   with meeting.meetings.awaited():
-    assert dismiss() == board.PRESENT
+    assert dismiss() == ps_state.PRESENT
   meeting.may_compute.set()
   meeting.wait_for_waiting(2)
-  assert dismiss() == board.PRESENT
+  assert dismiss() == ps_state.PRESENT
   with meeting.meetings.awaited():
-    assert dismiss() == board.AWAY
+    assert dismiss() == ps_state.AWAY
   assert [each.result(60) for each in executions.values()] == [1, 1]

@@ -16,9 +16,9 @@ from tests import waiting
 from tests.updates import slopes as slopes_lib
 import tfps
 from tfps.server import connection
-from tfps.updates import board
-from tfps.updates import sums
-from tfps.updates import turns
+from tfps.updates.sync import aggregation
+from tfps.updates.sync import protocol_ops
+from tfps.updates.sync import ps_state
 from tfps.variables import partitioners
 
 _WORKERS = 3
@@ -240,12 +240,14 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
     with meeting.step(0):
       gradient = tf.constant(1.0)
       meeting.meet(
-        [sums.Piece(one, gradient)], lambda means: one.assign_add(means[0])
+        [aggregation.Piece(one, gradient)],
+        lambda means: one.assign_add(means[0]),
       )
       gradient = tf.numpy_function(go_on, [gradient], tf.float32)
       gradient = tf.ensure_shape(gradient, [])
       meeting.meet(
-        [sums.Piece(other, gradient)], lambda means: other.assign_add(means[0])
+        [aggregation.Piece(other, gradient)],
+        lambda means: other.assign_add(means[0]),
       )
     return tf.constant(0)
 
@@ -258,7 +260,7 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
       return execution(tf.constant(worker, tf.int64))
 
   def waiting_at_first():
-    row = board.Point(*meetings.board.points.numpy()[0].tolist())
+    row = ps_state.Point(*meetings.board.points.numpy()[0].tolist())
     return row.even + row.odd
 
   for worker in (1, 2):
@@ -333,26 +335,26 @@ def test_a_ps_takes_no_gradient_twice(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     whole, table = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([4, 1]))
-  own = board.Board(
+  own = ps_state.Board(
     strategy.extended.make_own, num_ps=2, num_workers=4, by_host=True
   )
 
   def pieces(value):
     rows = tf.IndexedSlices(tf.fill([2, 1], value), tf.constant([3, 1]))
     return [
-      sums.Piece(whole, tf.fill([2], value)),
-      sums.Piece(table, rows),
+      aggregation.Piece(whole, tf.fill([2], value)),
+      aggregation.Piece(table, rows),
     ]
 
   @tf.function(reduce_retracing=True)
   def add(value, version, workers):
-    made = sums.Sums(own, 'twice', 1, pieces(value))
-    turn = turns.Turn(version, tf.constant(4, tf.int64))
+    made = aggregation.Sums(own, 'twice', 1, pieces(value))
+    turn = protocol_ops.Turn(version, tf.constant(4, tf.int64))
     return made.add(pieces(value), turn, workers)
 
   @tf.function
   def means(version):
-    found = sums.Sums(own, 'twice', 1, pieces(0.0)).take_means(version)
+    found = aggregation.Sums(own, 'twice', 1, pieces(0.0)).take_means(version)
     return found[0], tf.convert_to_tensor(found[1])
 
   def counts(value, version, workers):
@@ -366,7 +368,9 @@ def test_a_ps_takes_no_gradient_twice(tfps_cluster):
   assert counts(1.0, 7, [0]) == [1, 1]
   assert counts(5.0, 7, [1, 2]) == [3, 3]
   # Once alone, and once in a sum.
-  assert counts(90.0, 7, [2]) == counts(90.0, 7, [0, 3]) == [sums.REFUSED] * 2
+  assert (
+    counts(90.0, 7, [2]) == counts(90.0, 7, [0, 3]) == [aggregation.REFUSED] * 2
+  )
   assert counts(90.0, 6, [3]) == [3, 3]  # too late
   first, second = means(tf.constant(7, tf.int64))
   np.testing.assert_array_equal(first, [2, 2])

@@ -11,9 +11,9 @@ from tfps import marks as marks_lib
 from tfps.input import _feed
 from tfps.input import _feeds
 from tfps.input import ledger as ledger_lib
-from tfps.updates import meetings as meetings_lib
-from tfps.updates import shifts
-from tfps.updates import turnouts
+from tfps.updates.sync import session as session_lib
+from tfps.updates.sync import shifts
+from tfps.updates.sync import turnouts
 
 _PAUSE_SECS = 0.05
 _AGAIN = object()
@@ -36,7 +36,7 @@ class Steps(Protocol):
   num_steps: int
   sizes: tuple[int, ...]
   marks: marks_lib.Marks | None
-  meetings: meetings_lib.Meetings | None
+  meetings: session_lib.Meetings | None
 
   def attempt(self) -> attempts_lib.Attempt | None:
     """Says what is to be repeated of an execution that is cut short."""

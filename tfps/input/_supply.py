@@ -9,7 +9,7 @@ from tfps import attempts as attempts_lib
 from tfps import execution as execution_lib
 from tfps.input import _feeds
 from tfps.input import _sources
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 
 
@@ -37,7 +37,7 @@ class Supply:
     trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,
-    meetings: meetings_lib.Meetings | None,
+    meetings: session_lib.Meetings | None,
   ) -> None:
     self._feeds = feeds
     feeds.ledger.trace()
@@ -82,7 +82,7 @@ class _Steps:
     sizes: tuple[int, ...],
     single: Callable[[int], execution_lib.Execution],
     counts: attempts_lib.Counts | None,
-    meetings: meetings_lib.Meetings | None,
+    meetings: session_lib.Meetings | None,
   ) -> None:
     self.num_steps = full.num_steps
     self.sizes = sizes

@@ -18,8 +18,8 @@ from tfps._compat import writes
 from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
-from tfps.updates import courses
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
+from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -95,7 +95,7 @@ class Executions:
     strategy: tf.distribute.Strategy,
     step_fn: StepFn,
     state: state_lib.State,
-    meetings: meetings_lib.Meetings | None,
+    meetings: session_lib.Meetings | None,
   ) -> None:
     self._meetings = meetings
     self._strategy = strategy
@@ -143,7 +143,7 @@ class Executions:
       draw = functools.partial(source.draw, self._strategy, left)
       course = self._course(*told, comes_and_goes=source.may_be_empty)
       vector, others = self._execute(draw, num_steps, handed_on, course)
-      return vector, others, courses.num_counted(course, num_steps)
+      return vector, others, step_sync.num_counted(course, num_steps)
 
     function = self._met(_function(execute))
 
@@ -161,7 +161,7 @@ class Executions:
 
     told = marks_lib.id_spec(self._strategy, num_steps)
     if self._meetings is not None:
-      told = (meetings_lib.WORKER,)
+      told = (session_lib.WORKER,)
     return _function(around).get_concrete_function(
       source.spec, self._state.handed_on_spec, *told
     )

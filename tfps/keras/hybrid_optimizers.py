@@ -17,7 +17,7 @@ from tfps._compat import writes
 from tfps.keras import optimizers
 from tfps.keras import shards
 from tfps.keras import synchronous
-from tfps.updates import courses
+from tfps.updates.sync import step_sync
 
 Own = Callable[..., Any]  # Keras' own method
 
@@ -59,7 +59,7 @@ def apply(
     own, optimizer, [g for g, _ in there], [v for _, v in there]
   )
   count.assign(before)  # who makes the update on the ps has counted it
-  with tf.control_dependencies([courses.after_writes(first, before)]):
+  with tf.control_dependencies([step_sync.after_writes(first, before)]):
     found = means.result()
   with tf.control_dependencies(found):  # else it would count at once
     if here:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfps._compat import replicas as compat
 from tfps.keras import shards
-from tfps.updates import merging
+from tfps.updates.sync import replica_aggregation
 from tfps.variables import step_replicas
 
 
@@ -54,7 +54,7 @@ def _merged(
   """The sums of gradients, given by variable and replica."""
   if not step_replicas.of(strategy).span_workers:
     return [
-      None if own[0] is None else merging.on_worker(group, own)
+      None if own[0] is None else replica_aggregation.on_worker(group, own)
       for own in gradients
     ]
   pieces = []
@@ -62,5 +62,7 @@ def _merged(
     with tf.device(device):
       pieces.append(shards.pieces(variables, [own[i] for own in gradients]))
   first = [own[0] for own in gradients]
-  merged = merging.on_ps(group, pieces, getattr(strategy, 'hosts', {}))
+  merged = replica_aggregation.on_ps(
+    group, pieces, getattr(strategy, 'hosts', {})
+  )
   return shards.whole(variables, first, merged)

@@ -21,7 +21,7 @@ from tfps.input import _pipelines
 from tfps.input import _sources
 from tfps.input import ledger as ledger_lib
 from tfps.keras import execution
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -163,7 +163,7 @@ class Attempts:
     executor: Any,
     replicas: step_replicas.Replicas,
     marks: marks_lib.Marks | None,
-    meetings: meetings_lib.Meetings | None,
+    meetings: session_lib.Meetings | None,
   ) -> None:
     self._executions = executions
     self._executor = executor
@@ -223,7 +223,7 @@ class _Steps:
 
   sizes: tuple[int, ...] = (1,)
   marks: marks_lib.Marks | None = None
-  meetings: meetings_lib.Meetings | None = None
+  meetings: session_lib.Meetings | None = None
 
   def __init__(
     self,

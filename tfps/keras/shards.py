@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfps._compat import reads
-from tfps.updates import sums
+from tfps.updates.sync import aggregation
 from tfps.variables import sharded
 from tfps.wire import step_transfers as step_transfers_lib
 
@@ -54,10 +54,10 @@ def variables_of(
 
 def pieces(
   variables: Sequence[Any], gradients: Sequence[Any]
-) -> list[sums.Piece]:
+) -> list[aggregation.Piece]:
   """The gradients of the shards of all variables that have one."""
   return [
-    sums.Piece(shard, own)
+    aggregation.Piece(shard, own)
     for variable, gradient in zip(variables, gradients, strict=True)
     if gradient is not None
     for shard, own in zip(

@@ -25,7 +25,7 @@ from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import state as state_lib
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -104,7 +104,7 @@ class StepFunction:
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
     self._marks = marks_lib.of(strategy) if makes_updates else None
-    self._meetings = meetings_lib.of(strategy) if makes_updates else None
+    self._meetings = session_lib.of(strategy) if makes_updates else None
     self._state = state_lib.State(model)
     self._executions = execution.Executions(
       strategy, step_fn, self._state, self._meetings

@@ -32,8 +32,8 @@ from tfps.replication import means as means_lib
 from tfps.replication import roster as roster_lib
 from tfps.replication import rounds
 from tfps.server import health
-from tfps.updates import meetings as meetings_lib
 from tfps.updates import policies
+from tfps.updates.sync import session as session_lib
 from tfps.variables import hybrid_placement
 from tfps.variables import placement as placement_lib
 from tfps.variables import shared_extended
@@ -211,7 +211,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     return self.meetings.crew
 
   def _join(
-    self, waits: crew_lib.Waits, meetings: meetings_lib.Meetings
+    self, waits: crew_lib.Waits, meetings: session_lib.Meetings
   ) -> crew_lib.Crew:
     """Readies this process for a crew, of those that train."""
     trainers = self._trainers()
@@ -225,7 +225,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       tell=self._events.tell,
     )
 
-  def _start_meetings(self, meetings: meetings_lib.Meetings) -> None:
+  def _start_meetings(self, meetings: session_lib.Meetings) -> None:
     if self.num_workers == 1:  # else each crew does
       super()._start_meetings(meetings)
 

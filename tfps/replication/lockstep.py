@@ -9,13 +9,13 @@ import weakref
 import tensorflow as tf
 
 from tfps.replication import crew as crew_lib
-from tfps.updates import courses
-from tfps.updates import meetings as meetings_lib
-from tfps.updates import presences
-from tfps.updates import turnouts
+from tfps.updates.sync import presences
+from tfps.updates.sync import session as session_lib
+from tfps.updates.sync import step_sync
+from tfps.updates.sync import turnouts
 
 
-class Lockstep(courses.Meeting):
+class Lockstep(step_sync.Meeting):
   """A function's steps, each of which begins with what the last has written.
 
   Attributes:
@@ -44,10 +44,10 @@ class Lockstep(courses.Meeting):
       first: how many operations of the function to leave out.
       tensor: any.
     """
-    self.written = [courses.after_writes(first, tensor)]
+    self.written = [step_sync.after_writes(first, tensor)]
 
 
-class Meetings(meetings_lib.Meetings):
+class Meetings(session_lib.Meetings):
   """Those of a strategy whose workers are a crew.
 
   Attributes:

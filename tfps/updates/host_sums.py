@@ -16,8 +16,8 @@ from tfps.cluster import spec as spec_lib
 from tfps.hosts import groups
 from tfps.hosts import messages
 from tfps.updates import policies
-from tfps.updates import sums as sums_lib
-from tfps.updates import turns as turns_lib
+from tfps.updates.sync import aggregation as aggregation_lib
+from tfps.updates.sync import protocol_ops as protocol_ops_lib
 
 _ANY_VERSION = 1 << 62
 
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
   step: tf.Tensor
   point: int
-  turn: turns_lib.Turn
+  turn: protocol_ops_lib.Turn
 
 
 class HostSums:
@@ -57,20 +57,23 @@ class HostSums:
     self._group.leave()
 
   def add(
-    self, sums: sums_lib.Sums, pieces: Sequence[sums_lib.Piece], place: Place
-  ) -> tuple[list[tf.Tensor], turns_lib.Turn]:
+    self,
+    sums: aggregation_lib.Sums,
+    pieces: Sequence[aggregation_lib.Piece],
+    place: Place,
+  ) -> tuple[list[tf.Tensor], protocol_ops_lib.Turn]:
     """Has gradients added on the ps, by this worker or by another one.
 
     Returns:
       Tensors after which they are there, and the turn; with a version that is
       late if the ps have not taken them.
     """
-    gradients = [sums_lib.in_type_of(piece) for piece in pieces]
+    gradients = [aggregation_lib.in_type_of(piece) for piece in pieces]
     shared, workers = self._share(gradients, place)
 
     def push() -> tf.Tensor:
       own = [
-        sums_lib.Piece(piece.variable, gradient)
+        aggregation_lib.Piece(piece.variable, gradient)
         for piece, gradient in zip(
           pieces, _pack(gradients, shared), strict=True
         )
@@ -83,12 +86,12 @@ class HostSums:
     )
     # The ps have some of it, which somebody has pushed alone who has waited for
     # too long. So do the others then, and this worker is late.
-    is_refused = tf.reduce_any(tf.equal(counts, sums_lib.REFUSED)) & (
+    is_refused = tf.reduce_any(tf.equal(counts, aggregation_lib.REFUSED)) & (
       number > 1
     )
     with tf.device(self._device):
       told = tf.numpy_function(self._tell, [is_refused], tf.int64)
-    never = tf.constant(turns_lib.NEVER, tf.int64)
+    never = tf.constant(protocol_ops_lib.NEVER, tf.int64)
     version = tf.where(is_refused, never, place.turn.version)
     return [told], place.turn._replace(version=version)
 
@@ -113,7 +116,7 @@ class HostSums:
     version: np.int64,
     *arrays: np.ndarray,
   ) -> list[np.ndarray]:
-    if version == turns_lib.NEVER:
+    if version == protocol_ops_lib.NEVER:
       self._group.pass_over(messages.Turn(int(step), point, _ANY_VERSION))
       return [*arrays, np.array([self._group.worker], np.int64)]
     turn = messages.Turn(int(step), point, int(version))

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from tfps.updates import meetings as meetings_lib
 from tfps.updates import staleness as staleness_lib
+from tfps.updates.sync import session as session_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class UpdatesReport:
 
 
 def report(
-  meetings: meetings_lib.Meetings | None,
+  meetings: session_lib.Meetings | None,
   staleness: staleness_lib.Staleness | None,
 ) -> UpdatesReport:
   """What a strategy's have counted.

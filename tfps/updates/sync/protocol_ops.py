@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps.updates import board as board_lib
-from tfps.updates import gates
-from tfps.updates import turn_rules
+from tfps.updates.sync import gates
+from tfps.updates.sync import protocol
+from tfps.updates.sync import ps_state as ps_state_lib
 
 NEVER = -1  # the version of gradients that are late whenever they come
 ALL = 1 << 40  # more gradients than ever come
@@ -64,14 +64,16 @@ class Turns:
     name: of the job; unique on the ps.
   """
 
-  def __init__(self, board: board_lib.Board, *, spare: int, name: str) -> None:
+  def __init__(
+    self, board: ps_state_lib.Board, *, spare: int, name: str
+  ) -> None:
     self._board = board
     self._spare = spare
     self._gates = [
       gates.of_point(point, name, board.device)
-      for point in range(board_lib.MAX_POINTS)
+      for point in range(ps_state_lib.MAX_POINTS)
     ]
-    self._rules = turn_rules.Rules(board, self._gates, spare=spare)
+    self._rules = protocol.Rules(board, self._gates, spare=spare)
 
   def begin(self, worker: tf.Tensor) -> list[Turn]:
     """Takes a worker in that is to execute something; each point's turn.

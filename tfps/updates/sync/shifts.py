@@ -10,9 +10,9 @@ import contextlib
 
 import tensorflow as tf
 
-from tfps.updates import meetings as meetings_lib
-from tfps.updates import presences
-from tfps.updates import turnouts
+from tfps.updates.sync import presences
+from tfps.updates.sync import session as session_lib
+from tfps.updates.sync import turnouts
 
 
 class Shift:
@@ -27,7 +27,7 @@ class Shift:
 
   comes_and_goes = True
 
-  def __init__(self, meetings: meetings_lib.Meetings) -> None:
+  def __init__(self, meetings: session_lib.Meetings) -> None:
     self.num_steps = 0
     self._meetings = meetings
 

@@ -21,15 +21,15 @@ import tensorflow as tf
 
 from tfps._compat import shared_variables
 from tfps.updates import applying
-from tfps.updates import board as board_lib
 from tfps.updates import locks
-from tfps.updates import turns as turns_lib
+from tfps.updates.sync import protocol_ops as protocol_ops_lib
+from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.variables import placement_ledger
 from tfps.wire import chunking
 from tfps.wire import push
 
 # More than any quorum: no more gradients are taken.
-_CLOSED = np.int64(turns_lib.ALL)
+_CLOSED = np.int64(protocol_ops_lib.ALL)
 
 REFUSED = -1
 
@@ -57,7 +57,7 @@ class Sums:
 
   def __init__(
     self,
-    board: board_lib.Board,
+    board: ps_state_lib.Board,
     name: str,
     point: int,
     pieces: Sequence[Piece],
@@ -81,7 +81,7 @@ class Sums:
   def add(
     self,
     pieces: Sequence[Piece],
-    turn: turns_lib.Turn,
+    turn: protocol_ops_lib.Turn,
     workers: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     """Sends gradients to the ps, which add them.
@@ -117,7 +117,7 @@ class _OfDevice:
 
   def __init__(
     self,
-    board: board_lib.Board,
+    board: ps_state_lib.Board,
     name: str,
     point: int,
     device: str,
@@ -164,7 +164,7 @@ class _OfDevice:
   def add(
     self,
     pieces: Sequence[Piece],
-    turn: turns_lib.Turn,
+    turn: protocol_ops_lib.Turn,
     workers: tf.Tensor | None,
   ) -> tf.Tensor:
     gradients = [in_type_of(piece) for piece in pieces]
@@ -182,15 +182,18 @@ class _OfDevice:
   def take_means(self, version: tf.Tensor) -> list[Any]:
     return self._locked(self._take, [version])
 
-  def _add(self, turn: turns_lib.Turn, gradients: Sequence[Any]) -> Any:
+  def _add(self, turn: protocol_ops_lib.Turn, gradients: Sequence[Any]) -> Any:
     one = tf.constant(1, tf.int64)
     count, _, written = self._add_if(None, turn, gradients, one)
     return [count], written
 
   def _add_of(
-    self, turn: turns_lib.Turn, gradients: Sequence[Any], workers: tf.Tensor
+    self,
+    turn: protocol_ops_lib.Turn,
+    gradients: Sequence[Any],
+    workers: tf.Tensor,
   ) -> Any:
-    numbers = self._point * board_lib.MAX_WORKERS + workers
+    numbers = self._point * ps_state_lib.MAX_WORKERS + workers
     before = tf.raw_ops.ResourceGather(
       resource=self._added.handle, indices=numbers, dtype=tf.int64
     )
@@ -209,7 +212,7 @@ class _OfDevice:
   def _add_if(
     self,
     may_be: tf.Tensor | None,
-    turn: turns_lib.Turn,
+    turn: protocol_ops_lib.Turn,
     gradients: Sequence[Any],
     number: tf.Tensor,
   ) -> Any:

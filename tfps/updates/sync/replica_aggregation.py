@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.updates import applying
-from tfps.updates import sums
+from tfps.updates.sync import aggregation
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import chunking
@@ -37,7 +37,7 @@ def on_worker(group: step_replicas.Group, gradients: Sequence[Any]) -> Any:
 
 def on_ps(
   group: step_replicas.Group,
-  pieces: Sequence[Sequence[sums.Piece]],
+  pieces: Sequence[Sequence[aggregation.Piece]],
   hosts: Hosts,
 ) -> list[Any]:
   """The sums of gradients, each on the ps that has its variable.
@@ -85,7 +85,7 @@ def _together(
 
 def _of_members(
   group: step_replicas.Group,
-  pieces: Sequence[Sequence[sums.Piece]],
+  pieces: Sequence[Sequence[aggregation.Piece]],
   members: Sequence[int],
 ) -> tuple[list[Any], Any]:
   """The sums of what some replicas have, here, and their weight."""
@@ -122,7 +122,7 @@ def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
   return handed
 
 
-def _distinct(piece: sums.Piece) -> Any:
+def _distinct(piece: aggregation.Piece) -> Any:
   return applying.with_distinct_rows(
     tf.cast(piece.gradient, piece.variable.dtype)
   )
@@ -134,7 +134,7 @@ def _task_of(device: str) -> spec_lib.Task:
 
 
 def _push(
-  gradients: Sequence[Any], pieces: Sequence[sums.Piece], device: str
+  gradients: Sequence[Any], pieces: Sequence[aggregation.Piece], device: str
 ) -> list[Any]:
   gradients = [
     applying.with_distinct_rows(tf.cast(gradient, piece.variable.dtype))

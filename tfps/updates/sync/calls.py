@@ -6,8 +6,8 @@ from typing import Any
 from absl import logging
 import tensorflow as tf
 
-from tfps.updates import board as board_lib
-from tfps.updates import turns as turns_lib
+from tfps.updates.sync import protocol_ops as protocol_ops_lib
+from tfps.updates.sync import ps_state as ps_state_lib
 
 WORKER = tf.TensorSpec([], tf.int64)
 
@@ -18,7 +18,7 @@ _SPECS = {
   'leave_out': [WORKER] * 2,
   'take_in': [WORKER],
   'leave_step': [WORKER],
-  'dismiss': [tf.TensorSpec([board_lib.MAX_WORKERS], tf.int64)],
+  'dismiss': [tf.TensorSpec([ps_state_lib.MAX_WORKERS], tf.int64)],
 }
 
 
@@ -29,7 +29,7 @@ class Calls:
     turns: whose methods they are, by their names.
   """
 
-  def __init__(self, turns: turns_lib.Turns) -> None:
+  def __init__(self, turns: protocol_ops_lib.Turns) -> None:
     self._functions = {
       name: _function(getattr(turns, name), spec)
       for name, spec in _SPECS.items()

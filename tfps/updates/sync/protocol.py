@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import applying
-from tfps.updates import board as board_lib
-from tfps.updates import gates as gates_lib
-from tfps.updates.board import Point
+from tfps.updates.sync import gates as gates_lib
+from tfps.updates.sync import ps_state as ps_state_lib
+from tfps.updates.sync.ps_state import Point
 
 
 class Rules:
@@ -28,7 +28,7 @@ class Rules:
 
   def __init__(
     self,
-    board: board_lib.Board,
+    board: ps_state_lib.Board,
     gates: Sequence[gates_lib.Gate],
     *,
     spare: int,
@@ -40,13 +40,15 @@ class Rules:
   def begin(self, worker: tf.Tensor) -> Any:
     """Takes a worker in; whether it waits, the versions and the quorum."""
     # Where it was cut short, others may be waiting for it within a step.
-    was_within = self._board.step_of(worker) > board_lib.NO_STEP
+    was_within = self._board.step_of(worker) > ps_state_lib.NO_STEP
     with tf.control_dependencies([was_within]):
-      noted = self._board.note(worker, board_lib.RUNNING)
-      noted += self._board.note_step(worker, board_lib.NO_STEP)
+      noted = self._board.note(worker, ps_state_lib.RUNNING)
+      noted += self._board.note_step(worker, ps_state_lib.NO_STEP)
     points = self._points()
     waits = self._is_led_by_others(points, worker)
-    mine = tf.one_hot(0, board_lib.MAX_POINTS, dtype=tf.int64) * _count(waits)
+    mine = tf.one_hot(0, ps_state_lib.MAX_POINTS, dtype=tf.int64) * _count(
+      waits
+    )
     is_even = _count(tf.equal(points.version[0] % 2, 0))
     points = points._replace(
       even=points.even + mine * is_even, odd=points.odd + mine * (1 - is_even)
@@ -64,8 +66,8 @@ class Rules:
 
   def end(self, worker: tf.Tensor) -> Any:
     """Counts an execution of a worker."""
-    noted = self._board.note(worker, board_lib.PRESENT)
-    noted += self._board.note_step(worker, board_lib.NO_STEP)
+    noted = self._board.note(worker, ps_state_lib.PRESENT)
+    noted += self._board.note_step(worker, ps_state_lib.NO_STEP)
     ended, last, paused = self._board.read_executions()
     written = self._board.set_executions(ended + 1, last, paused)
     points = self._points()
@@ -80,7 +82,7 @@ class Rules:
   ) -> Any:
     """Has a worker that is late leave its step."""
     is_late = tf.not_equal(self._board.point(number).version, version)
-    none = tf.constant(board_lib.NO_STEP, tf.int64)
+    none = tf.constant(ps_state_lib.NO_STEP, tf.int64)
     step = tf.where(is_late, none, self._board.step_of(worker))
     taken = self._let_go(is_late)
     return (is_late,), self._board.note_step(worker, step) + taken
@@ -98,7 +100,7 @@ class Rules:
     is_next = tf.equal(point.version, version)
     is_current = is_next & (point.version < point.goal)
     arrived = point.arrived + _count(is_current) * arrives
-    noted = self._board.note(worker, board_lib.RUNNING)
+    noted = self._board.note(worker, ps_state_lib.RUNNING)
     if number == 0:
       noted += self._note_arrival(worker, step, is_current, arrives)
     with tf.control_dependencies(noted):
@@ -110,7 +112,9 @@ class Rules:
       elif not self._spare:
         # Gradients of lost workers do not stand in for those of others.
         come = self._board.num_members_in(version)
-    is_paused = tf.not_equal(self._board.read_executions()[board_lib.PAUSED], 0)
+    is_paused = tf.not_equal(
+      self._board.read_executions()[ps_state_lib.PAUSED], 0
+    )
     if number:
       is_paused &= ~self._may_have_more_points(self._points())
     leads = is_current & (come >= enough) & tf.equal(point.leader, 0)
@@ -172,14 +176,14 @@ class Rules:
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> Any:
     """Says what a worker is that is not to be waited for."""
-    away = tf.constant(board_lib.AWAY, tf.int64)
+    away = tf.constant(ps_state_lib.AWAY, tf.int64)
     was_away = tf.equal(self._board.member(worker), away)
     is_news = ~was_away | tf.not_equal(member, away)
     with tf.control_dependencies([was_away]):
       written = self._board.note_unless_done(worker, member)
     with tf.control_dependencies(written):
       written += self._board.expect_all_if_done()
-    written += self._board.note_step(worker, board_lib.NO_STEP)
+    written += self._board.note_step(worker, ps_state_lib.NO_STEP)
     points = self._points()
     led = tf.equal(points.leader, worker + 1)
     points = points._replace(
@@ -197,7 +201,7 @@ class Rules:
 
   def take_in(self, worker: tf.Tensor) -> Any:
     """Has a worker be waited for."""
-    return (worker,), self._board.note(worker, board_lib.PRESENT)
+    return (worker,), self._board.note(worker, ps_state_lib.PRESENT)
 
   def rest(self, last: tf.Tensor) -> Any:
     """Says how many executions will have ended before others begin."""
@@ -219,7 +223,7 @@ class Rules:
 
   def cut_short(self, worker: tf.Tensor) -> Any:
     """Has a worker leave its step."""
-    written = self._board.note_step(worker, board_lib.NO_STEP)
+    written = self._board.note_step(worker, ps_state_lib.NO_STEP)
     return (worker,), written + self._let_go(True)
 
   def _may_have_more_points(self, points: Point) -> tf.Tensor:
@@ -240,7 +244,7 @@ class Rules:
     )
     zero = tf.zeros([], tf.int64)
     written = self._board.set_executions(zero, zero - 1, zero)
-    clocks = tf.fill([board_lib.MAX_WORKERS], versions[0])
+    clocks = tf.fill([ps_state_lib.MAX_WORKERS], versions[0])
     written.append(applying.write(self._board.clocks, clocks))
     written.append(applying.write(self._board.steps, self._board.no_steps()))
     return (versions,), written + self._let_go(True, points)

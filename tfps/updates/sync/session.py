@@ -12,15 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.updates import board as board_lib
-from tfps.updates import calls
-from tfps.updates import courses
 from tfps.updates import host_sums
-from tfps.updates import pace as pace_lib
 from tfps.updates import policies
-from tfps.updates import presences
-from tfps.updates import turnouts
-from tfps.updates import turns as turns_lib
+from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
+from tfps.updates.sync import calls
+from tfps.updates.sync import presences
+from tfps.updates.sync import protocol_ops as protocol_ops_lib
+from tfps.updates.sync import ps_state as ps_state_lib
+from tfps.updates.sync import step_sync
+from tfps.updates.sync import turnouts
 
 _LOOK_SECS = 0.002
 
@@ -42,12 +42,12 @@ class Meetings:
     makes_one_update: whether a step of all workers makes one update.
   """
 
-  _meeting_class: type[courses.Meeting] = courses.Meeting
+  _meeting_class: type[step_sync.Meeting] = step_sync.Meeting
 
   def __init__(
     self,
     policy: policies.Waiting,
-    board: board_lib.Board,
+    board: ps_state_lib.Board,
     *,
     name: str,
     worker: Callable[[], int],
@@ -62,10 +62,12 @@ class Meetings:
     self.name = name
     self.makes_one_update = isinstance(policy, policies.Sync)
     spare = policy.backup_workers if isinstance(policy, policies.Sync) else 0
-    self.turns = turns_lib.Turns(board, spare=spare, name=name)
-    self.pace: pace_lib.Pace | None = None
+    self.turns = protocol_ops_lib.Turns(board, spare=spare, name=name)
+    self.pace: bounded_staleness_lib.Pace | None = None
     if isinstance(policy, policies.BoundedStaleness):
-      self.pace = pace_lib.Pace(board, max_lead=policy.max_lead, name=name)
+      self.pace = bounded_staleness_lib.Pace(
+        board, max_lead=policy.max_lead, name=name
+      )
     # Traced now: a worker that is frozen would hold that up.
     self._ps = calls.Calls(self.turns)
     self._updates_left: Callable[[], int] = _no_end
@@ -237,7 +239,7 @@ class Meetings:
       if not attempt.comes_and_goes:
         self._num_ended += 1
       elif self._rests:
-        self._ps.try_to_call('leave_out', worker, board_lib.AWAY)
+        self._ps.try_to_call('leave_out', worker, ps_state_lib.AWAY)
 
   def attempt(self, num_steps: int) -> presences.Attempt:
     """For an execution of so many steps."""
@@ -262,15 +264,15 @@ class Meetings:
 
   def _are_busy(self) -> list[int]:
     busy = set(self._busy())
-    return [int(worker in busy) for worker in range(board_lib.MAX_WORKERS)]
+    return [int(worker in busy) for worker in range(ps_state_lib.MAX_WORKERS)]
 
-  def total(self) -> board_lib.Point:
+  def total(self) -> ps_state_lib.Point:
     """What all points have counted.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return board_lib.Point(*self.board.points.numpy().sum(axis=0).tolist())
+    return ps_state_lib.Point(*self.board.points.numpy().sum(axis=0).tolist())
 
   def leave_out(self, worker: int) -> None:
     """Has nobody wait for a worker, until it comes back.
@@ -278,7 +280,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._ps.call('leave_out', worker, board_lib.ABSENT)
+    self._ps.call('leave_out', worker, ps_state_lib.ABSENT)
 
   def step_out(self, worker: int) -> None:
     """Has nobody wait for a worker until it executes something again.
@@ -290,7 +292,7 @@ class Meetings:
     """
     if self._host is not None:
       self._host.leave()
-    self._ps.call('leave_out', worker, board_lib.AWAY)
+    self._ps.call('leave_out', worker, ps_state_lib.AWAY)
 
   def dismiss_idle(self) -> None:
     """Likewise of the workers for which this process has nothing to do.
@@ -332,7 +334,7 @@ class Meetings:
     """
     if self._host is not None:
       self._host.leave()
-    self._ps.call('leave_out', worker, board_lib.DONE)
+    self._ps.call('leave_out', worker, ps_state_lib.DONE)
 
   def give_up_on(self, worker: int) -> None:
     """Has nobody wait for an update that a worker was to make and cannot.
@@ -340,7 +342,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._ps.call('leave_out', worker, board_lib.PRESENT)
+    self._ps.call('leave_out', worker, ps_state_lib.PRESENT)
 
   @property
   def are_executing(self) -> bool:
@@ -356,8 +358,10 @@ class Meetings:
     """
     return [row.version for row in self._points() if row.even or row.odd]
 
-  def _points(self) -> list[board_lib.Point]:
-    return [board_lib.Point(*row) for row in self.board.points.numpy().tolist()]
+  def _points(self) -> list[ps_state_lib.Point]:
+    return [
+      ps_state_lib.Point(*row) for row in self.board.points.numpy().tolist()
+    ]
 
   def around(self, steps: Callable[..., Any]) -> Callable[..., Any]:
     """What a worker is to execute, to be made a function of.
@@ -393,7 +397,7 @@ class Meetings:
     *,
     count: Callable[[], object] = lambda: None,
     comes_and_goes: bool = False,
-  ) -> courses.Meeting | courses.Walk:
+  ) -> step_sync.Meeting | step_sync.Walk:
     """For the function that is being traced.
 
     Args:
@@ -404,8 +408,8 @@ class Meetings:
       comes_and_goes: whether workers do, as they have batches or not.
     """
     if self.pace is not None:
-      return courses.Walk(self.pace, worker)
-    turns = [turns_lib.Turn(v, quorum) for v in tf.unstack(versions)]
+      return step_sync.Walk(self.pace, worker)
+    turns = [protocol_ops_lib.Turn(v, quorum) for v in tf.unstack(versions)]
     made = self._meeting_class(
       self.turns, self.board, self.name, worker, turns, count, self._host
     )

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import health
-from tfps.updates import meetings as meetings_lib
+from tfps.updates.sync import session as session_lib
 
 _EVERY_SECS = 1.0
 _STOP_SECS = 10.0
@@ -29,7 +29,7 @@ class Absences:
 
   def __init__(
     self,
-    meetings: meetings_lib.Meetings,
+    meetings: session_lib.Meetings,
     workers: Callable[[], Mapping[spec_lib.Task, str]],
     index_of: Callable[[spec_lib.Task], int],
     *,

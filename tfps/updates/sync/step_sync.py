@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import writes
-from tfps.updates import board as board_lib
 from tfps.updates import host_sums
-from tfps.updates import pace as pace_lib
-from tfps.updates import sums as sums_lib
-from tfps.updates import turns as turns_lib
+from tfps.updates.sync import aggregation as aggregation_lib
+from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
+from tfps.updates.sync import protocol_ops as protocol_ops_lib
+from tfps.updates.sync import ps_state as ps_state_lib
 
 
 class Meeting:
@@ -41,11 +41,11 @@ class Meeting:
 
   def __init__(
     self,
-    turns: turns_lib.Turns,
-    board: board_lib.Board,
+    turns: protocol_ops_lib.Turns,
+    board: ps_state_lib.Board,
     name: str,
     worker: tf.Tensor,
-    points: list[turns_lib.Turn],
+    points: list[protocol_ops_lib.Turn],
     count: Callable[[], object],
     host: host_sums.HostSums | None = None,
   ) -> None:
@@ -56,7 +56,7 @@ class Meeting:
     self._points = points
     self._count = count
     self._host = host
-    self._sums: dict[int, sums_lib.Sums] = {}
+    self._sums: dict[int, aggregation_lib.Sums] = {}
     self._num_met = 0
     self._counted: list[Any] = []  # whether each step is
     # The version of the first point at which a step began, and whether the
@@ -82,7 +82,7 @@ class Meeting:
 
   def meet(
     self,
-    pieces: Sequence[sums_lib.Piece],
+    pieces: Sequence[aggregation_lib.Piece],
     update: Callable[[list[Any]], object],
   ) -> None:
     """Has one worker make an update of all workers' gradients.
@@ -96,10 +96,10 @@ class Meeting:
     """
     number = self._num_met
     self._num_met += 1
-    if number >= board_lib.MAX_POINTS:
+    if number >= ps_state_lib.MAX_POINTS:
       raise ValueError(
         'Sync: a step has gradients applied more than '
-        f'{board_lib.MAX_POINTS} times. Let fewer optimizers do it.'
+        f'{ps_state_lib.MAX_POINTS} times. Let fewer optimizers do it.'
       )
     if number and self.comes_and_goes:
       raise ValueError(
@@ -109,7 +109,7 @@ class Meeting:
         'each worker a share without end: tfps.input.shard, and repeat().'
       )
     if number not in self._sums:
-      self._sums[number] = sums_lib.Sums(
+      self._sums[number] = aggregation_lib.Sums(
         self._board, self._name, number, pieces
       )
     sums, turn = self._sums[number], self._turn(number)
@@ -132,18 +132,18 @@ class Meeting:
       return tf.identity(following.version), tf.identity(following.quorum)
 
     version, quorum = tf.cond(arrival.leads, lead, lambda: tuple(arrival.after))
-    self._points[number] = turns_lib.Turn(version, quorum)
+    self._points[number] = protocol_ops_lib.Turn(version, quorum)
     self._counted[-1] &= self._turns.counts(arrival, turn, version)
     if number == 0:
       self._is_along = tf.equal(version, self._step + 1)
 
-  def _turn(self, number: int) -> turns_lib.Turn:
+  def _turn(self, number: int) -> protocol_ops_lib.Turn:
     """That of a point, which is none for who is not along with the others."""
     turn = self._points[number]
     if number == 0:
       self._step = turn.version
       return turn
-    never = tf.constant(turns_lib.NEVER, tf.int64)
+    never = tf.constant(protocol_ops_lib.NEVER, tf.int64)
     version = tf.where(self._is_along, turn.version, never)
     return turn._replace(version=version)
 
@@ -162,7 +162,9 @@ class Walk:
 
   marked: frozenset[int] = frozenset()
 
-  def __init__(self, pace: pace_lib.Pace, worker: tf.Tensor) -> None:
+  def __init__(
+    self, pace: bounded_staleness_lib.Pace, worker: tf.Tensor
+  ) -> None:
     self.gate: list[tf.Tensor] = []
     self.written: list[tf.Tensor] = []
     self._pace = pace

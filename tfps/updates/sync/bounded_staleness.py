@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import applying
-from tfps.updates import board as board_lib
-from tfps.updates import gates
+from tfps.updates.sync import gates
+from tfps.updates.sync import ps_state as ps_state_lib
 
 
 class Pace:
@@ -23,7 +23,7 @@ class Pace:
   """
 
   def __init__(
-    self, board: board_lib.Board, *, max_lead: int, name: str
+    self, board: ps_state_lib.Board, *, max_lead: int, name: str
   ) -> None:
     self._board = board
     self._max_lead = max_lead
@@ -56,7 +56,7 @@ class Pace:
     return tf.identity(slowest)
 
   def _begin(self, worker: tf.Tensor) -> Any:
-    written = self._board.note(worker, board_lib.RUNNING)
+    written = self._board.note(worker, ps_state_lib.RUNNING)
     clock = tf.maximum(self._clock(worker), self._board.point(0).version)
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
@@ -66,7 +66,7 @@ class Pace:
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
-    written = self._board.note(worker, board_lib.RUNNING)
+    written = self._board.note(worker, ps_state_lib.RUNNING)
     clock = self._clock(worker) + arrives
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
@@ -102,10 +102,10 @@ class Pace:
     members = applying.read(self._board.members)
     clocks = applying.read(self._board.clocks)
     ended, last, _ = self._board.read_executions()
-    running = tf.equal(members, board_lib.RUNNING)
+    running = tf.equal(members, ps_state_lib.RUNNING)
     # Whether all that is still to be executed has been begun. The number left
     # may be too low: who has an execution repeated may not know that it ended.
     left = last - ended
     are_all = (last >= 0) & (left <= tf.math.count_nonzero(running))
-    counted = tf.where(are_all, running, members > board_lib.ABSENT)
+    counted = tf.where(are_all, running, members > ps_state_lib.ABSENT)
     return tf.reduce_min(tf.where(counted, clocks, clocks.dtype.max))

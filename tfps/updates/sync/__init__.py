@@ -1,0 +1,1 @@
+"""Synchronous updates and bounded staleness, by state kept on the ps."""
