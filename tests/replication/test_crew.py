@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps.replication import agreements
-from tfps.replication import crew as crew_lib
-from tfps.replication import crew_watch
-from tfps.replication import holdings as holdings_lib
-from tfps.replication import roster as roster_lib
-from tfps.replication import rounds
+from tfps.updates.allreduce import agreements
+from tfps.updates.allreduce import elastic_group as elastic_group_lib
+from tfps.updates.allreduce import group_monitor
+from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership_table as membership_table_lib
+from tfps.updates.allreduce import rendezvous
 
 _MOST = 3
-_WAITS = crew_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
+_WAITS = elastic_group_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
 
 
 def _make(ps, name, value):
@@ -25,12 +25,12 @@ def _make(ps, name, value):
 
 
 def _entry(round, **kwargs):
-  kwargs = dict.fromkeys(roster_lib.Entry._fields, 0) | kwargs
-  return roster_lib.Entry(**{**kwargs, 'round': round})
+  kwargs = dict.fromkeys(membership_table_lib.Entry._fields, 0) | kwargs
+  return membership_table_lib.Entry(**{**kwargs, 'round': round})
 
 
 def test_who_has_entered_is_in_the_round_that_is_closed():
-  roster = roster_lib.Roster(_make, 3)
+  roster = membership_table_lib.Roster(_make, 3)
   for worker in (0, 2):
     roster.enter(worker, _entry(1, port=10 + worker))
   roster.close(1)
@@ -49,7 +49,7 @@ def test_who_has_entered_is_in_the_round_that_is_closed():
 
 def test_holdings_are_handed_on_whatever_their_types():
   def holdings(fill):
-    made = holdings_lib.Holdings()
+    made = local_state_lib.Holdings()
     made.variables += [
       tf.Variable(tf.fill([3, 2], float(fill)), name='a'),
       tf.Variable(tf.constant(fill, tf.int64), name='b'),
@@ -71,17 +71,17 @@ class _Worker:
 
   def __init__(self, cluster, roster, index, waits):
     self.value = tf.Variable(float(index), name='value')
-    self.holdings = holdings_lib.Holdings()
+    self.holdings = local_state_lib.Holdings()
     self.holdings.variables.append(self.value)
     tasks = cluster.tasks('worker')
     self.told = []
     self.meetings = []
-    self.crew = crew_lib.Crew(
-      [crew_watch.Peer(task, cluster.address(task)) for task in tasks],
+    self.crew = elastic_group_lib.Crew(
+      [group_monitor.Peer(task, cluster.address(task)) for task in tasks],
       index,
       roster,
       self.holdings,
-      rounds.Meetings(
+      rendezvous.Meetings(
         lambda: None,
         lambda worker: self.meetings.append(('in', worker)),
         lambda worker: self.meetings.append(('out', worker)),
@@ -136,7 +136,9 @@ class _Worker:
 
 @pytest.fixture
 def roster(tfps_cluster):
-  return roster_lib.Roster(_make, len(tfps_cluster.cluster.tasks('worker')))
+  return membership_table_lib.Roster(
+    _make, len(tfps_cluster.cluster.tasks('worker'))
+  )
 
 
 @pytest.fixture
@@ -195,11 +197,11 @@ def test_all_may_be_done_and_go_on_with_the_same_ring(make, pool):
 
 def test_who_does_not_come_is_named(make):
   with pytest.raises(tfps.DeadlineError, match='still waits for worker:1'):
-    make(0, crew_lib.Waits(0.2, 0.2, 0.2)).step(1.0)
+    make(0, elastic_group_lib.Waits(0.2, 0.2, 0.2)).step(1.0)
 
 
 def test_who_lives_and_does_something_else_is_named(make, pool):
-  waits = crew_lib.Waits(60, 1.5, 15)
+  waits = elastic_group_lib.Waits(60, 1.5, 15)
   some, other = make(0, waits), make(1, waits)
   first = pool.submit(some.steps, 1.0)
   other.steps(1.0)

@@ -24,15 +24,15 @@ from tfps import errors
 from tfps._compat import keras_variables
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import events as events_lib
-from tfps.replication import crew as crew_lib
-from tfps.replication import crew_watch
-from tfps.replication import holdings as holdings_lib
-from tfps.replication import lockstep
-from tfps.replication import means as means_lib
-from tfps.replication import roster as roster_lib
-from tfps.replication import rounds
 from tfps.server import health
 from tfps.updates import policies
+from tfps.updates.allreduce import elastic_group as elastic_group_lib
+from tfps.updates.allreduce import gradient_mean as gradient_mean_lib
+from tfps.updates.allreduce import group_monitor
+from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership_table as membership_table_lib
+from tfps.updates.allreduce import rendezvous
+from tfps.updates.allreduce import step_sync
 from tfps.updates.sync import session as session_lib
 from tfps.variables import hybrid_placement
 from tfps.variables import placement as placement_lib
@@ -58,7 +58,7 @@ class Extended(shared_extended.Extended):
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self.holdings = holdings_lib.Holdings()
+    self.holdings = local_state_lib.Holdings()
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
     is_beside = self.holdings.has(kwargs.get('colocate_with'))
@@ -128,7 +128,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   _extended_class = Extended
 
-  _meetings_class = lockstep.Meetings
+  _meetings_class = step_sync.Meetings
 
   def __init__(
     self,
@@ -157,10 +157,12 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
     self._chooser = hybrid_placement.Chooser(rule, choose)
     self.extended.choose = self._chooser
-    assert isinstance(self.meetings, lockstep.Meetings)
+    assert isinstance(self.meetings, step_sync.Meetings)
     self.meetings.num_steps = self.extended.make_count()
     if self.num_workers > 1:
-      waits = crew_lib.Waits(connect_timeout_secs, timeout_secs, silence_secs)
+      waits = elastic_group_lib.Waits(
+        connect_timeout_secs, timeout_secs, silence_secs
+      )
       self.meetings.crew = self._join(waits, self.meetings)
 
   @property
@@ -173,9 +175,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     held: bool = self.extended.holdings.has(variable)
     return held
 
-  def begin_means(self, gradients: Sequence[tf.Tensor]) -> means_lib.Means:
+  def begin_means(
+    self, gradients: Sequence[tf.Tensor]
+  ) -> gradient_mean_lib.Means:
     """Begins to add up gradients with those of the other workers."""
-    return means_lib.Means(self._crew, gradients)
+    return gradient_mean_lib.Means(self._crew, gradients)
 
   def hybrid_report(self) -> hybrid_placement.HybridReport:
     """Where each variable that learns is, and what both places cost."""
@@ -206,21 +210,21 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         )
 
   @property
-  def _crew(self) -> crew_lib.Crew | None:
-    assert isinstance(self.meetings, lockstep.Meetings)
+  def _crew(self) -> elastic_group_lib.Crew | None:
+    assert isinstance(self.meetings, step_sync.Meetings)
     return self.meetings.crew
 
   def _join(
-    self, waits: crew_lib.Waits, meetings: session_lib.Meetings
-  ) -> crew_lib.Crew:
+    self, waits: elastic_group_lib.Waits, meetings: session_lib.Meetings
+  ) -> elastic_group_lib.Crew:
     """Readies this process for a crew, of those that train."""
     trainers = self._trainers()
-    return crew_lib.Crew(
-      [crew_watch.Peer(t, self._cluster.address(t)) for t in trainers],
+    return elastic_group_lib.Crew(
+      [group_monitor.Peer(t, self._cluster.address(t)) for t in trainers],
       trainers.index(self.task),
-      roster_lib.Roster(self.extended.make_own, len(trainers)),
+      membership_table_lib.Roster(self.extended.make_own, len(trainers)),
       self.extended.holdings,
-      rounds.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
+      rendezvous.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
       waits=waits,
       tell=self._events.tell,
     )

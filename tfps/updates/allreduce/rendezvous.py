@@ -18,11 +18,11 @@ import tensorflow as tf
 from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import ports as ports_lib
-from tfps.replication import crew_watch
-from tfps.replication import holdings as holdings_lib
-from tfps.replication import rings
-from tfps.replication import roster as roster_lib
 from tfps.server import health
+from tfps.updates.allreduce import collectives
+from tfps.updates.allreduce import group_monitor
+from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership_table as membership_table_lib
 
 _POLL_SECS = 0.05
 
@@ -63,16 +63,16 @@ class Rounds:
 
   def __init__(
     self,
-    peers: Sequence[crew_watch.Peer],
+    peers: Sequence[group_monitor.Peer],
     own: int,
-    roster: roster_lib.Roster,
-    holdings: holdings_lib.Holdings,
+    roster: membership_table_lib.Roster,
+    holdings: local_state_lib.Holdings,
     meetings: Meetings,
-    watch: crew_watch.Watch,
+    watch: group_monitor.Watch,
     *,
     silence_secs: float,
   ) -> None:
-    self.place = roster_lib.NEW
+    self.place = membership_table_lib.NEW
     self.has_fallen_behind = False
     self._number = 0  # of the last round that this worker was in
     self._peers = peers
@@ -83,9 +83,11 @@ class Rounds:
     self._watch = watch
     self._silence_secs = silence_secs
     status = health.probe(peers[own].task, peers[own].address)
-    self._incarnation = crew_watch.incarnation(status)
+    self._incarnation = group_monitor.incarnation(status)
 
-  def next(self, secs: float) -> tuple[crew_watch.Round, roster_lib.State]:
+  def next(
+    self, secs: float
+  ) -> tuple[group_monitor.Round, membership_table_lib.State]:
     """The next round, once it has begun, and what was on the roster by then.
 
     Args:
@@ -108,7 +110,7 @@ class Rounds:
         return made, state
       made.ring.break_off()
 
-  def hand_on(self, made: crew_watch.Round, source: int) -> None:
+  def hand_on(self, made: group_monitor.Round, source: int) -> None:
     """Has all of a crew take over what one has, and how far it has come.
 
     Args:
@@ -127,15 +129,15 @@ class Rounds:
     self.place = int(whole[: len(place)].view(np.int64)[0]) + 1
     made.place = self.place
 
-  def leave(self, made: crew_watch.Round) -> None:
+  def leave(self, made: group_monitor.Round) -> None:
     """Says that this worker is done.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._enter(roster_lib.LEFT, made)
+    self._enter(membership_table_lib.LEFT, made)
 
-  def come_again(self, made: crew_watch.Round, secs: float) -> bool:
+  def come_again(self, made: group_monitor.Round, secs: float) -> bool:
     """Goes on with the same crew, if all of it come again; whether they do.
 
     Raises: as `next`.
@@ -143,7 +145,7 @@ class Rounds:
     made.stint += 1
     self._enter(made.number, made)
     deadline = deadlines.after(secs)
-    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    silence = group_monitor.Silence(self._peers, self._silence_secs)
     state = self._roster.read()
     while late := {
       i: state.entries[i]
@@ -161,7 +163,10 @@ class Rounds:
     return self._begin(made, state, secs)
 
   def _begin(
-    self, made: crew_watch.Round, state: roster_lib.State, secs: float
+    self,
+    made: group_monitor.Round,
+    state: membership_table_lib.State,
+    secs: float,
   ) -> bool:
     """Has all begin with the same; whether they do, or somebody was lost."""
     made.is_in = True
@@ -178,11 +183,11 @@ class Rounds:
   def _enter(
     self,
     round: int,
-    made: crew_watch.Round | None = None,
+    made: group_monitor.Round | None = None,
     *,
     port: int = 0,
   ) -> None:
-    entry = roster_lib.Entry(
+    entry = membership_table_lib.Entry(
       round=round,
       port=port,
       place=self.place,
@@ -195,10 +200,10 @@ class Rounds:
 
   def _close_round(
     self, deadline: float | None, secs: float
-  ) -> roster_lib.State:
+  ) -> membership_table_lib.State:
     """Enters for the next round; what is there once it is closed with this."""
     state = self._roster.read()
-    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    silence = group_monitor.Silence(self._peers, self._silence_secs)
     round = 0
     while state.round < round or self._own not in state.crew or not round:
       if state.round >= round:
@@ -216,7 +221,7 @@ class Rounds:
     self._number = state.round
     return state
 
-  def _look_behind(self, state: roster_lib.State) -> None:
+  def _look_behind(self, state: membership_table_lib.State) -> None:
     """Has this worker be the last of all, if others have gone on without it.
 
     By itself it may have come farther than they have.
@@ -226,7 +231,10 @@ class Rounds:
       self.place = min(self.place, 0)
 
   def _missing(
-    self, state: roster_lib.State, round: int, silence: crew_watch.Silence
+    self,
+    state: membership_table_lib.State,
+    round: int,
+    silence: group_monitor.Silence,
   ) -> set[int]:
     """Who is expected and has not entered."""
     late = set(self._expected(state)) - set(state.entered(round))
@@ -245,16 +253,18 @@ class Rounds:
     )
 
   def _names(self, workers: Iterable[int]) -> str:
-    return crew_watch.names(self._peers, workers)
+    return group_monitor.names(self._peers, workers)
 
-  def _expected(self, state: roster_lib.State) -> Sequence[int]:
+  def _expected(self, state: membership_table_lib.State) -> Sequence[int]:
     """All at first; then who was there and is not done, or all once all are."""
     if not state.round:
       return range(len(self._peers))
     going_on = [i for i in state.crew if not state.has_left(i)]
     return going_on or state.crew
 
-  def _make(self, state: roster_lib.State) -> crew_watch.Round | None:
+  def _make(
+    self, state: membership_table_lib.State
+  ) -> group_monitor.Round | None:
     """The round, with a ring that others may not be at yet.
 
     Returns:
@@ -262,7 +272,7 @@ class Rounds:
     """
     crew = state.crew
     places = [state.entries[i].place for i in crew]
-    if state.has_begun and max(places) == roster_lib.NEW:
+    if state.has_begun and max(places) == membership_table_lib.NEW:
       raise ValueError(
         'HybridStrategy: the ps have variables of workers that are gone, and '
         'with these went what each worker had of its own. Start the ps anew, '
@@ -271,7 +281,7 @@ class Rounds:
     hosts = [self._peers[i].address.rpartition(':')[0] for i in crew]
     ports = [state.entries[i].port for i in crew]
     try:
-      ring = rings.Ring(
+      ring = collectives.Ring(
         [f'{host}:{port}' for host, port in zip(hosts, ports, strict=True)],
         crew.index(self._own),
       )
@@ -282,13 +292,15 @@ class Rounds:
       self._meetings.restart()
       for i in set(range(len(self._peers))) - set(crew):
         self._meetings.leave_out(i)
-    made = crew_watch.Round(state.round, crew, ring)
+    made = group_monitor.Round(state.round, crew, ring)
     self._enter(state.round, made, port=ports[ring.index])
     return made
 
-  def _are_ready(self, state: roster_lib.State, deadline: float | None) -> bool:
+  def _are_ready(
+    self, state: membership_table_lib.State, deadline: float | None
+  ) -> bool:
     """Waits for the servers of all; whether they are there."""
-    silence = crew_watch.Silence(self._peers, self._silence_secs)
+    silence = group_monitor.Silence(self._peers, self._silence_secs)
     now = state
     while now.round == state.round and not deadlines.is_over(deadline):
       late = {
@@ -307,14 +319,17 @@ class Rounds:
     return False
 
   def _share(
-    self, made: crew_watch.Round, state: roster_lib.State, secs: float
+    self,
+    made: group_monitor.Round,
+    state: membership_table_lib.State,
+    secs: float,
   ) -> bool:
     """Has all take over what one has; whether all agree on whom."""
     entries = state.entries
     source = max(made.crew, key=lambda i: (entries[i].place, -i))
     votes = np.zeros([len(self._peers)], np.int32)
     votes[source] = 1
-    made.place = crew_watch.NOWHERE
+    made.place = group_monitor.NOWHERE
     with self._watch.during(made, secs):
       if made.ring.sum_of(votes)[source] != len(made.crew):
         return False
@@ -328,10 +343,10 @@ class Rounds:
     self._roster.note_begun()
     return True
 
-  def _check(self, state: roster_lib.State, source: int) -> None:
+  def _check(self, state: membership_table_lib.State, source: int) -> None:
     if state.entries[self._own].digest == state.entries[source].digest:
       return
-    self._enter(roster_lib.LEFT)
+    self._enter(membership_table_lib.LEFT)
     own, other = self._peers[self._own].task, self._peers[source].task
     raise ValueError(
       f'HybridStrategy: {own} has other variables than {other}, which has '

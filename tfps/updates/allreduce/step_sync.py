@@ -8,7 +8,7 @@ import weakref
 
 import tensorflow as tf
 
-from tfps.replication import crew as crew_lib
+from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.sync import presences
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
@@ -58,7 +58,7 @@ class Meetings(session_lib.Meetings):
 
   _meeting_class = Lockstep
 
-  crew: crew_lib.Crew | None = None
+  crew: elastic_group_lib.Crew | None = None
   num_steps: tf.Variable
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
-from tfps.replication import rings
-from tfps.replication import roster as roster_lib
 from tfps.server import connection
 from tfps.server import health
+from tfps.updates.allreduce import collectives
+from tfps.updates.allreduce import membership_table as membership_table_lib
 
 _EVERY_SECS = 0.3
 _PROBE_AFTER_SECS = 1.0
@@ -72,13 +72,13 @@ class Round:
 
   number: int
   crew: tuple[int, ...]
-  ring: rings.Ring
+  ring: collectives.Ring
   place: int = NOWHERE
   stint: int = 0
   is_in: bool = True
   num_awaited: int = 1
 
-  def is_along(self, entry: roster_lib.Entry) -> bool:
+  def is_along(self, entry: membership_table_lib.Entry) -> bool:
     """Whether another worker of the crew does the same steps."""
     return (entry.round, entry.stint) == (self.number, self.stint)
 
@@ -98,7 +98,7 @@ class Silence:
     self._looked_at = -1e9
     self._found: set[int] = set()
 
-  def lost(self, entries: Mapping[int, roster_lib.Entry]) -> set[int]:
+  def lost(self, entries: Mapping[int, membership_table_lib.Entry]) -> set[int]:
     """Those of some workers, as of a short while ago; by their entries."""
     now = time.monotonic()
     if entries and now > self._looked_at + _EVERY_SECS:
@@ -110,7 +110,7 @@ class Silence:
     return self._found & set(entries)
 
   def _judge(
-    self, worker: int, status: health.Status, entry: roster_lib.Entry
+    self, worker: int, status: health.Status, entry: membership_table_lib.Entry
   ) -> None:
     if status.state is health.State.HUNG:
       since = self._since.setdefault(worker, time.monotonic())
@@ -142,7 +142,7 @@ class Watch:
     self,
     peers: Sequence[Peer],
     own: int,
-    roster: roster_lib.Roster,
+    roster: membership_table_lib.Roster,
     silence_secs: float,
     leave_out: Callable[[int], object],
   ) -> None:

@@ -20,12 +20,12 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
-from tfps.replication import agreements
-from tfps.replication import crew_watch
-from tfps.replication import holdings as holdings_lib
-from tfps.replication import rings
-from tfps.replication import roster as roster_lib
-from tfps.replication import rounds
+from tfps.updates.allreduce import agreements
+from tfps.updates.allreduce import collectives
+from tfps.updates.allreduce import group_monitor
+from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership_table as membership_table_lib
+from tfps.updates.allreduce import rendezvous
 
 # With what executions end whose connection was broken.
 _CUT_OFF = (
@@ -69,11 +69,11 @@ class Crew:
 
   def __init__(
     self,
-    peers: Sequence[crew_watch.Peer],
+    peers: Sequence[group_monitor.Peer],
     own: int,
-    roster: roster_lib.Roster,
-    holdings: holdings_lib.Holdings,
-    meetings: rounds.Meetings,
+    roster: membership_table_lib.Roster,
+    holdings: local_state_lib.Holdings,
+    meetings: rendezvous.Meetings,
     *,
     waits: Waits,
     tell: Callable[[str, Sequence[str]], object],
@@ -83,15 +83,15 @@ class Crew:
     self._meetings = meetings
     self._waits = waits
     self._tell = tell
-    self._round: crew_watch.Round | None = None
-    self._watch = crew_watch.Watch(
+    self._round: group_monitor.Round | None = None
+    self._watch = group_monitor.Watch(
       peers,
       own,
       roster,
       silence_secs=waits.silence_secs,
       leave_out=meetings.leave_out,
     )
-    self._rounds = rounds.Rounds(
+    self._rounds = rendezvous.Rounds(
       peers,
       own,
       roster,
@@ -127,7 +127,7 @@ class Crew:
     if self._is_to_meet:
       self._meet()
 
-  def begin_mean(self, vector: np.ndarray) -> rings.Sum:
+  def begin_mean(self, vector: np.ndarray) -> collectives.Sum:
     """Begins to add up gradients of floats, each worker's vector.
 
     With it goes whether somebody asks for another crew, so that all leave this
@@ -140,10 +140,10 @@ class Crew:
       raise tf.errors.FailedPreconditionError(None, None, 'There is no crew.')
     asks = np.full([1], self._watch.somebody_asks, vector.dtype)
     ring, part = self._round.ring, self._part
-    group = ring.group(part.members) if part else rings.WHOLE
+    group = ring.group(part.members) if part else collectives.WHOLE
     return ring.begin_mean(np.concatenate([vector, asks]), group)
 
-  def end_mean(self, begun: rings.Sum) -> np.ndarray:
+  def end_mean(self, begun: collectives.Sum) -> np.ndarray:
     """The mean of the vectors of all, or of all that do this step.
 
     Raises:
@@ -195,7 +195,7 @@ class Crew:
       self.take_up()
       return not self._rounds.has_fallen_behind
     if made.ring.index not in part.members:
-      made.place = crew_watch.NOWHERE
+      made.place = group_monitor.NOWHERE
       made.num_awaited = part.number
     self._joining(lambda: self._rounds.hand_on(made, part.members[0]))
     made.num_awaited = 1
@@ -220,7 +220,7 @@ class Crew:
     self._is_broken = False
     if self._watch.has_waited_too_long:
       others = set(range(len(self._peers))) - {self._own}
-      named = crew_watch.names(self._peers, others)
+      named = group_monitor.names(self._peers, others)
       raise errors.DeadlineError(
         f'{self.task} and {named} have not come to the same step within '
         f'{self._waits.step_secs:g} seconds of each other. They are '
@@ -282,7 +282,7 @@ class Crew:
       self._rounds.place += 1
       self._round.place = self._rounds.place
 
-  def _come_in_or_out(self, made: crew_watch.Round, is_in: bool) -> None:
+  def _come_in_or_out(self, made: group_monitor.Round, is_in: bool) -> None:
     """Has updates on the ps wait for this worker, or not."""
     if made.is_in != is_in:
       if is_in:
@@ -308,14 +308,14 @@ class Crew:
       before.ring.break_off()
       # Others may wait for its gradient, which does not come.
       self._meetings.leave_out(self._own)
-    is_first = self._rounds.place == roster_lib.NEW
+    is_first = self._rounds.place == membership_table_lib.NEW
     made, state = self._rounds.next(
       self._waits.connect_secs if is_first else self._waits.step_secs
     )
     self._say(before, made, state)
     self._begin(made)
 
-  def _begin(self, made: crew_watch.Round) -> None:
+  def _begin(self, made: group_monitor.Round) -> None:
     self._round = made
     self._is_to_meet = self._is_broken = self._is_asked_for = False
     self._part = None
@@ -323,18 +323,18 @@ class Crew:
 
   def _say(
     self,
-    before: crew_watch.Round | None,
-    made: crew_watch.Round,
-    state: roster_lib.State,
+    before: group_monitor.Round | None,
+    made: group_monitor.Round,
+    state: membership_table_lib.State,
   ) -> None:
     crew = set(made.crew)
-    others = crew_watch.names(self._peers, crew - {self._own}) or 'nobody'
+    others = group_monitor.names(self._peers, crew - {self._own}) or 'nobody'
     logging.info('%s adds up gradients with %s.', self.task, others)
     if before is None:
       return
     gone = set(before.crew) - crew
     lost = [i for i in gone if not state.has_left(i)]
-    fresh = roster_lib.NEW
+    fresh = membership_table_lib.NEW
     back = [i for i in made.crew if state.entries[i].place == fresh]
     for kind, who in (('lost', lost), ('back', back)):
       if who:

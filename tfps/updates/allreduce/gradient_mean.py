@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps.replication import crew as crew_lib
+from tfps.updates.allreduce import elastic_group as elastic_group_lib
 
 
 class Means:
@@ -23,7 +23,7 @@ class Means:
   """
 
   def __init__(
-    self, crew: crew_lib.Crew | None, gradients: Sequence[tf.Tensor]
+    self, crew: elastic_group_lib.Crew | None, gradients: Sequence[tf.Tensor]
   ) -> None:
     self._gradients = list(gradients)
     self._flat: list[tuple[_Flat, list[int]]] = []
@@ -51,7 +51,7 @@ class Means:
 class _Flat:
   """One vector, of one type."""
 
-  def __init__(self, crew: crew_lib.Crew, vector: tf.Tensor) -> None:
+  def __init__(self, crew: elastic_group_lib.Crew, vector: tf.Tensor) -> None:
     self._crew = crew
     self._vector = vector
     self._begun: Any = None

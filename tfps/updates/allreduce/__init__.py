@@ -1,0 +1,1 @@
+"""Updates of dense variables by collectives among elastic workers."""
