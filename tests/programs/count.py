@@ -15,8 +15,8 @@ if __name__ == '__main__':
 import tensorflow as tf
 
 import tfps
-from tfps.updates import applying
-from tfps.updates import locks
+from tfps.updates import apply
+from tfps.updates import ps_lock
 
 _PER_CALL = 50
 _LOCKED_PER_CALL = 5
@@ -29,14 +29,14 @@ def main(number: int) -> None:
     total = tf.Variable(tf.zeros([100_000]), trainable=False, name='total')
 
   def read_and_write() -> list[tf.Operation]:
-    return [applying.write(total, applying.read(total) + 1.0)]
+    return [apply.write(total, apply.read(total) + 1.0)]
 
   @tf.function
   def add() -> None:
     for _ in range(_PER_CALL):
       count.assign_add(1)
     for _ in range(_LOCKED_PER_CALL):
-      locks.run([locks.Job(total, read_and_write)])
+      ps_lock.run([ps_lock.Job(total, read_and_write)])
 
   strategy.barrier('start', 120)
   for _ in range(number // _PER_CALL):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfps.updates import adam_rules
-from tfps.updates import applying
+from tfps.updates import apply
 from tfps.updates import rules
 
 _RATE = 0.1
@@ -126,8 +126,8 @@ def _by_rule(rule, initial, gradients, **options):
 
   @tf.function
   def update(gradient, step):
-    applying.apply(
-      [applying.Update(rule, variable, slots, gradient, **options)], step
+    apply.apply(
+      [apply.Update(rule, variable, slots, gradient, **options)], step
     )
 
   for gradient, step in zip(gradients, _steps(len(gradients)), strict=True):

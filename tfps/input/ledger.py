@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps.updates import locks
+from tfps.updates import ps_lock
 
 POSITION_BITS = 32
 MAX_POSITION = (1 << POSITION_BITS) - 1
@@ -224,9 +224,9 @@ class Ledger:
       result.append(tf.stack([split, begun, tf.cast(finished, tf.int64)]))
       return last
 
-    locks.run(
+    ps_lock.run(
       [
-        locks.Job(
+        ps_lock.Job(
           self.progress,
           work,
           (token, until, keep, splits, values, tokens, are_alive),

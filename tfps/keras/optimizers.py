@@ -20,11 +20,11 @@ from tfps.keras import merging
 from tfps.keras import served_optimizers
 from tfps.keras import shards
 from tfps.keras import synchronous
+from tfps.updates import accumulation
 from tfps.updates import adam_rules
-from tfps.updates import applying
-from tfps.updates import gathering
-from tfps.updates import locks
+from tfps.updates import apply as apply_lib
 from tfps.updates import policies
+from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
 from tfps.variables import sharded
@@ -82,21 +82,21 @@ def apply(
   if synchronous.is_asked_for(optimizer):
     synchronous.apply(own, optimizer, grads, trainable_variables)
     return
-  steps = gathering.steps_to_gather()
+  steps = accumulation.steps_to_gather()
   if steps is None:
     own(grads, trainable_variables)
     return
   if trainable_variables is None:
     trainable_variables = optimizer._trainable_variables
   variables = list(trainable_variables)
-  gathered = gathering.Gathering(steps, optimizer)
+  gathered = accumulation.Gathering(steps, optimizer)
   gathered.add(grads, variables)
   if not gathered.is_complete:
     for variable, gradient in zip(variables, grads, strict=True):
       if gradient is not None:
         _descend(gathered, optimizer, variable, gradient)
     return
-  with gathering.applying(steps):
+  with accumulation.applying(steps):
     if steps.policy.outer is None:
       own(gathered.gradients(variables), variables)
       return
@@ -119,10 +119,10 @@ def _outer(
 
 
 def _descend(
-  gathered: gathering.Gathering, optimizer: Any, variable: Any, gradient: Any
+  gathered: accumulation.Gathering, optimizer: Any, variable: Any, gradient: Any
 ) -> None:
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-    gradient = gathering.times(1 / optimizer.dynamic_scale, gradient)
+    gradient = accumulation.times(1 / optimizer.dynamic_scale, gradient)
   value = shards.value(variable)
   for shard, own in zip(
     shards.of(value), shards.split(value, gradient), strict=True
@@ -159,10 +159,10 @@ def update(
     ]
     step = _step(optimizer, learning_rate, counts=served.rule.counts)
     strategy = optimizer._distribution_strategy
-    applying.apply(updates, step, staleness_lib.of(strategy))
+    apply_lib.apply(updates, step, staleness_lib.of(strategy))
     return
   for gradient, variable in grads_and_vars:
-    gradient = applying.with_distinct_rows(gradient)
+    gradient = apply_lib.with_distinct_rows(gradient)
     if isinstance(variable, sharded.ShardedVariable):
       # It need not work row by row, so it gets all shards in one.
       optimizer.update_step(gradient, variable, learning_rate)
@@ -177,10 +177,10 @@ def update_by_nadam(own: Own, optimizer: Any, *args: Any) -> None:
 
   def multiply(count: tf.Tensor) -> list[Any]:
     factor = adam_rules.momentum_factor(tf.cast(count, product.dtype))
-    value = applying.read(product) * optimizer.beta_1 * factor
-    return [applying.write(product, value)]
+    value = apply_lib.read(product) * optimizer.beta_1 * factor
+    return [apply_lib.write(product, value)]
 
-  locks.run([locks.Job(product, multiply, [_count(optimizer)])])
+  ps_lock.run([ps_lock.Job(product, multiply, [_count(optimizer)])])
   keras.optimizers.Optimizer._backend_update_step(optimizer, *args)
 
 
@@ -193,10 +193,10 @@ def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
 
   def decay(shard: Any, rate: tf.Tensor) -> list[Any]:
     rate = tf.cast(rate, shard.dtype)
-    return applying.decay(shard, optimizer.weight_decay, rate)
+    return apply_lib.decay(shard, optimizer.weight_decay, rate)
 
-  locks.run(
-    locks.Job(shard, functools.partial(decay, shard), [rate])
+  ps_lock.run(
+    ps_lock.Job(shard, functools.partial(decay, shard), [rate])
     for variable in map(shards.value, variables)
     if optimizer._use_weight_decay(variable)
     for shard in shards.of(variable)
@@ -213,13 +213,13 @@ def update_averages(
 
   def follow(shard: Any, average: Any, is_later: tf.Tensor) -> list[Any]:
     momentum = tf.cast(is_later, shard.dtype) * optimizer.ema_momentum
-    kept = momentum * applying.read(average)
-    value = kept + (1 - momentum) * applying.read(shard)
-    return [applying.write(average, value)]
+    kept = momentum * apply_lib.read(average)
+    value = kept + (1 - momentum) * apply_lib.read(shard)
+    return [apply_lib.write(average, value)]
 
   is_later = tf.not_equal(_here(optimizer.iterations), 0)
-  locks.run(
-    locks.Job(shard, functools.partial(follow, shard, average), [is_later])
+  ps_lock.run(
+    ps_lock.Job(shard, functools.partial(follow, shard, average), [is_later])
     for shard, average in _averaged(optimizer, trainable_variables)
   )
 
@@ -231,10 +231,10 @@ def use_averages(
   del own
 
   def overwrite(shard: Any, average: Any) -> list[Any]:
-    return [applying.write(shard, applying.read(average))]
+    return [apply_lib.write(shard, apply_lib.read(average))]
 
-  locks.run(
-    locks.Job(shard, functools.partial(overwrite, shard, average))
+  ps_lock.run(
+    ps_lock.Job(shard, functools.partial(overwrite, shard, average))
     for shard, average in _averaged(optimizer, trainable_variables)
   )
 
@@ -305,12 +305,12 @@ def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
   taken: dict[int, tf.Tensor] = {}
 
   def take(shard: Any) -> list[Any]:
-    value = taken[id(shard)] = applying.read(shard)
+    value = taken[id(shard)] = apply_lib.read(shard)
     handle = shard.handle
     return [tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)]
 
-  locks.run(
-    locks.Job(shard, functools.partial(take, shard))
+  ps_lock.run(
+    ps_lock.Job(shard, functools.partial(take, shard))
     for variable in accumulators
     for shard in shards.of(variable)
   )
@@ -323,7 +323,7 @@ def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _add(variable: Any, gradient: Any) -> None:
-  gradient = applying.with_distinct_rows(gradient)
+  gradient = apply_lib.with_distinct_rows(gradient)
   for shard, own in zip(
     shards.of(variable), shards.split(variable, gradient), strict=True
   ):
@@ -336,7 +336,7 @@ def _add(variable: Any, gradient: Any) -> None:
 
 def _updates(
   optimizer: Any, served: served_optimizers.Served, gradient: Any, variable: Any
-) -> Iterator[applying.Update]:
+) -> Iterator[apply_lib.Update]:
   index = optimizer._get_variable_index(variable)
   slots = [
     shards.of(shards.value(variables[index])) for variables in served.slots
@@ -347,7 +347,7 @@ def _updates(
   for shard, own, *own_slots in zip(
     shards.of(variable), shards.split(variable, gradient), *slots, strict=True
   ):
-    yield applying.Update(
+    yield apply_lib.Update(
       served.rule,
       shard,
       own_slots,

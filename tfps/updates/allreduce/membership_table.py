@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfps.updates import applying
-from tfps.updates import locks
+from tfps.updates import apply
+from tfps.updates import ps_lock
 
 LEFT = -1  # the round of who is done
 NEW = -1  # the place of who has nothing that others had
@@ -132,11 +132,11 @@ class Roster:
 
   def _traced_close(self, round: tf.Tensor) -> None:
     def job(round: tf.Tensor) -> Sequence[Any]:
-      closed = applying.read(self._closed)
-      entered = tf.equal(applying.read(self._entries)[:, 0], round)
+      closed = apply.read(self._closed)
+      entered = tf.equal(apply.read(self._entries)[:, 0], round)
       facts = [[round], closed[_HAS_BEGUN : _HAS_BEGUN + 1]]
       new = tf.concat([*facts, tf.cast(entered, tf.int64)], axis=0)
       is_open = closed[_ROUND] < round
-      return [applying.write(self._closed, tf.where(is_open, new, closed))]
+      return [apply.write(self._closed, tf.where(is_open, new, closed))]
 
-    locks.run([locks.Job(self._closed, job, [round])])
+    ps_lock.run([ps_lock.Job(self._closed, job, [round])])

@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import shared_variables
-from tfps.updates import applying
-from tfps.updates import locks
+from tfps.updates import apply
+from tfps.updates import ps_lock
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.variables import placement_ledger
@@ -306,7 +306,7 @@ class _OfDevice:
         lists, self._types_of_rows(i), strict=True
       )
     )
-    slices = applying.with_distinct_rows(
+    slices = apply.with_distinct_rows(
       tf.IndexedSlices(values / tf.cast(count, values.dtype), indices)
     )
     shape = tf.constant(self._shapes[i].as_list(), slices.indices.dtype)
@@ -345,7 +345,7 @@ class _OfDevice:
       found.extend(read)
       return [*written, *tf.nest.flatten(read, expand_composites=True)]
 
-    locks.run([locks.Job(self._tags, job, inputs)])
+    ps_lock.run([ps_lock.Job(self._tags, job, inputs)])
     return found
 
 
@@ -365,7 +365,7 @@ def in_type_of(piece: Piece) -> Any:
   dtype = piece.variable.dtype
   if not isinstance(piece.gradient, tf.IndexedSlices):
     return tf.cast(piece.gradient, dtype)
-  slices = applying.with_distinct_rows(piece.gradient)
+  slices = apply.with_distinct_rows(piece.gradient)
   return tf.IndexedSlices(tf.cast(slices.values, dtype), slices.indices)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.updates import applying
+from tfps.updates import apply
 from tfps.updates.sync import gates
 from tfps.updates.sync import ps_state as ps_state_lib
 
@@ -99,8 +99,8 @@ class Pace:
 
   def _slowest(self) -> tf.Tensor:
     """The time of the slowest that is waited for."""
-    members = applying.read(self._board.members)
-    clocks = applying.read(self._board.clocks)
+    members = apply.read(self._board.members)
+    clocks = apply.read(self._board.clocks)
     ended, last, _ = self._board.read_executions()
     running = tf.equal(members, ps_state_lib.RUNNING)
     # Whether all that is still to be executed has been begun. The number left

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.updates import applying
+from tfps.updates import apply
 from tfps.updates.sync import gates as gates_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync.ps_state import Point
@@ -245,8 +245,8 @@ class Rules:
     zero = tf.zeros([], tf.int64)
     written = self._board.set_executions(zero, zero - 1, zero)
     clocks = tf.fill([ps_state_lib.MAX_WORKERS], versions[0])
-    written.append(applying.write(self._board.clocks, clocks))
-    written.append(applying.write(self._board.steps, self._board.no_steps()))
+    written.append(apply.write(self._board.clocks, clocks))
+    written.append(apply.write(self._board.steps, self._board.no_steps()))
     return (versions,), written + self._let_go(True, points)
 
   def _let_go(self, if_any: Any, points: Point | None = None) -> list[Any]:
@@ -265,7 +265,7 @@ class Rules:
     kept = _count(tf.logical_not(if_any))
     left = points._replace(even=points.even * kept, odd=points.odd * kept)
     with tf.control_dependencies([opened]):
-      return [applying.write(self._board.points, tf.stack(left, axis=1))]
+      return [apply.write(self._board.points, tf.stack(left, axis=1))]
 
   def _opened(self, counts: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([self._open_all(counts)]):
@@ -282,7 +282,7 @@ class Rules:
 
   def _points(self) -> Point:
     """What there is of all points, in columns."""
-    return Point(*tf.unstack(applying.read(self._board.points), axis=1))
+    return Point(*tf.unstack(apply.read(self._board.points), axis=1))
 
   def _wanted(self, members: tf.Tensor) -> tf.Tensor:
     """Of how many gradients an update is to be made."""

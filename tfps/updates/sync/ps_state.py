@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps.updates import applying
-from tfps.updates import locks
+from tfps.updates import apply
+from tfps.updates import ps_lock
 
 MAX_POINTS = 4
 MAX_WORKERS = 1024
@@ -129,7 +129,7 @@ class Board:
       return [*written, *read]
 
     tensors = [arg for arg in args if tf.is_tensor(arg)]
-    locks.run([locks.Job(self.points, job, tensors)])
+    ps_lock.run([ps_lock.Job(self.points, job, tensors)])
     return found[0] if len(found) == 1 else tuple(found)
 
   # For who has it.
@@ -197,10 +197,10 @@ class Board:
 
   def send_away(self, are_busy: tf.Tensor) -> list[tf.Operation]:
     """Says that those who are waited for and not busy are AWAY."""
-    members = applying.read(self.members)
+    members = apply.read(self.members)
     are_idle = (members > ABSENT) & tf.equal(are_busy, 0)
     away = tf.constant(AWAY, tf.int64)
-    return [applying.write(self.members, tf.where(are_idle, away, members))]
+    return [apply.write(self.members, tf.where(are_idle, away, members))]
 
   def expect_all_if_done(self) -> list[tf.Operation]:
     """Once all are done, or away, has who comes next wait for all again.
@@ -208,32 +208,30 @@ class Board:
     Not if one was left out: it may be back and go on alone, and would wait for
     those that are done.
     """
-    members = applying.read(self.members)
+    members = apply.read(self.members)
     own = members[: self.num_workers]
     are_done = tf.reduce_all(tf.equal(own, DONE))
     are_done |= tf.reduce_all(tf.equal(own, AWAY))
     are_done &= tf.reduce_all(members <= ABSENT)
-    return [
-      applying.write(self.members, tf.where(are_done, self._all(), members))
-    ]
+    return [apply.write(self.members, tf.where(are_done, self._all(), members))]
 
   def num_members(self) -> tf.Tensor:
     """How many workers are waited for."""
-    return tf.math.count_nonzero(applying.read(self.members) > ABSENT)
+    return tf.math.count_nonzero(apply.read(self.members) > ABSENT)
 
   def num_members_in(self, step: tf.Tensor) -> tf.Tensor:
     """How many of them are in a step."""
-    are_in = tf.equal(applying.read(self.steps), step)
-    are_members = applying.read(self.members) > ABSENT
+    are_in = tf.equal(apply.read(self.steps), step)
+    are_members = apply.read(self.members) > ABSENT
     return tf.math.count_nonzero(are_in & are_members)
 
   def read_executions(self) -> list[tf.Tensor]:
     """ENDED, LAST and PAUSED."""
-    return list(tf.unstack(applying.read(self.executions), num=3))
+    return list(tf.unstack(apply.read(self.executions), num=3))
 
   def set_executions(self, *values: tf.Tensor) -> list[tf.Operation]:
     """Writes them."""
-    return [applying.write(self.executions, tf.stack(values))]
+    return [apply.write(self.executions, tf.stack(values))]
 
   def _all(self) -> tf.Tensor:
     return tf.cast(tf.range(MAX_WORKERS) < self.num_workers, tf.int64)

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
-from tfps.updates import applying
+from tfps.updates import apply
 from tfps.updates.sync import aggregation
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
@@ -123,9 +123,7 @@ def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
 
 
 def _distinct(piece: aggregation.Piece) -> Any:
-  return applying.with_distinct_rows(
-    tf.cast(piece.gradient, piece.variable.dtype)
-  )
+  return apply.with_distinct_rows(tf.cast(piece.gradient, piece.variable.dtype))
 
 
 def _task_of(device: str) -> spec_lib.Task:
@@ -137,7 +135,7 @@ def _push(
   gradients: Sequence[Any], pieces: Sequence[aggregation.Piece], device: str
 ) -> list[Any]:
   gradients = [
-    applying.with_distinct_rows(tf.cast(gradient, piece.variable.dtype))
+    apply.with_distinct_rows(tf.cast(gradient, piece.variable.dtype))
     for gradient, piece in zip(gradients, pieces, strict=True)
   ]
   if placement_ledger.ps_index(device) is None:
@@ -161,7 +159,7 @@ def _total(first: Any, terms: Sequence[Any]) -> Any:
     return terms[0]
   if not all(isinstance(term, tf.IndexedSlices) for term in terms):
     return tf.add_n([tf.convert_to_tensor(term) for term in terms])
-  slices = applying.with_distinct_rows(
+  slices = apply.with_distinct_rows(
     tf.IndexedSlices(
       tf.concat([term.values for term in terms], axis=0),
       tf.concat([tf.cast(t.indices, tf.int64) for t in terms], axis=0),

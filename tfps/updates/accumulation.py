@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import reads as compat
-from tfps.updates import applying as applying_lib
+from tfps.updates import apply as apply_lib
 from tfps.updates import policies
 from tfps.wire import step_transfers as step_transfers_lib
 
@@ -126,7 +126,7 @@ def _with_distinct_rows(gradient: Any) -> Any:
 
   Unlike those of steps these may be divided, which takes a shape.
   """
-  distinct = applying_lib.with_distinct_rows(gradient)
+  distinct = apply_lib.with_distinct_rows(gradient)
   if distinct is gradient:
     return gradient
   return tf.IndexedSlices(

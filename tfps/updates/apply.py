@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfps._compat import replicated_writes
 from tfps.updates import compensation
-from tfps.updates import locks
+from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
 from tfps.wire import chunking
@@ -188,8 +188,8 @@ def _apply_chunk(
       gradient = ages.compensated(update.variable, gradient, before)
     if not _runs_alone(update, own_step, gradient):
       job = functools.partial(_apply, update)
-      waiting.append(locks.Job(update.variable, job, (own_step, gradient)))
-  locks.run(waiting)
+      waiting.append(ps_lock.Job(update.variable, job, (own_step, gradient)))
+  ps_lock.run(waiting)
 
 
 def _inputs(
