@@ -32,10 +32,10 @@ from tfps import training_plan
 from tfps import worker_input
 from tfps.cluster import spec as spec_lib
 from tfps.input import _feeds as input_feeds
+from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
 from tfps.recovery import preemption
-from tfps.recovery import shared_guard
 from tfps.server import client
 from tfps.server import connection
 from tfps.server import control_messages
@@ -150,7 +150,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       timeout_secs=connect_timeout_secs,
       chief=str(registration_lib.chief_of(self._cluster)),
     )
-    self.guard: shared_guard.SharedGuard | None = None
+    self.guard: client_recovery.SharedGuard | None = None
     self.marks: marks_lib.Marks | None = None
     if recovery is not None:
       self._survive(recovery, housing, extended)
@@ -390,7 +390,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     extended: Any,
   ) -> None:
     chief = registration_lib.chief_of(self._cluster)
-    guard = shared_guard.SharedGuard(
+    guard = client_recovery.SharedGuard(
       recovery,
       housing=housing,
       task=self.task,

@@ -32,7 +32,7 @@ from tfps import training_loop
 from tfps import training_plan
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
-from tfps.recovery import guard as guard_lib
+from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import task_monitor
 from tfps.wire import transfers
 
@@ -368,9 +368,11 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     loop = training_loop.TrainingLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
-  def _start_guard(self) -> guard_lib.Guard | None:
+  def _start_guard(self) -> coordinator_recovery_lib.Guard | None:
     """Has a lost ps repaired, if the strategy keeps what that takes."""
-    guard: guard_lib.Guard | None = getattr(self.strategy, 'guard', None)
+    guard: coordinator_recovery_lib.Guard | None = getattr(
+      self.strategy, 'guard', None
+    )
     if guard is not None:
       guard.start(
         self._cluster.failure_handler,

@@ -29,12 +29,12 @@ from tfps._utils import ports
 from tfps.cluster import own_address
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config as recovery_config
+from tfps.recovery import consistency_note
+from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.recovery import events
-from tfps.recovery import guard as guard_lib
-from tfps.recovery import job
-from tfps.recovery import newcomers
-from tfps.recovery import notes
+from tfps.recovery import job_id
 from tfps.recovery import preemption
+from tfps.recovery import worker_admission
 from tfps.server import client
 from tfps.server import connection
 from tfps.server import control_messages
@@ -130,7 +130,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     policies.check_workers_run_programs(updates)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
-    self._job = job.name_of(recovery.directory) if recovery else ''
+    self._job = job_id.name_of(recovery.directory) if recovery else ''
     self._local: local_pool.LocalCluster | None = None
     self._presence: registration_lib.Presence
     super().__init__(self._resolver(cluster), variable_partitioner)
@@ -149,7 +149,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       (device.name for device in tf.config.list_logical_devices()),
       span_workers=self._steps_span_workers,
     )
-    self.guard: guard_lib.Guard | None = None
+    self.guard: coordinator_recovery_lib.Guard | None = None
     self.marks: marks_lib.Marks | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
@@ -158,10 +158,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         chief=str(_CHIEF),
         container=self._job,
       )
-      self.guard = guard_lib.Guard(
+      self.guard = coordinator_recovery_lib.Guard(
         recovery,
         shared=extended.shared,
-        notes=notes.Notes(self._job),
+        notes=consistency_note.Notes(self._job),
         housing=self._housing,
         workers=self._workers(),
         device=_DEVICE,
@@ -177,7 +177,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
           tell=self.guard.events.tell_repeated,
         )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
-      joining = newcomers.Newcomers(
+      joining = worker_admission.Newcomers(
         self.guard, self._presence, self._note_worker
       )
       self._requests = control_messages.Listener(

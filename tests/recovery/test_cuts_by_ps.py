@@ -12,7 +12,7 @@ from tests.recovery import on_hosts
 import tfps
 from tfps import errors
 from tfps import testing
-from tfps.recovery import disks
+from tfps.recovery import snapshot_storage
 from tfps.variables import partitioners
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=1, ps=2)
@@ -98,7 +98,9 @@ def test_a_part_that_cannot_be_written_leaves_the_cut_before(
   first = keeper.latest
   groups = keeper._reader.read(keeper.inventory.entries())
   missing = directory / 'missing' / 'draft'
-  with pytest.raises(disks.DiskError, match=rf'ps:\d cannot write {missing}'):
+  with pytest.raises(
+    snapshot_storage.DiskError, match=rf'ps:\d cannot write {missing}'
+  ):
     keeper._cuts._disk.write(missing, groups)
   assert keeper.latest is first
   del kept

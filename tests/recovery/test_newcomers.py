@@ -3,7 +3,7 @@ import pytest
 
 from tfps import errors
 from tfps.cluster.spec import Task
-from tfps.recovery import newcomers
+from tfps.recovery import worker_admission
 
 _KNOWN = {Task('worker', 0): 'localhost:1'}
 _NEXT = Task('worker', 1), 'localhost:2'
@@ -40,7 +40,7 @@ class Presence:
 def take_in(guard, presence, *worker):
   """Which workers were noted as new."""
   noted = []
-  newcomers.Newcomers(
+  worker_admission.Newcomers(
     guard, presence, lambda *worker: noted.append(worker)
   ).take_in(*worker)
   return noted

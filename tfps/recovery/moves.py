@@ -11,9 +11,9 @@ from tfps import _standstill
 from tfps import errors
 from tfps._utils import threads
 from tfps.cluster import spec as spec_lib
-from tfps.recovery import keeper as keeper_lib
-from tfps.recovery import notes as notes_lib
+from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import client
 from tfps.server import ps_addresses
 from tfps.variables import placement_ledger
@@ -44,9 +44,9 @@ class Moves:
     task: spec_lib.Task,
     *,
     housing: ps_addresses.Housing,
-    keeper: keeper_lib.Keeper,
+    keeper: snapshotter_lib.Keeper,
     replicas: replicas_lib.Replicas,
-    notes: notes_lib.Notes,
+    notes: consistency_note_lib.Notes,
     alone: Callable[[], contextlib.AbstractContextManager[object]],
     mend: Callable[[], object],
   ) -> None:

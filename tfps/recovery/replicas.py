@@ -14,8 +14,8 @@ from tfps._compat import replicated_writes as compat
 from tfps._utils import deadlines
 from tfps._utils import threads
 from tfps.recovery import config
-from tfps.recovery import copying
 from tfps.recovery import inventory
+from tfps.recovery import replica_copy
 from tfps.variables import placement_ledger
 
 _POLL_SECS = 0.05
@@ -47,9 +47,9 @@ class Replicas:
       )
     self._timeout_secs = recovery.timeout_secs
     self._num_ps = num_ps
-    self._pairs: list[copying.Pair] = []
+    self._pairs: list[replica_copy.Pair] = []
     self._twins = compat.Twins()  # of which the runtime knows
-    self._copier = copying.Copier()
+    self._copier = replica_copy.Copier()
     # Held while twins are copied, or new memory takes the place of some.
     self._copying = threading.Lock()
     # When a ps' variables were last as their twins are, by `time.monotonic`,
@@ -63,7 +63,7 @@ class Replicas:
         'tfps-snapshots', recovery.replicate_every_secs, self._refresh_or_say
       )
 
-  def pairs(self) -> list[copying.Pair]:
+  def pairs(self) -> list[replica_copy.Pair]:
     """Each variable, or shard of one, with its twin."""
     return list(self._pairs)
 

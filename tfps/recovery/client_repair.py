@@ -18,11 +18,11 @@ from tfps._compat import server_def
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
+from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import events as events_lib
 from tfps.recovery import inventory as inventory_lib
-from tfps.recovery import keeper as keeper_lib
-from tfps.recovery import notes as notes_lib
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.variables import shared_variables
@@ -69,13 +69,13 @@ class Mending:
     recovery: config.Recovery,
     *,
     housing: ps_addresses.Housing,
-    notes: notes_lib.Notes,
+    notes: consistency_note_lib.Notes,
     shared: shared_variables.SharedVariables,
     replicas: replicas_lib.Replicas,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
     lease: fencing.Lease,
-    keeper: keeper_lib.Keeper | None,
+    keeper: snapshotter_lib.Keeper | None,
     inventory: inventory_lib.Inventory,
   ) -> None:
     self._recovery = recovery
@@ -137,7 +137,7 @@ class Mending:
     """
     begun = time.monotonic()
     found: Found = {}
-    with notes_lib.Reader() as reader:
+    with consistency_note_lib.Reader() as reader:
       while True:
         lost_secs = time.monotonic() - begun
         try:
@@ -172,7 +172,9 @@ class Mending:
     moved = self._housing.addresses != before
     return self._housing.incarnations() if moved else found
 
-  def _note(self, found: Found, reader: notes_lib.Reader) -> Found | None:
+  def _note(
+    self, found: Found, reader: consistency_note_lib.Reader
+  ) -> Found | None:
     """The ps that the chief goes on with, if one that was not lost knows."""
     for ps, incarnation in found.items():
       if incarnation is not None and incarnation == self.known[ps]:

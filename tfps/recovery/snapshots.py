@@ -22,14 +22,14 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps.recovery import disks
 from tfps.recovery import inventory
+from tfps.recovery import snapshot_storage
 
 _NAME = re.compile(r'cut-(\d+)')
 _DRAFT = 'draft-'
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
-_OF_DISKS = (disks.DiskError, OSError)
+_OF_DISKS = (snapshot_storage.DiskError, OSError)
 _OF_DRAFTS = (*_OF_DISKS, tf.errors.OpError, errors.CheckpointError)
 _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
 
@@ -116,7 +116,7 @@ class Cuts:
     *,
     max_to_keep: int,
     device: str,
-    disk: disks.Disk,
+    disk: snapshot_storage.Disk,
     confirm: Callable[[], object],
   ) -> None:
     self._directory = pathlib.Path(directory).absolute()
@@ -136,7 +136,9 @@ class Cuts:
     self.find()
 
   def write(
-    self, entries: Iterable[inventory.Entry], groups: Sequence[disks.Values]
+    self,
+    entries: Iterable[inventory.Entry],
+    groups: Sequence[snapshot_storage.Values],
   ) -> None:
     """Writes a cut, reads it back, and deletes those that are too many.
 

@@ -11,9 +11,9 @@ import time
 
 from absl import logging
 
-from tfps import _changes
 from tfps._compat import cancellation
 from tfps._utils import threads
+from tfps.recovery import cluster_changes
 
 # How long something is executed before ps are looked at, and how often.
 _LOOK_SECS = 5.0
@@ -39,7 +39,7 @@ class Overdue:
     self._calls = calls
     self._find = find
     self._known = known
-    self._changes = _changes.Changes()
+    self._changes = cluster_changes.Changes()
     self._period = threads.Periodic('tfps-overdue', _LOOK_SECS, self._look)
 
   def start(self) -> None:

@@ -16,11 +16,11 @@ from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
 from tfps._utils import threads
 from tfps.recovery import config
-from tfps.recovery import cuts
-from tfps.recovery import disks
 from tfps.recovery import inventory
-from tfps.recovery import reading
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import snapshot_reader
+from tfps.recovery import snapshot_storage
+from tfps.recovery import snapshots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Taken:
 
   covers: tuple[int, int]
   entries: list[inventory.Entry]
-  values: list[disks.Values]
+  values: list[snapshot_storage.Values]
   read_at: float
 
 
@@ -72,18 +72,20 @@ class Keeper:
     is_shared: bool = False,
   ) -> None:
     by_ps = recovery.written_by == 'ps'
-    self._cuts = cuts.Cuts(
+    self._cuts = snapshots.Cuts(
       recovery.directory,
       max_to_keep=recovery.max_to_keep,
       device=device,
-      disk=disks.OfAll(num_ps) if by_ps else disks.OfChief(device),
+      disk=snapshot_storage.OfAll(num_ps)
+      if by_ps
+      else snapshot_storage.OfChief(device),
       confirm=confirm,
     )
     self.begun_with = self._cuts.latest
     if self.begun_with is not None:
       logging.warning('There is %s to begin with.', self.begun_with.path)
     self.inventory = inventory.Inventory()
-    self._reader = reading.Reader()
+    self._reader = snapshot_reader.Reader()
     self.gate = quiesce_lock.Gate()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
@@ -99,7 +101,7 @@ class Keeper:
     )
 
   @property
-  def latest(self) -> cuts.Cut | None:
+  def latest(self) -> snapshots.Cut | None:
     """The last cut that was written, here or before."""
     return self._cuts.latest
 
@@ -255,7 +257,7 @@ class Keeper:
     )
     return secs
 
-  def _put_latest_back(self, lost: str) -> cuts.Cut:
+  def _put_latest_back(self, lost: str) -> snapshots.Cut:
     entries = self.inventory.entries()
     cut = self._cuts.latest
     if cut is None or any(e.key not in cut.contents for e in entries):
@@ -280,7 +282,7 @@ class Keeper:
         None, None, f'{inventory.say(emptied)} could not take all values.'
       )
 
-  def _put_back(self, entry: inventory.Entry, cut: cuts.Cut) -> None:
+  def _put_back(self, entry: inventory.Entry, cut: snapshots.Cut) -> None:
     cut.check(entry)
     for piece in entry.pieces():
       piece.variable.assign(self._cuts.read(cut, piece))

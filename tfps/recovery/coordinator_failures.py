@@ -21,15 +21,15 @@ from absl import logging
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
-from tfps import _dismissals
-from tfps import _repairs
-from tfps import _whereabouts
 from tfps import errors
 from tfps._compat import cancellation
-from tfps._compat import ps_repairs
 from tfps._compat import server_def as server_def_lib
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
+from tfps.recovery import dismissals
+from tfps.recovery import ps_repair
+from tfps.recovery import repair_interface
+from tfps.recovery import worker_states
 
 _RETRY_SECS = 0.2
 _POLL_SECS = 0.05
@@ -38,7 +38,7 @@ _FORGET_SECS = 2.0
 # How long something is executed before ps are looked at, and how often.
 _LOOK_SECS = 5.0
 
-Incarnations = ps_repairs.Incarnations
+Incarnations = ps_repair.Incarnations
 _Call = Callable[[], object]
 _Result = TypeVar('_Result')
 
@@ -77,12 +77,12 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._incarnations = incarnations
     self._stopping = threading.Event()
     self._replaced: errors.ReplacedError | None = None
-    self._whereabouts = _whereabouts.Whereabouts()
-    self._dismissals = _dismissals.Dismissals(
+    self._whereabouts = worker_states.Whereabouts()
+    self._dismissals = dismissals.Dismissals(
       lambda worker: self._incarnations().get(('worker', worker))
     )
     super().__init__(server_def, cluster)
-    self._ps = ps_repairs.PsRepairs(
+    self._ps = ps_repair.PsRepairs(
       self.gate,
       incarnations,
       condition=self._worker_up_cond,
@@ -104,7 +104,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     return thread
 
   def repair_with(
-    self, repairs: _repairs.Repairs, *, timeout_secs: float
+    self, repairs: repair_interface.Repairs, *, timeout_secs: float
   ) -> None:
     """Has a lost ps repaired, where its loss was an error.
 
@@ -113,8 +113,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       timeout_secs: how long to wait for a ps that does not come back.
     """
     found = self._incarnations()
-    self._whereabouts.incarnations = ps_repairs.of('worker', found)
-    self._ps.begin(repairs, ps_repairs.of('ps', found), timeout_secs)
+    self._whereabouts.incarnations = ps_repair.of('worker', found)
+    self._ps.begin(repairs, ps_repair.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """The function's result; it is called again after the loss of a ps."""
@@ -344,7 +344,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       if found.get(('worker', worker)) is not None
       and worker not in self._dismissals
     }
-    if not back or None in ps_repairs.of('ps', found).values():
+    if not back or None in ps_repair.of('ps', found).values():
       return False
     self._update(found)
     logging.warning(
@@ -371,7 +371,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _update(self, found: Incarnations) -> None:
     """Tells the runtime who is in the cluster: those that answer."""
-    workers = ps_repairs.of('worker', found)
+    workers = ps_repair.of('worker', found)
     with self._worker_up_cond:
       silent, unnoticed = self._whereabouts.note(workers)
     self._tell('lost', unnoticed)

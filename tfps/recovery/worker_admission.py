@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
-from tfps.recovery import guard as guard_lib
+from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import health
 from tfps.server import registration as registration_lib
 
@@ -28,7 +28,7 @@ class Newcomers:
 
   def __init__(
     self,
-    guard: guard_lib.Guard,
+    guard: coordinator_recovery_lib.Guard,
     presence: registration_lib.Presence,
     note: Callable[[spec_lib.Task, str], object],
   ) -> None:

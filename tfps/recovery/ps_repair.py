@@ -10,12 +10,12 @@ from absl import logging
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
-from tfps import _changes
-from tfps import _repairs
-from tfps import _trouble
 from tfps import errors
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
+from tfps.recovery import cluster_changes
+from tfps.recovery import error_classifier
+from tfps.recovery import repair_interface
 
 _RETRY_SECS = 0.2
 # Of a ps that has restarted: how long what was executed may take to end by
@@ -69,20 +69,20 @@ class PsRepairs:
     self._stopping = stopping
     self._replaced = replaced
     self._cancel = cancel
-    self.repairs: _repairs.Repairs | None = None
+    self.repairs: repair_interface.Repairs | None = None
     self.known: dict[int, int | None] = {}
     self.num_repairs = 0
     self.is_lost = False
     self._timeout_secs = 0.0
     self._lost_at = 0.0
     # That of tasks which cannot reach ps that are alive.
-    self._trouble = _trouble.Trouble()
-    self._changes = _changes.Changes()
+    self._trouble = error_classifier.Trouble()
+    self._changes = cluster_changes.Changes()
     self._error: BaseException | None = None
 
   def begin(
     self,
-    repairs: _repairs.Repairs,
+    repairs: repair_interface.Repairs,
     ps: Mapping[int, int | None],
     timeout_secs: float,
   ) -> None:

@@ -10,18 +10,18 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _repairs
 from tfps import errors
-from tfps._compat import failures
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import threads
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
+from tfps.recovery import consistency_note as consistency_note_lib
+from tfps.recovery import coordinator_failures
 from tfps.recovery import events
-from tfps.recovery import keeper as keeper_lib
-from tfps.recovery import notes as notes_lib
+from tfps.recovery import repair_interface
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.server import task_monitor as task_monitor_lib
@@ -35,7 +35,7 @@ _ASK_SECS = 1.0
 _JOIN_SECS = 30.0  # for the cluster to be told of a new worker
 
 
-class Guard(_repairs.Repairs):
+class Guard(repair_interface.Repairs):
   """Keeps the variables of one strategy, whose only client is this process.
 
   Args:
@@ -64,7 +64,7 @@ class Guard(_repairs.Repairs):
     recovery: config.Recovery,
     *,
     shared: shared_variables.SharedVariables,
-    notes: notes_lib.Notes,
+    notes: consistency_note_lib.Notes,
     housing: ps_addresses.Housing,
     workers: Mapping[spec_lib.Task, str],
     device: str,
@@ -72,7 +72,7 @@ class Guard(_repairs.Repairs):
     lease: fencing.Lease,
   ) -> None:
     num_ps = len(housing.addresses)
-    self.keeper = keeper_lib.Keeper(
+    self.keeper = snapshotter_lib.Keeper(
       recovery, device=device, num_ps=num_ps, confirm=lease.check
     )
     self._lease = lease
@@ -88,7 +88,7 @@ class Guard(_repairs.Repairs):
     self._housing = housing
     self.events = events.Events(recovery.on_event)
     self._greet = greet
-    self._handler: failures.FailureHandler | None = None
+    self._handler: coordinator_failures.FailureHandler | None = None
     self._watch: task_monitor_lib.Watch | None = None
     self._can_go_home: set[spec_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
@@ -125,7 +125,7 @@ class Guard(_repairs.Repairs):
 
   def start(
     self,
-    handler: failures.FailureHandler,
+    handler: coordinator_failures.FailureHandler,
     watch: task_monitor_lib.Watch,
     add_worker: Callable[[], object],
   ) -> None:

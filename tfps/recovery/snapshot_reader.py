@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.recovery import disks
 from tfps.recovery import inventory
+from tfps.recovery import snapshot_storage
 
 
 class Reader:
@@ -22,7 +22,9 @@ class Reader:
     self._functions: dict[str, tuple[list[inventory.Piece], Any]] = {}
     self._num_entries = 0
 
-  def read(self, entries: Sequence[inventory.Entry]) -> list[disks.Values]:
+  def read(
+    self, entries: Sequence[inventory.Entry]
+  ) -> list[snapshot_storage.Values]:
     """The values of all variables, by device."""
     if self._num_entries != len(entries):
       self._functions = _functions(entries)
@@ -30,7 +32,7 @@ class Reader:
     groups = []
     for device, (pieces, function) in self._functions.items():
       with tf.device(device):
-        groups.append(disks.Values(device, pieces, function()))
+        groups.append(snapshot_storage.Values(device, pieces, function()))
     return groups
 
 

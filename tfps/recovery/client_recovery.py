@@ -22,15 +22,15 @@ from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
 from tfps.cluster import spec as spec_lib
+from tfps.recovery import client_repair
 from tfps.recovery import config
+from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import events
 from tfps.recovery import inventory
-from tfps.recovery import keeper as keeper_lib
-from tfps.recovery import mending
 from tfps.recovery import moves
-from tfps.recovery import notes as notes_lib
-from tfps.recovery import overdue
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import snapshotter as snapshotter_lib
+from tfps.recovery import stuck_calls
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.variables import shared_variables
@@ -84,11 +84,11 @@ class SharedGuard:
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
-    self._notes = notes_lib.Notes()
-    self._keeper: keeper_lib.Keeper | None = None
+    self._notes = consistency_note_lib.Notes()
+    self._keeper: snapshotter_lib.Keeper | None = None
     self._inventory = inventory.Inventory()
     if is_chief:
-      self._keeper = keeper_lib.Keeper(
+      self._keeper = snapshotter_lib.Keeper(
         recovery,
         device=device,
         num_ps=len(housing.addresses),
@@ -96,7 +96,7 @@ class SharedGuard:
         is_shared=True,
       )
       self._inventory = self._keeper.inventory
-    self._mending = mending.Mending(
+    self._mending = client_repair.Mending(
       recovery,
       housing=housing,
       notes=self._notes,
@@ -108,7 +108,7 @@ class SharedGuard:
       keeper=self._keeper,
       inventory=self._inventory,
     )
-    self._overdue = overdue.Overdue(
+    self._overdue = stuck_calls.Overdue(
       self._calls, housing.incarnations, lambda: self._mending.known
     )
     # Whether what is on the ps is not, or not all, from this very job.
@@ -198,7 +198,7 @@ class SharedGuard:
       self._keeper.cut_at_last()
 
   def meet_by(
-    self, start: Callable[[], object], quiet: keeper_lib.Quiet | None
+    self, start: Callable[[], object], quiet: snapshotter_lib.Quiet | None
   ) -> None:
     """Has the chief note that workers wait for each other.
 
