@@ -18,7 +18,7 @@ import tfps
 from tfps import attempts
 from tfps import execution
 from tfps import marks as marks_lib
-from tfps import worker_input
+from tfps.input import per_worker
 
 STEPS_PER_EXECUTION = 20
 HYBRID_STEPS_PER_EXECUTION = 8
@@ -104,7 +104,7 @@ class Ours:
 
   def repeating(self, step: Step) -> Run:
     """Does any steps on the model's data."""
-    iterators, spec = worker_input.iterators(
+    iterators, spec = per_worker.iterators(
       self._coordinator, self._model.dataset
     )
     coordinator, number = self._coordinator, self._steps_per_execution

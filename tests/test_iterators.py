@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps import _iterators
 from tfps import testing
+from tfps.input import iterators
 
 _LONG_SECS, _AT_ONCE_SECS = 30.0, 10.0
 _WORKER = '/job:worker/replica:0/task:0/device:CPU:0'
@@ -59,7 +59,7 @@ def wait_until(condition):
 
 def test_the_end_of_an_iterator_is_waited_for_by_nobody():
   slow = Slow()
-  iterator = _iterators.over(slow.dataset())
+  iterator = iterators.over(slow.dataset())
   use(slow, iterator)
   began = time.monotonic()
   del iterator
@@ -76,9 +76,9 @@ def test_those_on_servers_are_emptied_before_they_are_deleted(tfps_cluster):
   slow.may_go_on.set()
   made = tf.function(lambda: slow.dataset().repeat()).get_concrete_function()
   spec = made.structured_outputs.element_spec
-  emptying = _iterators.emptying(spec)
+  emptying = iterators.emptying(spec)
   with tf.device(_WORKER):
-    iterator = _iterators.over(made(), emptying)
+    iterator = iterators.over(made(), emptying)
     handle = tf.nest.flatten(iterator, expand_composites=True)
     same = tf.nest.pack_sequence_as(
       tf.data.IteratorSpec(spec), handle, expand_composites=True
@@ -94,7 +94,7 @@ def test_what_has_gone_with_its_server_is_let_go_of():
     del handle
     raise tf.errors.UnavailableError(None, None, 'It has gone.')
 
-  iterator = _iterators.over(tf.data.Dataset.range(2), lost)
+  iterator = iterators.over(tf.data.Dataset.range(2), lost)
   del iterator
   wait_until(lambda: not num_ending())
 
@@ -105,7 +105,7 @@ def test_those_of_earlier_connections_are_left_alone(tfps_cluster):
 
   def make():
     with tf.device(_WORKER):
-      return _iterators.over(tf.data.Dataset.range(2), emptied.append)
+      return iterators.over(tf.data.Dataset.range(2), emptied.append)
 
   tfps.ParameterServerStrategy(tfps_cluster.cluster)
   iterator = make()

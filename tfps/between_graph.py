@@ -20,7 +20,6 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import _endless
 from tfps import barriers
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
@@ -29,9 +28,10 @@ from tfps import hooks as hooks_lib
 from tfps import marks as marks_lib
 from tfps import replica_loop
 from tfps import training_plan
-from tfps import worker_input
 from tfps.cluster import spec as spec_lib
-from tfps.input import _feeds as input_feeds
+from tfps.input import per_worker
+from tfps.input import readers as input_feeds
+from tfps.input import restartable
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
@@ -195,7 +195,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """
     return self._global_step
 
-  def feeds(self, dataset_fn: worker_input.DatasetFn) -> input_feeds.Own:
+  def feeds(self, dataset_fn: per_worker.DatasetFn) -> input_feeds.Own:
     """Where this worker's batches come from if there is a queue."""
     return input_feeds.Own(
       self.task,
@@ -214,10 +214,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       num_replicas_in_sync=1,
     )
 
-  def batches(self, dataset_fn: worker_input.DatasetFn) -> _endless.Endless:
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> restartable.Endless:
     """This worker's batches, for `train`."""
     dataset = dataset_fn(self.input_context())
-    return _endless.Endless(dataset, lambda: self.num_interruptions)
+    return restartable.Endless(dataset, lambda: self.num_interruptions)
 
   @property
   def num_interruptions(self) -> int:
@@ -261,7 +261,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def train(
     self,
     step_fn: execution.StepFn,
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker.DatasetFn,
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,

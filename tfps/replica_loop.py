@@ -13,10 +13,10 @@ from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import marks as marks_lib
-from tfps import worker_input
 from tfps.cluster import spec as spec_lib
-from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
+from tfps.input import per_worker
+from tfps.input import tracing as input_orders
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers as transfers_lib
@@ -57,8 +57,8 @@ class Strategy(Protocol):
   def num_interruptions(self) -> int: ...
   def scope(self) -> Any: ...
   def surviving(self, function: Callable[[], Any]) -> Any: ...
-  def batches(self, dataset_fn: worker_input.DatasetFn) -> Batches: ...
-  def feeds(self, dataset_fn: worker_input.DatasetFn) -> Any: ...
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches: ...
+  def feeds(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
   def input_context(self) -> tf.distribute.InputContext: ...
   def addresses(self) -> dict[spec_lib.Task, str]: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
@@ -95,7 +95,7 @@ class ReplicaLoop:
     )
 
   def run(
-    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> course_lib.TrainResult:
     """Trains to the end."""
     start = self._begin()
@@ -110,7 +110,7 @@ class ReplicaLoop:
     self,
     step: int,
     step_fn: execution.StepFn,
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker.DatasetFn,
   ) -> int:
     """Does what is left to do from a step on; returns the last."""
     self._count_what_is_cut_short()
@@ -128,7 +128,7 @@ class ReplicaLoop:
       self._surviving(lambda: meetings.end(meetings.worker()))
 
   def _executing(
-    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> Callable[[int], int]:
     """A function that does some steps; of the global step, before and after."""
     try:
@@ -149,7 +149,7 @@ class ReplicaLoop:
     return execute
 
   def _supplied(
-    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> supply_lib.Supply:
     feeds = self._strategy.feeds(dataset_fn)
     self._plan.check_end(feeds)

@@ -15,11 +15,11 @@ from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
 from tfps import execution
 from tfps import marks as marks_lib
-from tfps import worker_input
 from tfps.cluster import spec as spec_lib
-from tfps.input import _feeds as input_feeds
-from tfps.input import _orders as input_orders
 from tfps.input import _supply as supply_lib
+from tfps.input import per_worker
+from tfps.input import readers as input_feeds
+from tfps.input import tracing as input_orders
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -79,7 +79,7 @@ class TrainingLoop:
     self._scheduled = 0
 
   def run(
-    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> course_lib.TrainResult:
     """Trains to the end."""
     self._checkpoints, start = self._call('restore', self._restore)
@@ -202,7 +202,7 @@ class TrainingLoop:
     return checkpoints, int(global_step.numpy())
 
   def _prepare(
-    self, step_fn: execution.StepFn, dataset_fn: worker_input.DatasetFn
+    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> None:
     """Traces all there is to trace, before a worker can be lost.
 
@@ -211,7 +211,7 @@ class TrainingLoop:
     strategy = self._coordinator.strategy
     feeds = None
     try:
-      given = worker_input.iterators(self._coordinator, dataset_fn)
+      given = per_worker.iterators(self._coordinator, dataset_fn)
     except input_orders.NeedsOrderError:
       feeds = input_feeds.OfWorkers(self._coordinator, dataset_fn)
     self._plan.check_end(feeds)

@@ -8,7 +8,7 @@ from absl import logging
 
 from tfps import execution
 from tfps import hooks as hooks_lib
-from tfps.input import _feeds as input_feeds
+from tfps.input import readers as input_feeds
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 

@@ -19,7 +19,7 @@ from benchmarks import problems
 from benchmarks.network import goals
 from benchmarks.network import variants
 import tfps
-from tfps import worker_input
+from tfps.input import per_worker
 
 STOCK = 'stock, custom loop'
 STEPS_PER_EXECUTION = 8
@@ -149,7 +149,7 @@ def _by_stock(
       strategy.run(step, args=(next(iterator),))
 
   # TensorFlow's own way tells no worker which one it is.
-  iterators, _ = worker_input.iterators(coordinator, problem.dataset)
+  iterators, _ = per_worker.iterators(coordinator, problem.dataset)
   for _ in range(1 + goal.num_looks):
     judge.go()
     for _ in range(goal.steps_per_look // STEPS_PER_EXECUTION):

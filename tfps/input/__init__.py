@@ -11,8 +11,8 @@ coordinator.train(step, dataset)
 ```
 """
 
-from tfps.input._sharding import shard as shard
 from tfps.input.queue import SplitQueue as SplitQueue
+from tfps.input.sharding import shard as shard
 from tfps.input.splits import Files as Files
 from tfps.input.splits import Ranges as Ranges
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from tfps import attempts as attempts_lib
 from tfps import marks as marks_lib
-from tfps.input import _feed
-from tfps.input import _feeds
-from tfps.input import ledger as ledger_lib
+from tfps.input import readers
+from tfps.input import split_progress as split_progress_lib
+from tfps.input import worker_reader
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import shifts
 from tfps.updates.sync import turnouts
@@ -86,20 +86,20 @@ class Attempt:
     sat_out: whether it did none while others did some that it waited for.
   """
 
-  def __init__(self, feeds: '_feeds.Feeds', wanted: int, steps: Steps) -> None:
+  def __init__(self, feeds: 'readers.Feeds', wanted: int, steps: Steps) -> None:
     self.num_steps = wanted
     self.sat_out = False
     self._feeds = feeds
     self._wanted = wanted
     self._steps = steps
     self._width = steps.sizes[0]
-    self._feed: _feed.Feed | None = None  # that it was begun with
+    self._feed: worker_reader.Feed | None = None  # that it was begun with
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
     self._task = ''  # where a single step was begun
     self._results: list[Any] = []  # the one, once there is any
     # What counts once others have got what has come of it.
-    self._uncounted: list[ledger_lib.Marks] = []
+    self._uncounted: list[split_progress_lib.Marks] = []
     self._is_counted_later = False
     self._shift: shifts.Shift | None = None
     if steps.meetings is not None:
@@ -149,7 +149,7 @@ class Attempt:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
-  def _agree(self, feed: _feed.Feed) -> turnouts.Turnout:
+  def _agree(self, feed: worker_reader.Feed) -> turnouts.Turnout:
     """Gathers batches; what to do with them."""
     with feed.in_use():
       ready = feed.gather(
@@ -176,16 +176,16 @@ class Attempt:
       self._uncounted.clear()
       self._give_back(self._feeds.here())
 
-  def _given(self, feed: _feed.Feed, num_steps: int, width: int) -> Any:
+  def _given(self, feed: worker_reader.Feed, num_steps: int, width: int) -> Any:
     return feed.given(num_steps, width, counts=not self._is_counted_later)
 
-  def _use(self, feed: _feed.Feed, number: int) -> None:
+  def _use(self, feed: worker_reader.Feed, number: int) -> None:
     if self._is_counted_later:
       self._uncounted.append(feed.marks(number))
     feed.use(number)
 
   def _do_all(
-    self, feed: _feed.Feed, function: Callable[..., Any], told: _Told
+    self, feed: worker_reader.Feed, function: Callable[..., Any], told: _Told
   ) -> Any:
     given = self._given(feed, self._wanted, self._width)
     self._execution = self._steps.attempt()
@@ -207,7 +207,9 @@ class Attempt:
     self.num_steps = counted
     return result
 
-  def _do_singly(self, feed: _feed.Feed, ready: int, told: _Told) -> None:
+  def _do_singly(
+    self, feed: worker_reader.Feed, ready: int, told: _Told
+  ) -> None:
     """Does steps on so many batches; if there are no more, others go ahead."""
     left = ready
     while left and len(self._singles) < self._wanted:
@@ -219,7 +221,7 @@ class Attempt:
     if self._shift is not None and ready < self._wanted * self._width:
       self._shift.step_out()
 
-  def _do_one(self, feed: _feed.Feed, size: int, told: _Told) -> int:
+  def _do_one(self, feed: worker_reader.Feed, size: int, told: _Told) -> int:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
     self._about_to_do(1)
@@ -235,17 +237,17 @@ class Attempt:
     if self._shift is not None:
       self._shift.num_steps = num_steps
 
-  def _give_back(self, feed: _feed.Feed) -> None:
+  def _give_back(self, feed: worker_reader.Feed) -> None:
     """Has done again what came too late, from where the ledger is."""
     feed.is_broken = True
     self._feeds.release(feed)
 
-  def _end(self, feed: _feed.Feed) -> None:
+  def _end(self, feed: worker_reader.Feed) -> None:
     self._feed = None
     self.num_steps = len(self._singles)
     self._feeds.finished |= feed.finished
 
-  def _is_settled(self, feed: _feed.Feed) -> bool:
+  def _is_settled(self, feed: worker_reader.Feed) -> bool:
     """Whether what was done before it was cut short is good enough."""
     number = len(self._singles)
     if self._execution is not None:

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from tfps import execution
 from tfps.input import _attempts
-from tfps.input import _batches
-from tfps.input import _feeds
-from tfps.input import _joint
-from tfps.input import _joint_batches
+from tfps.input import batch_list
+from tfps.input import joint_batches
+from tfps.input import joint_readers
+from tfps.input import readers
 from tfps.variables import step_replicas
 
-Attempt = _attempts.Attempt | _joint.Attempt
+Attempt = _attempts.Attempt | joint_readers.Attempt
 
 _Traced = TypeVar('_Traced')
 
@@ -45,28 +45,30 @@ class Sources:
 
 
 def of(
-  feeds: _feeds.Feeds | _joint.Feeds,
+  feeds: readers.Feeds | joint_readers.Feeds,
   replicas: step_replicas.Replicas,
   num_steps: int,
 ) -> Sources:
   """Those of so many steps at once, or of one, which have some replicas."""
   spec, add = feeds.element_spec, feeds.ledger.add
-  if isinstance(feeds, _joint.Feeds):
-    own = _batches.Source(spec, add, ahead=0, width=replicas.per_worker)
-    singles = {n: _joint_batches.Dealt(own, n) for n in replicas.sizes}
-    full = _joint_batches.Lists(own, len(feeds.devices))
+  if isinstance(feeds, joint_readers.Feeds):
+    own = batch_list.Source(spec, add, ahead=0, width=replicas.per_worker)
+    singles = {n: joint_batches.Dealt(own, n) for n in replicas.sizes}
+    full = joint_batches.Lists(own, len(feeds.devices))
     return Sources(full, singles, may_wait=True)
   width = len(replicas.devices)
   return Sources(
-    _batches.Source(spec, add, ahead=num_steps * width, width=width),
-    {n: _batches.Source(spec, add, ahead=0, width=n) for n in replicas.sizes},
+    batch_list.Source(spec, add, ahead=num_steps * width, width=width),
+    {n: batch_list.Source(spec, add, ahead=0, width=n) for n in replicas.sizes},
   )
 
 
 def attempt(
-  feeds: _feeds.Feeds | _joint.Feeds, wanted: int, steps: _attempts.Steps
+  feeds: readers.Feeds | joint_readers.Feeds,
+  wanted: int,
+  steps: _attempts.Steps,
 ) -> Attempt:
   """One to do so many steps, if there are batches for them."""
-  if isinstance(feeds, _joint.Feeds):
-    return _joint.Attempt(feeds, wanted, steps)
+  if isinstance(feeds, joint_readers.Feeds):
+    return joint_readers.Attempt(feeds, wanted, steps)
   return _attempts.Attempt(feeds, wanted, steps)

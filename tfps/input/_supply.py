@@ -7,8 +7,8 @@ import numpy as np
 
 from tfps import attempts as attempts_lib
 from tfps import execution as execution_lib
-from tfps.input import _feeds
 from tfps.input import _sources
+from tfps.input import readers
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 
@@ -32,7 +32,7 @@ class Supply:
 
   def __init__(
     self,
-    feeds: _feeds.Feeds,
+    feeds: readers.Feeds,
     replicas: step_replicas.Replicas,
     trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
     num_steps: int,

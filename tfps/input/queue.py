@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps.input import _orders
-from tfps.input import ledger as ledger_lib
+from tfps.input import split_progress as split_progress_lib
 from tfps.input import splits as splits_lib
+from tfps.input import tracing
 
 AT_LEAST_ONCE = 'at_least_once'
 EXACTLY_ONCE = 'exactly_once'
@@ -103,10 +103,10 @@ class SplitQueue(tf.Module):
     self._exact = visitation == EXACTLY_ONCE
     self._progress = _make(extended, 'progress', [0] * len(splits))
     self._fingerprint = _make(extended, 'kind', [splits.fingerprint()])
-    self.ledger = ledger_lib.Ledger(
+    self.ledger = split_progress_lib.Ledger(
       self._progress,
       _make(extended, 'owners', [0] * len(splits)),
-      epochs=ledger_lib.ENDLESS if epochs is None else epochs,
+      epochs=split_progress_lib.ENDLESS if epochs is None else epochs,
       seed=shuffle_seed,
       resumes=self._exact,
     )
@@ -126,7 +126,7 @@ class SplitQueue(tf.Module):
         for another queue.
     """
     del context  # any worker takes any split
-    order = _orders.take(self)
+    order = tracing.take(self)
     if self._exact:  # on all workers, whatever their own seeds are
       tf.compat.v1.get_default_graph().seed = _SEED
     return self.splits.read(order.split)
@@ -136,19 +136,19 @@ class SplitQueue(tf.Module):
 
     For example as a seed: `shuffle(1_000, seed=queue.epoch())`.
     """
-    return _orders.take(self).epoch
+    return tracing.take(self).epoch
 
   def report(self) -> Report:
     """How many splits are to do, being done and done, by epoch."""
     progress, owners = self.ledger.read()
-    epochs = progress >> ledger_lib.POSITION_BITS
+    epochs = progress >> split_progress_lib.POSITION_BITS
     counts = {}
     last = self.ledger.last_epoch(int(epochs.max()))
     for epoch in range(max(0, int(epochs.min()) - 1), last + 1):
       done = int(np.sum(epochs > epoch))
       doing = int(np.sum((epochs == epoch) & (owners != 0)))
       counts[epoch] = Count(len(epochs) - done - doing, doing, done)
-    batches = int(np.sum(progress & ledger_lib.MAX_POSITION))
+    batches = int(np.sum(progress & split_progress_lib.MAX_POSITION))
     return Report(counts, batches)
 
   def check(self) -> None:
@@ -184,7 +184,7 @@ def _make(extended: Any, name: str, value: list[int]) -> Any:
 
 
 def _check(epochs: int | None, visitation: str) -> None:
-  if epochs is not None and not 0 < epochs < ledger_lib.ENDLESS:
+  if epochs is not None and not 0 < epochs < split_progress_lib.ENDLESS:
     raise ValueError(
       f'SplitQueue: epochs={epochs!r} must be 1 or more, or None for ever.'
     )

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import coordinator as coordinator_lib
-from tfps.input import _feeds as feeds_lib
+from tfps.input import readers as readers_lib
 from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import step_functions
@@ -30,7 +30,7 @@ def input_of(
     return x
   if queues.takes_from_queue(x):
     by_epochs = steps_per_epoch is None
-    return queues.QueueAdapter(x, feeds_lib.OfWorkers, by_epochs=by_epochs)
+    return queues.QueueAdapter(x, readers_lib.OfWorkers, by_epochs=by_epochs)
   check_steps(x, steps_per_epoch)
   return inputs.PerWorkerAdapter(x)
 

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps import _iterators
-from tfps import worker_input
 from tfps._compat import keras_data
+from tfps.input import iterators as iterators_lib
+from tfps.input import per_worker
 from tfps.variables import step_replicas
 
 
@@ -32,7 +32,7 @@ class Batches:
     self._current: Taking | None = None
 
   def __iter__(self) -> Iterator[Any]:
-    self._current = self._looked_at or Taking(_iterators.over(self._dataset))
+    self._current = self._looked_at or Taking(iterators_lib.over(self._dataset))
     self._looked_at = None
     return self._current
 
@@ -84,11 +84,11 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 
   def __init__(
     self,
-    dataset_fn: worker_input.DatasetFn,
-    make: Callable[[Any, worker_input.DatasetFn], Any] | None = None,
+    dataset_fn: per_worker.DatasetFn,
+    make: Callable[[Any, per_worker.DatasetFn], Any] | None = None,
   ) -> None:
     self._dataset_fn = dataset_fn
-    self._make = make or (lambda *args: worker_input.iterators(*args)[0])
+    self._make = make or (lambda *args: per_worker.iterators(*args)[0])
     self._batches: PerWorkerBatches | None = None
 
   def get_tf_dataset(self) -> tf.data.Dataset:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps.input import _orders as input_orders
+from tfps.input import tracing as input_orders
 from tfps.keras import functions
 from tfps.keras import inputs
 from tfps.keras import queues

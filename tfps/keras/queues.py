@@ -13,26 +13,26 @@ import tensorflow as tf
 from tfps import attempts as attempts_lib
 from tfps import execution as tf_execution
 from tfps import marks as marks_lib
-from tfps import worker_input
 from tfps._compat import keras_data
-from tfps.input import _feeds
-from tfps.input import _orders
-from tfps.input import _pipelines
 from tfps.input import _sources
-from tfps.input import ledger as ledger_lib
+from tfps.input import per_worker
+from tfps.input import pipelines
+from tfps.input import readers
+from tfps.input import split_progress as split_progress_lib
+from tfps.input import tracing
 from tfps.keras import execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
-MakeFeeds = Callable[[Any, worker_input.DatasetFn], Any]
+MakeFeeds = Callable[[Any, per_worker.DatasetFn], Any]
 
 
-def takes_from_queue(dataset_fn: worker_input.DatasetFn) -> bool:
+def takes_from_queue(dataset_fn: per_worker.DatasetFn) -> bool:
   """Whether a dataset function takes what it reads from a `SplitQueue`."""
   try:
     dataset_fn(tf.distribute.InputContext())
-  except _orders.NeedsOrderError:
+  except tracing.NeedsOrderError:
     return True
   return False
 
@@ -49,7 +49,7 @@ class QueueAdapter(keras_data.DataAdapter):
 
   def __init__(
     self,
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker.DatasetFn,
     make_feeds: MakeFeeds,
     *,
     by_epochs: bool,
@@ -57,7 +57,7 @@ class QueueAdapter(keras_data.DataAdapter):
     self.has_own_epochs = by_epochs
     self._dataset_fn = dataset_fn
     self._make_feeds = make_feeds
-    self._feeds: _feeds.Feeds | None = None
+    self._feeds: readers.Feeds | None = None
 
   @property
   def num_batches(self) -> None:
@@ -69,7 +69,7 @@ class QueueAdapter(keras_data.DataAdapter):
     Raises:
       ValueError: no split has any.
     """
-    pipeline = _pipelines.Pipelines(self._dataset_fn).trace(
+    pipeline = pipelines.Pipelines(self._dataset_fn).trace(
       tf.distribute.InputContext()
     )
     first = tf.constant(0, tf.int64)
@@ -84,7 +84,7 @@ class QueueAdapter(keras_data.DataAdapter):
   def __iter__(self) -> 'Epoch':
     return Epoch(self)
 
-  def feeds(self, executor: Any) -> _feeds.Feeds:
+  def feeds(self, executor: Any) -> readers.Feeds:
     """Where batches come from."""
     if self._feeds is None:
       self._feeds = self._make_feeds(executor, self._dataset_fn)
@@ -101,7 +101,7 @@ class Epoch:
 
   def __init__(self, adapter: QueueAdapter) -> None:
     self._adapter = adapter
-    self._feeds: _feeds.Feeds | None = None
+    self._feeds: readers.Feeds | None = None
     self._is_looked_at = False
 
   def __next__(self) -> Any:
@@ -113,7 +113,7 @@ class Epoch:
     self._is_looked_at = True
     return next(iter(self._adapter.get_tf_dataset()))
 
-  def feeds(self, executor: Any) -> _feeds.Feeds:
+  def feeds(self, executor: Any) -> readers.Feeds:
     """Where batches come from until the epoch ends.
 
     Raises:
@@ -128,15 +128,15 @@ class Epoch:
     return feeds
 
 
-def _begin(feeds: _feeds.Feeds) -> None:
+def _begin(feeds: readers.Feeds) -> None:
   """Has an epoch begin: the one in which the queue is, or the next."""
-  if feeds.until == ledger_lib.ENDLESS:
+  if feeds.until == split_progress_lib.ENDLESS:
     feeds.until = feeds.ledger.first_epoch()
   feeds.until += 1
   feeds.finished = False
 
 
-def is_over(feeds: _feeds.Feeds) -> bool:
+def is_over(feeds: readers.Feeds) -> bool:
   """Whether an epoch has ended, looked up where the ledger is.
 
   Raises:
@@ -174,7 +174,7 @@ class Attempts:
     self._functions: dict[int, tuple[Any, Callable[[int], Any]]] = {}
 
   def make(
-    self, feeds: _feeds.Feeds, num_steps: int, handed_on: list[np.ndarray]
+    self, feeds: readers.Feeds, num_steps: int, handed_on: list[np.ndarray]
   ) -> tuple[Any, _sources.Attempt]:
     """A function for so many steps, and what calls it if there are as many.
 

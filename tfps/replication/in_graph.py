@@ -22,7 +22,6 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import _iterators
 from tfps import checkpoints as checkpoints_lib
 from tfps import course as course_lib
 from tfps import execution
@@ -30,10 +29,11 @@ from tfps import hooks as hooks_lib
 from tfps import replica_loop
 from tfps import strategy as strategy_lib
 from tfps import training_plan
-from tfps import worker_input
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
-from tfps.input import _joint as input_joint
+from tfps.input import iterators
+from tfps.input import joint_readers as input_joint
+from tfps.input import per_worker
 from tfps.server import task_monitor
 from tfps.updates import policies
 from tfps.variables import extended
@@ -154,7 +154,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
   def train(
     self,
     step_fn: execution.StepFn,
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker.DatasetFn,
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
@@ -255,7 +255,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       self._looked_at = now
     return self._watch.follow('InGraphStrategy', function, self._timeout_secs)
 
-  def batches(self, dataset_fn: worker_input.DatasetFn) -> 'Iterators':
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
     """The batches of the workers, for `train`.
 
     Raises:
@@ -263,7 +263,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     """
     return self.surviving(lambda: Iterators(self, dataset_fn))
 
-  def feeds(self, dataset_fn: worker_input.DatasetFn) -> input_joint.Feeds:
+  def feeds(self, dataset_fn: per_worker.DatasetFn) -> input_joint.Feeds:
     """Where the batches of the workers come from if there is a queue.
 
     Raises:
@@ -309,19 +309,19 @@ class Iterators:
   """
 
   def __init__(
-    self, strategy: InGraphStrategy, dataset_fn: worker_input.DatasetFn
+    self, strategy: InGraphStrategy, dataset_fn: per_worker.DatasetFn
   ) -> None:
     workers = list(strategy._workers())
-    made = worker_input.trace(
+    made = per_worker.trace(
       dataset_fn, len(workers), strategy.num_replicas_in_sync
     )
     specs = [fn.structured_outputs.element_spec for fn in made]
     self.spec = [tf.data.IteratorSpec(spec) for spec in specs]
-    emptying = _iterators.emptying(specs[0])
+    emptying = iterators.emptying(specs[0])
     self.iterator = []
     for worker, fn in zip(workers, made, strict=True):
       with tf.device(f'{_device(worker)}/device:CPU:0'):
-        self.iterator.append(_iterators.over(fn(), emptying))
+        self.iterator.append(iterators.over(fn(), emptying))
 
 
 def _device(worker: spec_lib.Task) -> str:

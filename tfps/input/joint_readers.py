@@ -16,13 +16,13 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import worker_input
 from tfps._utils import futures
 from tfps.input import _attempts
-from tfps.input import _feed
-from tfps.input import _feeds
-from tfps.input import _pipelines
-from tfps.input import ledger as ledger_lib
+from tfps.input import per_worker as per_worker_lib
+from tfps.input import pipelines as pipelines_lib
+from tfps.input import readers
+from tfps.input import split_progress as split_progress_lib
+from tfps.input import worker_reader
 from tfps.variables import step_replicas
 
 _Result = TypeVar('_Result')
@@ -30,7 +30,7 @@ _Result = TypeVar('_Result')
 _PAUSE_SECS = 0.05
 
 
-class Feeds(_feeds.OfQueue):
+class Feeds(readers.OfQueue):
   """Those of all workers, of which this process is the only client.
 
   Args:
@@ -47,9 +47,9 @@ class Feeds(_feeds.OfQueue):
     self,
     devices: Sequence[str],
     replicas: step_replicas.Replicas,
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker_lib.DatasetFn,
   ) -> None:
-    pipelines = _pipelines.Pipelines(dataset_fn)
+    pipelines = pipelines_lib.Pipelines(dataset_fn)
     traced = [
       pipelines.trace(
         tf.distribute.InputContext(len(devices), i, replicas.per_worker)
@@ -60,13 +60,13 @@ class Feeds(_feeds.OfQueue):
     super().__init__(pipelines)
     self.devices = tuple(devices)
     self.per_worker = replicas.per_worker
-    new_tokens = _feeds.new_tokens()
+    new_tokens = readers.new_tokens()
     self._feeds = [
-      _feed.Feed(next(new_tokens), self.ledger, pipeline, f'worker:{i}')
+      worker_reader.Feed(next(new_tokens), self.ledger, pipeline, f'worker:{i}')
       for i, pipeline in enumerate(traced)
     ]
     tokens = tuple(feed.token for feed in self._feeds)
-    self._owners = ledger_lib.Owners(tokens, are_alive=True)
+    self._owners = split_progress_lib.Owners(tokens, are_alive=True)
 
   def gather(self, wanted: int) -> list[int]:
     """Has so many batches at hand on each worker, if there are; how many."""
@@ -76,10 +76,12 @@ class Feeds(_feeds.OfQueue):
     self.finished |= any(feed.finished for feed in self._feeds)
     return found
 
-  def on_each(self, call: Callable[[_feed.Feed], _Result]) -> list[_Result]:
+  def on_each(
+    self, call: Callable[[worker_reader.Feed], _Result]
+  ) -> list[_Result]:
     """Calls a function of each worker's feed, on all workers at once."""
 
-    def begin(feed: _feed.Feed, device: str) -> Any:
+    def begin(feed: worker_reader.Feed, device: str) -> Any:
       def run() -> _Result:
         with tf.device(device), feed.in_use():
           return call(feed)
@@ -136,7 +138,7 @@ class Feeds(_feeds.OfQueue):
       feed.take_in(batches, number, ended=ended)
 
   @contextlib.contextmanager
-  def _taking(self) -> Iterator[ledger_lib.Owners]:
+  def _taking(self) -> Iterator[split_progress_lib.Owners]:
     yield self._owners
 
 

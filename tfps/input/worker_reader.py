@@ -9,11 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import errors
-from tfps.input import _batches
-from tfps.input import ledger as ledger_lib
+from tfps.input import batch_list
+from tfps.input import split_progress as split_progress_lib
 from tfps.input import splits as splits_lib
 
-Taking = Callable[[], contextlib.AbstractContextManager[ledger_lib.Owners]]
+Taking = Callable[
+  [], contextlib.AbstractContextManager[split_progress_lib.Owners]
+]
 
 
 @dataclasses.dataclass
@@ -42,8 +44,8 @@ class _Run:
   def value(self, number: int) -> int:
     """The split's progress after so many batches more."""
     if self.ended and number == self.ready:
-      return ledger_lib.value(self.epoch + 1, 0)
-    return ledger_lib.value(self.epoch, self.position + number)
+      return split_progress_lib.value(self.epoch + 1, 0)
+    return split_progress_lib.value(self.epoch, self.position + number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Feed:
   def __init__(
     self,
     token: int,
-    ledger: ledger_lib.Ledger,
+    ledger: split_progress_lib.Ledger,
     pipeline: Pipeline,
     worker: str,
   ) -> None:
@@ -153,7 +155,7 @@ class Feed:
 
   def given(
     self, num_steps: int, width: int, *, counts: bool = True
-  ) -> _batches.Given:
+  ) -> batch_list.Given:
     """What an execution gets.
 
     Args:
@@ -173,13 +175,13 @@ class Feed:
     places = range(self._first, self._first + number)
     return [self._pipeline.pick(self._batches, _number(i)) for i in places]
 
-  def marks(self, number: int) -> ledger_lib.Marks:
+  def marks(self, number: int) -> split_progress_lib.Marks:
     """How far splits are once so many batches have been trained on."""
     found = {}
     for run, used in self._used(number):
       if used or run.is_empty:
         found[run.split] = run.value(used)
-    return ledger_lib.Marks(tuple(found), tuple(found.values()))
+    return split_progress_lib.Marks(tuple(found), tuple(found.values()))
 
   def table(self, num_steps: int, width: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits, and how far they are after no step, after one, and so on."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _iterators
-from tfps import worker_input
-from tfps.input import _batches
-from tfps.input import _feed
-from tfps.input import _orders
+from tfps.input import batch_list
+from tfps.input import iterators
+from tfps.input import per_worker
+from tfps.input import tracing
+from tfps.input import worker_reader
 
 _NUMBER = tf.TensorSpec([], tf.int64)
 _LIST = tf.TensorSpec([], tf.variant)
@@ -26,7 +26,7 @@ class Pipelines:
     element_spec: the type of a batch, likewise.
   """
 
-  def __init__(self, dataset_fn: worker_input.DatasetFn) -> None:
+  def __init__(self, dataset_fn: per_worker.DatasetFn) -> None:
     self.queue: Any = None
     self.element_spec: Any = None
     self._dataset_fn = dataset_fn
@@ -35,7 +35,9 @@ class Pipelines:
     self._empty: Any = None
     self._pick: Any = None
 
-  def trace(self, context: tf.distribute.InputContext) -> _feed.Pipeline:
+  def trace(
+    self, context: tf.distribute.InputContext
+  ) -> worker_reader.Pipeline:
     """The one of a worker.
 
     Raises:
@@ -49,21 +51,21 @@ class Pipelines:
     if self.element_spec is None:
       self.element_spec = spec
       self._over = functools.partial(
-        _iterators.over, emptying=_iterators.emptying(spec)
+        iterators.over, emptying=iterators.emptying(spec)
       )
       iterator = tf.data.IteratorSpec(spec)
-      self._read = tf.function(_batches.read).get_concrete_function(
+      self._read = tf.function(batch_list.read).get_concrete_function(
         iterator, _LIST, _NUMBER
       )
-      self._empty = tf.function(_batches.empty).get_concrete_function()
-      pick = functools.partial(_batches.pick, spec)
+      self._empty = tf.function(batch_list.empty).get_concrete_function()
+      pick = functools.partial(batch_list.pick, spec)
       self._pick = tf.function(pick).get_concrete_function(_LIST, _NUMBER)
     elif spec != self.element_spec:
       raise ValueError(
         f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '
         f'{spec}, but those for the first are {self.element_spec}.'
       )
-    return _feed.Pipeline(
+    return worker_reader.Pipeline(
       self.queue.splits,
       opening,
       self._over,
@@ -79,8 +81,8 @@ class Pipelines:
     epoch: tf.Tensor,
     position: tf.Tensor,
   ) -> tf.data.Dataset:
-    order = _orders.Order(split, epoch, self.queue)
-    with _orders.given(order):
+    order = tracing.Order(split, epoch, self.queue)
+    with tracing.given(order):
       dataset = self._dataset_fn(context)
     if not hasattr(dataset, 'element_spec'):
       raise ValueError(

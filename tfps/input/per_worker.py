@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _iterators
 from tfps._compat import coordinator as compat
 from tfps._compat import per_worker
+from tfps.input import iterators as iterators_lib
 
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
@@ -44,7 +44,9 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
     return traced[index]
 
   spec = traced[0].structured_outputs.element_spec
-  over = functools.partial(_iterators.over, emptying=_iterators.emptying(spec))
+  over = functools.partial(
+    iterators_lib.over, emptying=iterators_lib.emptying(spec)
+  )
   return per_worker.iterators(coordinator, of_worker, over)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import _iterators
+from tfps.input import iterators
 
 
 class Endless:
@@ -27,7 +27,7 @@ class Endless:
     self._dataset = dataset
     self._num_interruptions = num_interruptions
     self._begun_after = num_interruptions()
-    self._iterator = _iterators.over(dataset)
+    self._iterator = iterators.over(dataset)
 
   @property
   def spec(self) -> Any:
@@ -40,5 +40,5 @@ class Endless:
     num_interruptions = self._num_interruptions()
     if num_interruptions != self._begun_after:
       self._begun_after = num_interruptions
-      self._iterator = _iterators.over(self._dataset)
+      self._iterator = iterators.over(self._dataset)
     return self._iterator

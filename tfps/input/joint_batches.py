@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tfps.input import _batches
+from tfps.input import batch_list
 from tfps.variables import step_replicas
 
 _NUMBERS = tf.TensorSpec([None], tf.int64)
@@ -24,7 +24,7 @@ class _OfAll:
 
   may_be_empty: ClassVar[bool] = True
 
-  own: _batches.Source
+  own: batch_list.Source
   number: int
 
   def batches(self, given: Any) -> Any:
@@ -42,7 +42,7 @@ class Lists(_OfAll):
 
   @property
   def spec(self) -> Any:
-    return [_batches.AT_HAND] * self.number, _NUMBERS, _TABLE
+    return [batch_list.AT_HAND] * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
     return [self.own.after(each, number) for each in batches]

@@ -15,13 +15,13 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps import worker_input
 from tfps._compat import coordinator as compat
 from tfps._compat import writes
 from tfps.cluster import spec as spec_lib
-from tfps.input import _feed
-from tfps.input import _pipelines
-from tfps.input import ledger as ledger_lib
+from tfps.input import per_worker
+from tfps.input import pipelines as pipelines_lib
+from tfps.input import split_progress as split_progress_lib
+from tfps.input import worker_reader
 from tfps.server import health
 
 _TOKEN_BITS = 62
@@ -41,19 +41,21 @@ class Feeds(Protocol):
     element_spec: the type of a batch.
   """
 
-  ledger: ledger_lib.Ledger
+  ledger: split_progress_lib.Ledger
   until: int
   finished: bool
   are_endless: bool
   element_spec: Any
 
-  def here(self) -> _feed.Feed:
+  def here(self) -> worker_reader.Feed:
     """That of the worker on which this thread has functions executed."""
 
-  def taking(self) -> contextlib.AbstractContextManager[ledger_lib.Owners]:
+  def taking(
+    self,
+  ) -> contextlib.AbstractContextManager[split_progress_lib.Owners]:
     """Within which a feed of this process takes a split; who is alive."""
 
-  def release(self, feed: _feed.Feed) -> None:
+  def release(self, feed: worker_reader.Feed) -> None:
     """Lets others take what a feed was at."""
 
   def look_for_lost(self) -> None:
@@ -67,10 +69,10 @@ class OfQueue:
     pipelines: of which one has been traced.
   """
 
-  def __init__(self, pipelines: _pipelines.Pipelines) -> None:
+  def __init__(self, pipelines: pipelines_lib.Pipelines) -> None:
     queue = pipelines.queue
-    self.ledger: ledger_lib.Ledger = queue.ledger
-    self.until = ledger_lib.ENDLESS
+    self.ledger: split_progress_lib.Ledger = queue.ledger
+    self.until = split_progress_lib.ENDLESS
     self.finished = False
     self.are_endless: bool = queue.is_endless
     self.element_spec = pipelines.element_spec
@@ -91,23 +93,23 @@ class OfWorkers(OfQueue):
   """
 
   def __init__(
-    self, coordinator: Any, dataset_fn: worker_input.DatasetFn
+    self, coordinator: Any, dataset_fn: per_worker.DatasetFn
   ) -> None:
     self._coordinator = coordinator
-    self._pipelines = _pipelines.Pipelines(dataset_fn)
-    self._traced: dict[int, _feed.Pipeline] = {}
+    self._pipelines = pipelines_lib.Pipelines(dataset_fn)
+    self._traced: dict[int, worker_reader.Pipeline] = {}
     for worker in range(compat.num_workers(coordinator)):
       self._pipeline(worker)
     coordinator.surviving(self._pipelines.queue.check)
     super().__init__(self._pipelines)
     self._lock = threading.Lock()
     self._taking = threading.Lock()
-    self._feeds: dict[int, tuple[int, _feed.Feed]] = {}
+    self._feeds: dict[int, tuple[int, worker_reader.Feed]] = {}
     # Of those whose splits are theirs, be they able to go on or not.
     self._tokens: set[int] = set()
     self._new_tokens = new_tokens()
 
-  def here(self) -> _feed.Feed:
+  def here(self) -> worker_reader.Feed:
     spec: Any = tf.DeviceSpec.from_string(writes.current_device())
     worker: int = spec.task
     repairs = compat.num_repairs(self._coordinator)
@@ -118,7 +120,7 @@ class OfWorkers(OfQueue):
       if feed is not None and not feed.is_broken:
         self._tokens.discard(feed.token)
       token = next(self._new_tokens)
-      feed = _feed.Feed(
+      feed = worker_reader.Feed(
         token, self.ledger, self._pipeline(worker), f'worker:{worker}'
       )
       self._tokens.add(token)
@@ -126,14 +128,14 @@ class OfWorkers(OfQueue):
       return feed
 
   @contextlib.contextmanager
-  def taking(self) -> Iterator[ledger_lib.Owners]:
+  def taking(self) -> Iterator[split_progress_lib.Owners]:
     # Else a feed that has taken its first split meanwhile would not be known.
     with self._taking:
       with self._lock:
         tokens = tuple(self._tokens)
-      yield ledger_lib.Owners(tokens, are_alive=True)
+      yield split_progress_lib.Owners(tokens, are_alive=True)
 
-  def release(self, feed: _feed.Feed) -> None:
+  def release(self, feed: worker_reader.Feed) -> None:
     with self._lock:
       self._tokens.discard(feed.token)
 
@@ -147,7 +149,7 @@ class OfWorkers(OfQueue):
           feed.is_broken = True
           self._tokens.discard(feed.token)
 
-  def _pipeline(self, worker: int) -> _feed.Pipeline:
+  def _pipeline(self, worker: int) -> worker_reader.Pipeline:
     if worker not in self._traced:
       number = max(worker + 1, compat.num_workers(self._coordinator))
       self._traced[worker] = self._pipelines.trace(
@@ -175,11 +177,11 @@ class Own(OfQueue):
     self,
     task: spec_lib.Task,
     addresses: Mapping[spec_lib.Task, str],
-    dataset_fn: worker_input.DatasetFn,
+    dataset_fn: per_worker.DatasetFn,
     context: tf.distribute.InputContext,
     num_interruptions: Callable[[], int],
   ) -> None:
-    pipelines = _pipelines.Pipelines(dataset_fn)
+    pipelines = pipelines_lib.Pipelines(dataset_fn)
     self._pipeline = pipelines.trace(context)
     queue = pipelines.queue
     super().__init__(pipelines)
@@ -190,27 +192,29 @@ class Own(OfQueue):
     self._num_interruptions = num_interruptions
     status = health.probe(task, addresses[task])
     self._token = _token(task, status.incarnation or 0)
-    self._feed: tuple[int, _feed.Feed] | None = None
+    self._feed: tuple[int, worker_reader.Feed] | None = None
     self._suspects: set[int] = set()
     self._dead: set[int] = set()
     self._seen: dict[int, tuple[int, float]] = {}
 
-  def here(self) -> _feed.Feed:
+  def here(self) -> worker_reader.Feed:
     number = self._num_interruptions()
     if self._feed is None or self._feed[0] != number or self._feed[1].is_broken:
       self._check()
       self._dead |= self._predecessors()
       self._feed = (
         number,
-        _feed.Feed(self._token, self.ledger, self._pipeline, str(self._task)),
+        worker_reader.Feed(
+          self._token, self.ledger, self._pipeline, str(self._task)
+        ),
       )
     return self._feed[1]
 
   @contextlib.contextmanager
-  def taking(self) -> Iterator[ledger_lib.Owners]:
-    yield ledger_lib.Owners(tuple(self._dead), are_alive=False)
+  def taking(self) -> Iterator[split_progress_lib.Owners]:
+    yield split_progress_lib.Owners(tuple(self._dead), are_alive=False)
 
-  def release(self, feed: _feed.Feed) -> None:
+  def release(self, feed: worker_reader.Feed) -> None:
     """The next feed, of the same token, gives back what it is not at."""
 
   def look_for_lost(self) -> None:
