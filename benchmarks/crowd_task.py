@@ -19,8 +19,8 @@ import psutil
 import tensorflow as tf
 
 import tfps
-from tfps import hooks
 from tfps import testing
+from tfps.training import hooks
 
 STEPS_PER_EXECUTION = 1
 _TIMEOUT_SECS = 300.0

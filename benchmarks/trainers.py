@@ -15,10 +15,10 @@ from benchmarks import learned
 from benchmarks import lookup
 from benchmarks import perceptron
 import tfps
-from tfps import attempts
-from tfps import execution
-from tfps import marks as marks_lib
 from tfps.input import per_worker
+from tfps.training import attempts
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program
 
 STEPS_PER_EXECUTION = 20
 HYBRID_STEPS_PER_EXECUTION = 8
@@ -110,7 +110,7 @@ class Ours:
     coordinator, number = self._coordinator, self._steps_per_execution
     global_step = coordinator.global_step
     to_do = _traced(self._strategy, step, spec, global_step, number)
-    marks, counts = marks_lib.of(self._strategy), None
+    marks, counts = step_log_lib.of(self._strategy), None
     if marks is not None:
       with self._strategy.scope():
         counts = attempts.Counts(self._strategy, marks, global_step)
@@ -222,13 +222,13 @@ def _traced(
   spec: Any,
   global_step: tf.Variable,
   num_steps: int,
-) -> execution.Execution:
+) -> step_program.Execution:
   """What the training loops have done, without the time to trace it."""
   with strategy.scope():
-    return execution.trace(
+    return step_program.trace(
       strategy,
       step,
-      execution.Iterated(spec),
+      step_program.Iterated(spec),
       global_step=global_step,
       num_steps=num_steps,
     )

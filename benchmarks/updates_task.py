@@ -24,9 +24,9 @@ import tensorflow as tf
 from benchmarks import problems
 from benchmarks import sides
 import tfps
-from tfps import hooks
 from tfps import testing
 from tfps import updates
+from tfps.training import hooks
 
 NUM_WORKERS = 4
 NUM_PS = 2

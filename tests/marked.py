@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tests.recovery import losses
 import tfps
-from tfps import attempts
-from tfps import execution
+from tfps.training import attempts
+from tfps.training import step_program
 from tfps.variables import partitioners
 
 NUM_STEPS = 5
@@ -72,10 +72,10 @@ class Program:
 
   def _trace(self, num_steps, max_unroll):
     with self.strategy.scope():
-      return execution.trace(
+      return step_program.trace(
         self.strategy,
         self._step,
-        execution.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
+        step_program.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
         global_step=self.strategy.global_step,
         num_steps=num_steps,
         max_unroll=max_unroll,

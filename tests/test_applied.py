@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfps import attempts
-from tfps import marks as marks_lib
+from tfps.training import attempts
+from tfps.training import step_log as step_log_lib
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,12 @@ def test_what_marks_tell_of_five_steps(steps, marked, least, most):
 
 def test_ids_are_apart_and_keep_their_slots():
   ids = [
-    marks_lib.Marks([], slots=[slot] * 3, own='worker:0', tell=print).new_id()
+    step_log_lib.Marks(
+      [], slots=[slot] * 3, own='worker:0', tell=print
+    ).new_id()
     for slot in (0, 1, 1)
   ]
-  steps = marks_lib.MAX_STEPS + 2
+  steps = step_log_lib.MAX_STEPS + 2
   taken = {number for first in ids for number in (first, first + steps - 1)}
   assert len(taken) == 6
   assert all(0 < number < 1 << 63 for number in taken)

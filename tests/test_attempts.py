@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests import marked
-from tfps import attempts
 from tfps import testing
+from tfps.training import attempts
 
 
 @pytest.fixture(scope='module')

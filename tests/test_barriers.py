@@ -3,8 +3,8 @@ import threading
 import pytest
 
 import tfps
-from tfps import barriers
 from tfps.cluster.spec import Task
+from tfps.training import barriers
 from tfps.variables import shared_variables
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=1)

@@ -5,11 +5,11 @@ import os
 import pytest
 import tensorflow as tf
 
-from tfps import checkpoints
 from tfps import errors
 from tfps import testing
 from tfps.cluster import spec as spec_lib
 from tfps.testing import disks
+from tfps.training import checkpoints
 
 _CHIEF = spec_lib.Task('chief', 0)
 _PAGE = os.sysconf('SC_PAGE_SIZE')

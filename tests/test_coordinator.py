@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from tests import waiting
-from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import strategy as strategy_lib
 from tfps import testing
+from tfps.training import coordinator as coordinator_lib
 
 Stock = tf.distribute.coordinator.ClusterCoordinator
 

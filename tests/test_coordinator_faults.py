@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import testing
+from tfps.training import coordinator as coordinator_lib
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.slow

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tfps import hooks
+from tfps.training import hooks
 
 
 def progress(step, secs, moment='step', **metrics):

@@ -6,13 +6,13 @@ import portpicker
 import pytest
 import tensorflow as tf
 
-from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps._compat import strategy as compat
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
+from tfps.training import coordinator as coordinator_lib
 from tfps.variables import partitioners
 from tfps.variables import placement
 from tfps.variables import sharded

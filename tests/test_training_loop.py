@@ -4,11 +4,11 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from tfps import coordinator as coordinator_lib
 from tfps import errors
 from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps.testing import disks
+from tfps.training import coordinator as coordinator_lib
 
 
 @pytest.fixture(scope='module')

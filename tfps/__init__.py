@@ -28,13 +28,13 @@ if TYPE_CHECKING:
   from tfps import testing
   from tfps import updates
   from tfps.between_graph import BetweenGraphStrategy
-  from tfps.coordinator import Coordinator
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
   from tfps.server.server import serve
   from tfps.server.server import Server
   from tfps.strategy import ParameterServerStrategy
+  from tfps.training.coordinator import Coordinator
   from tfps.variables import partitioners
   from tfps.variables import placement
   from tfps.wire import codecs

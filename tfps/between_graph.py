@@ -20,14 +20,6 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import barriers
-from tfps import checkpoints as checkpoints_lib
-from tfps import course as course_lib
-from tfps import execution
-from tfps import hooks as hooks_lib
-from tfps import marks as marks_lib
-from tfps import replica_loop
-from tfps import training_plan
 from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
 from tfps.input import readers as input_feeds
@@ -43,6 +35,14 @@ from tfps.server import late_workers
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
+from tfps.training import barriers
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import hooks as hooks_lib
+from tfps.training import progress as progress_lib
+from tfps.training import replica_loop
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program
+from tfps.training import train_spec
 from tfps.updates import host_sums
 from tfps.updates import policies
 from tfps.updates import reports
@@ -151,7 +151,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       chief=str(registration_lib.chief_of(self._cluster)),
     )
     self.guard: client_recovery.SharedGuard | None = None
-    self.marks: marks_lib.Marks | None = None
+    self.marks: step_log_lib.Marks | None = None
     if recovery is not None:
       self._survive(recovery, housing, extended)
       if not isinstance(updates, policies.Waiting):  # which count by themselves
@@ -260,12 +260,12 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   def train(
     self,
-    step_fn: execution.StepFn,
+    step_fn: step_program.StepFn,
     dataset_fn: per_worker.DatasetFn,
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = execution.MAX_UNROLL,
+    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     checkpoint_dir: Any = None,
     checkpoint_every_secs: float | None = None,
@@ -273,7 +273,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     max_to_keep: int = 3,
     hooks: Sequence[hooks_lib.Hook] = (),
     log_every_secs: float = 10.0,
-  ) -> course_lib.TrainResult:
+  ) -> progress_lib.TrainResult:
     """Trains until the global step, to which all workers add, is `steps`.
 
     Workers do not wait for each other. Each looks at the global step before an
@@ -313,8 +313,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       ValueError: the dataset ran out; repeat it.
     """
     self.transfers.check_execution(steps_per_execution)
-    plan = training_plan.Plan(
-      training_plan.ENDLESS if steps is None else steps,
+    plan = train_spec.Plan(
+      train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
     )
@@ -325,7 +325,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = course_lib.Course(plan, hooks, log_every_secs=log_every_secs)
+    course = progress_lib.Course(plan, hooks, log_every_secs=log_every_secs)
     loop = replica_loop.ReplicaLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
@@ -420,8 +420,8 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None
-    self.marks = marks_lib.Marks(
-      marks_lib.rings(extended.make_own, self._cluster.num_ps),
+    self.marks = step_log_lib.Marks(
+      step_log_lib.rings(extended.make_own, self._cluster.num_ps),
       slots=itertools.repeat(self._trainers().index(self.task)),
       own=str(self.task),
       tell=self.guard.events.tell_repeated,

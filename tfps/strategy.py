@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import errors
-from tfps import marks as marks_lib
 from tfps._compat import server_def
 from tfps._compat import side_executor
 from tfps._compat import strategy as compat
@@ -44,6 +43,7 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
+from tfps.training import step_log as step_log_lib
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
@@ -150,7 +150,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       span_workers=self._steps_span_workers,
     )
     self.guard: coordinator_recovery_lib.Guard | None = None
-    self.marks: marks_lib.Marks | None = None
+    self.marks: step_log_lib.Marks | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -170,8 +170,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       )
       extended.notice = self.guard.add
       if not isinstance(updates, policies.Waiting):  # which count by themselves
-        self.marks = marks_lib.Marks(
-          marks_lib.rings(extended.make_own, self._num_ps),
+        self.marks = step_log_lib.Marks(
+          step_log_lib.rings(extended.make_own, self._num_ps),
           slots=itertools.count(),
           own=str(_CHIEF),
           tell=self.guard.events.tell_repeated,

@@ -39,7 +39,7 @@ _OURS = {
     'tfps.strategy.ParameterServerStrategy'
   ),
   f'{_DISTRIBUTE}.coordinator.cluster_coordinator.ClusterCoordinator': (
-    'tfps.coordinator.Coordinator'
+    'tfps.training.coordinator.Coordinator'
   ),
   f'{_SHARDED}.ShardedVariable': 'tfps.variables.sharded.ShardedVariable',
   f'{_SHARDED}.FixedShardsPartitioner': 'tfps.variables.partitioners.FixedShards',

@@ -18,7 +18,7 @@ from sklearn import datasets
 import tensorflow as tf
 
 import tfps
-from tfps import hooks
+from tfps.training import hooks
 
 _STEPS = flags.DEFINE_integer('steps', 1000, 'Global step to reach.')
 _DIRECTORY = flags.DEFINE_string(

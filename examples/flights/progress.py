@@ -7,7 +7,7 @@ import time
 
 import keras
 
-from tfps import hooks
+from tfps.training import hooks
 
 Logs = Mapping[str, float] | None
 

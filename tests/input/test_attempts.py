@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tfps.input import _attempts
+from tfps.training import queue_attempts
 from tfps.updates.sync import turnouts
 
 
@@ -39,7 +39,7 @@ def attempt():
     feeds = types.SimpleNamespace(
       here=lambda: feed, taking=None, until=3, finished=False
     )
-    made = _attempts.Attempt(feeds, 2, steps)
+    made = queue_attempts.Attempt(feeds, 2, steps)
     assert made(None) == []
     return made, feeds
 

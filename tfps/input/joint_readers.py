@@ -17,12 +17,12 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps._utils import futures
-from tfps.input import _attempts
 from tfps.input import per_worker as per_worker_lib
 from tfps.input import pipelines as pipelines_lib
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
+from tfps.training import queue_attempts
 from tfps.variables import step_replicas
 
 _Result = TypeVar('_Result')
@@ -159,7 +159,9 @@ class Attempt:
 
   sat_out = False
 
-  def __init__(self, feeds: Feeds, wanted: int, steps: _attempts.Steps) -> None:
+  def __init__(
+    self, feeds: Feeds, wanted: int, steps: queue_attempts.Steps
+  ) -> None:
     self.num_steps = wanted
     self._feeds = feeds
     self._wanted = wanted

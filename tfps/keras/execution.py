@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps import execution as tf_execution
-from tfps import marks as marks_lib
 from tfps._compat import execution_variables
 from tfps._compat import writes
 from tfps.keras import additivity
 from tfps.keras import inputs
 from tfps.keras import state as state_lib
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
@@ -159,7 +159,7 @@ class Executions:
         tail.append([tf.cast(counted, vector.dtype)])
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
-    told = marks_lib.id_spec(self._strategy, num_steps)
+    told = step_log_lib.id_spec(self._strategy, num_steps)
     if self._meetings is not None:
       told = (session_lib.WORKER,)
     return _function(around).get_concrete_function(
@@ -216,7 +216,7 @@ class Executions:
   def _course(self, *told: tf.Tensor, comes_and_goes: bool = False) -> Any:
     """What steps do besides computing, in the function that is traced."""
     if self._meetings is None:
-      return marks_lib.marking(self._strategy, *told)
+      return step_log_lib.marking(self._strategy, *told)
     return self._meetings.meeting(*told, comes_and_goes=comes_and_goes)
 
   def _execute(

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps import coordinator as coordinator_lib
 from tfps.input import readers as readers_lib
 from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import step_functions
+from tfps.training import coordinator as coordinator_lib
 from tfps.variables import step_replicas
 
 _IN_FLIGHT_PER_WORKER = 2

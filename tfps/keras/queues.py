@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps import attempts as attempts_lib
-from tfps import execution as tf_execution
-from tfps import marks as marks_lib
 from tfps._compat import keras_data
-from tfps.input import _sources
 from tfps.input import per_worker
 from tfps.input import pipelines
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import tracing
 from tfps.keras import execution
+from tfps.training import attempts as attempts_lib
+from tfps.training import queue_sources
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -162,7 +162,7 @@ class Attempts:
     executions: execution.Executions,
     executor: Any,
     replicas: step_replicas.Replicas,
-    marks: marks_lib.Marks | None,
+    marks: step_log_lib.Marks | None,
     meetings: session_lib.Meetings | None,
   ) -> None:
     self._executions = executions
@@ -175,7 +175,7 @@ class Attempts:
 
   def make(
     self, feeds: readers.Feeds, num_steps: int, handed_on: list[np.ndarray]
-  ) -> tuple[Any, _sources.Attempt]:
+  ) -> tuple[Any, queue_sources.Attempt]:
     """A function for so many steps, and what calls it if there are as many.
 
     Its result is a list of numbers of steps, each with what `Executions.result`
@@ -189,7 +189,7 @@ class Attempts:
       self._kind = kind
       self.forget()
     if num_steps not in self._functions:
-      found = _sources.of(feeds, self._replicas, num_steps)
+      found = queue_sources.of(feeds, self._replicas, num_steps)
       self._functions[num_steps] = (
         self._traced(found.full, num_steps),
         found.traced(lambda source: self._traced(source, 1)),
@@ -198,7 +198,7 @@ class Attempts:
     steps = _Steps(num_steps, single, self._executions, handed_on)
     steps.sizes = self._replicas.sizes
     steps.marks, steps.meetings = self._marks, self._meetings
-    return function, _sources.attempt(feeds, num_steps, steps)
+    return function, queue_sources.attempt(feeds, num_steps, steps)
 
   def forget(self) -> None:
     """Has functions made anew."""
@@ -222,7 +222,7 @@ class _Steps:
   """
 
   sizes: tuple[int, ...] = (1,)
-  marks: marks_lib.Marks | None = None
+  marks: step_log_lib.Marks | None = None
   meetings: session_lib.Meetings | None = None
 
   def __init__(

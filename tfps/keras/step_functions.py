@@ -18,13 +18,13 @@ from typing import Protocol
 import keras
 import numpy as np
 
-from tfps import attempts as attempts_lib
-from tfps import execution as tf_execution
-from tfps import marks as marks_lib
 from tfps.keras import execution
 from tfps.keras import inputs
 from tfps.keras import queues
 from tfps.keras import state as state_lib
+from tfps.training import attempts as attempts_lib
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -103,7 +103,7 @@ class StepFunction:
     self._in_flight = in_flight
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
-    self._marks = marks_lib.of(strategy) if makes_updates else None
+    self._marks = step_log_lib.of(strategy) if makes_updates else None
     self._meetings = session_lib.of(strategy) if makes_updates else None
     self._state = state_lib.State(model)
     self._executions = execution.Executions(

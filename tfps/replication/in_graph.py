@@ -22,19 +22,19 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import checkpoints as checkpoints_lib
-from tfps import course as course_lib
-from tfps import execution
-from tfps import hooks as hooks_lib
-from tfps import replica_loop
 from tfps import strategy as strategy_lib
-from tfps import training_plan
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
 from tfps.input import iterators
 from tfps.input import joint_readers as input_joint
 from tfps.input import per_worker
 from tfps.server import task_monitor
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import hooks as hooks_lib
+from tfps.training import progress as progress_lib
+from tfps.training import replica_loop
+from tfps.training import step_program
+from tfps.training import train_spec
 from tfps.updates import policies
 from tfps.variables import extended
 from tfps.variables import placement as placement_lib
@@ -153,12 +153,12 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
 
   def train(
     self,
-    step_fn: execution.StepFn,
+    step_fn: step_program.StepFn,
     dataset_fn: per_worker.DatasetFn,
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = execution.MAX_UNROLL,
+    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every_secs: float | None = None,
@@ -167,7 +167,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
     hooks: Sequence[hooks_lib.Hook] = (),
     log_every_secs: float = 10.0,
     stop_on_nan: bool = True,
-  ) -> course_lib.TrainResult:
+  ) -> progress_lib.TrainResult:
     """Trains until the global step reaches a number.
 
     A step is one of all workers, each on the next batch of its own dataset,
@@ -219,8 +219,8 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       FloatingPointError: a metric is not a number.
       ValueError: a dataset ran out, or an argument is wrong.
     """
-    plan = training_plan.Plan(
-      training_plan.ENDLESS if steps is None else steps,
+    plan = train_spec.Plan(
+      train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
       stop_on_nan=stop_on_nan,
@@ -232,7 +232,7 @@ class InGraphStrategy(strategy_lib.ParameterServerStrategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = course_lib.Course(plan, hooks, log_every_secs=log_every_secs)
+    course = progress_lib.Course(plan, hooks, log_every_secs=log_every_secs)
     loop = replica_loop.ReplicaLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 

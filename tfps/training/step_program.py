@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfps import marks as marks_lib
+from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
@@ -26,7 +26,10 @@ MAX_UNROLL = 32
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
 Course = (
-  marks_lib.Marking | marks_lib.Unmarked | step_sync.Meeting | step_sync.Walk
+  step_log_lib.Marking
+  | step_log_lib.Unmarked
+  | step_sync.Meeting
+  | step_sync.Walk
 )
 
 
@@ -145,7 +148,7 @@ def trace(
 
   def course_of(*told: tf.Tensor) -> Course:
     if meetings is None:
-      return marks_lib.marking(strategy, *told)
+      return step_log_lib.marking(strategy, *told)
     return meetings.meeting(
       *told,
       count=lambda: global_step.assign_add(1),
@@ -168,7 +171,7 @@ def trace(
     return tf.concat(vector, axis=0), step_sync.num_counted(course, num_steps)
 
   def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
-    counting = marks_lib.marking(strategy, *id).step(num_steps + 1)
+    counting = step_log_lib.marking(strategy, *id).step(num_steps + 1)
     # A function's result waits for all its updates.
     with (
       tf.control_dependencies([counted]),
@@ -190,7 +193,7 @@ def trace(
   if meetings is not None:
     spec: Any = (session_lib.WORKER,)
   else:
-    spec = marks_lib.id_spec(strategy, num_steps)
+    spec = step_log_lib.id_spec(strategy, num_steps)
   function = transfers.traced(
     lambda: tf.function(execution).get_concrete_function(source.spec, *spec)
   )
@@ -256,7 +259,7 @@ class _Unroll:
   def __call__(
     self, number: int, course: Course, done: tf.Tensor | int = 0
   ) -> tf.Tensor:
-    is_alone = isinstance(course, marks_lib.Marking | marks_lib.Unmarked)
+    is_alone = isinstance(course, step_log_lib.Marking | step_log_lib.Unmarked)
     meeting = None if is_alone else course
     steps = self.own.steps(self.workspace, number, meeting)
     batches = self.source.after(self.batches, done)

@@ -6,9 +6,9 @@ import math
 
 from absl import logging
 
-from tfps import execution
-from tfps import hooks as hooks_lib
 from tfps.input import readers as input_feeds
+from tfps.training import hooks as hooks_lib
+from tfps.training import step_program
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 
@@ -32,7 +32,7 @@ class Plan:
 
   steps: int
   steps_per_execution: int = 1
-  max_unroll: int = execution.MAX_UNROLL
+  max_unroll: int = step_program.MAX_UNROLL
   in_flight_per_worker: int = 2
   stop_on_nan: bool = True
   timeout_secs: float | None = None

@@ -8,15 +8,15 @@ from typing import Protocol
 from absl import logging
 import tensorflow as tf
 
-from tfps import attempts as attempts_lib
-from tfps import checkpoints as checkpoints_lib
-from tfps import course as course_lib
-from tfps import execution
-from tfps import marks as marks_lib
 from tfps.cluster import spec as spec_lib
-from tfps.input import _supply as supply_lib
 from tfps.input import per_worker
 from tfps.input import tracing as input_orders
+from tfps.training import attempts as attempts_lib
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import progress as progress_lib
+from tfps.training import queue_supply as queue_supply_lib
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers as transfers_lib
@@ -76,7 +76,7 @@ class ReplicaLoop:
   def __init__(
     self,
     strategy: Strategy,
-    course: course_lib.Course,
+    course: progress_lib.Course,
     saving: checkpoints_lib.Saving,
   ) -> None:
     self._strategy = strategy
@@ -84,9 +84,9 @@ class ReplicaLoop:
     self._course = course
     self._plan = course.plan
     self._meetings = session_lib.of(strategy)
-    self._executions: dict[int, execution.Execution] = {}
+    self._executions: dict[int, step_program.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
-    self._supply: supply_lib.Supply | None = None
+    self._supply: queue_supply_lib.Supply | None = None
     self._checkpoints = checkpoints_lib.Checkpoints(
       saving if strategy.is_chief else checkpoints_lib.Saving(),
       strategy.global_step,
@@ -95,8 +95,8 @@ class ReplicaLoop:
     )
 
   def run(
-    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
-  ) -> course_lib.TrainResult:
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
+  ) -> progress_lib.TrainResult:
     """Trains to the end."""
     start = self._begin()
     try:
@@ -109,7 +109,7 @@ class ReplicaLoop:
   def _train(
     self,
     step: int,
-    step_fn: execution.StepFn,
+    step_fn: step_program.StepFn,
     dataset_fn: per_worker.DatasetFn,
   ) -> int:
     """Does what is left to do from a step on; returns the last."""
@@ -128,7 +128,7 @@ class ReplicaLoop:
       self._surviving(lambda: meetings.end(meetings.worker()))
 
   def _executing(
-    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> Callable[[int], int]:
     """A function that does some steps; of the global step, before and after."""
     try:
@@ -137,7 +137,7 @@ class ReplicaLoop:
       self._supply = self._supplied(step_fn, dataset_fn)
       return self._execute_of_queue
     self._plan.check_end(None)
-    source = execution.Iterated(batches.spec)
+    source = step_program.Iterated(batches.spec)
 
     def execute(step: int) -> int:
       size = self._size(step)
@@ -149,14 +149,14 @@ class ReplicaLoop:
     return execute
 
   def _supplied(
-    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
-  ) -> supply_lib.Supply:
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
+  ) -> queue_supply_lib.Supply:
     feeds = self._strategy.feeds(dataset_fn)
     self._plan.check_end(feeds)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
     replicas = step_replicas.of(self._strategy)
-    return supply_lib.Supply(
+    return queue_supply_lib.Supply(
       feeds, replicas, trace, num_steps, self._counts, self._meetings
     )
 
@@ -172,7 +172,7 @@ class ReplicaLoop:
     return step < self._plan.steps and not is_finished
 
   def _count_what_is_cut_short(self) -> None:
-    marks = marks_lib.of(self._strategy)
+    marks = step_log_lib.of(self._strategy)
     if marks is not None:
       with self._strategy.scope():
         self._counts = attempts_lib.Counts(
@@ -208,10 +208,10 @@ class ReplicaLoop:
     return full if step + full <= self._plan.steps else 1
 
   def _trace(
-    self, step_fn: execution.StepFn, source: execution.Source, size: int
-  ) -> execution.Execution:
+    self, step_fn: step_program.StepFn, source: step_program.Source, size: int
+  ) -> step_program.Execution:
     with self._strategy.scope():
-      return execution.trace(
+      return step_program.trace(
         self._strategy,
         step_fn,
         source,
@@ -221,7 +221,7 @@ class ReplicaLoop:
       )
 
   def _execute(
-    self, to_do: execution.Execution, done: Any, attempt: Callable[[], Any]
+    self, to_do: step_program.Execution, done: Any, attempt: Callable[[], Any]
   ) -> int:
     """Does some steps; the global step after them.
 
@@ -247,7 +247,7 @@ class ReplicaLoop:
     return step
 
   def _attempt(
-    self, to_do: execution.Execution, batches: Batches
+    self, to_do: step_program.Execution, batches: Batches
   ) -> Callable[[], Any]:
     """What does some steps, and may be called again after a loss."""
 

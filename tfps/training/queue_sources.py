@@ -7,15 +7,15 @@ import functools
 from typing import Any
 from typing import TypeVar
 
-from tfps import execution
-from tfps.input import _attempts
 from tfps.input import batch_list
 from tfps.input import joint_batches
 from tfps.input import joint_readers
 from tfps.input import readers
+from tfps.training import queue_attempts
+from tfps.training import step_program
 from tfps.variables import step_replicas
 
-Attempt = _attempts.Attempt | joint_readers.Attempt
+Attempt = queue_attempts.Attempt | joint_readers.Attempt
 
 _Traced = TypeVar('_Traced')
 
@@ -31,8 +31,8 @@ class Sources:
       nothing is executed any more once a task is lost.
   """
 
-  full: execution.Source
-  singles: Mapping[int, execution.Source]
+  full: step_program.Source
+  singles: Mapping[int, step_program.Source]
   may_wait: bool = False
 
   def traced(self, trace: Callable[[Any], _Traced]) -> Callable[[int], _Traced]:
@@ -66,9 +66,9 @@ def of(
 def attempt(
   feeds: readers.Feeds | joint_readers.Feeds,
   wanted: int,
-  steps: _attempts.Steps,
+  steps: queue_attempts.Steps,
 ) -> Attempt:
   """One to do so many steps, if there are batches for them."""
   if isinstance(feeds, joint_readers.Feeds):
     return joint_readers.Attempt(feeds, wanted, steps)
-  return _attempts.Attempt(feeds, wanted, steps)
+  return queue_attempts.Attempt(feeds, wanted, steps)

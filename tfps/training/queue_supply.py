@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tfps import attempts as attempts_lib
-from tfps import execution as execution_lib
-from tfps.input import _sources
 from tfps.input import readers
+from tfps.training import attempts as attempts_lib
+from tfps.training import queue_sources
+from tfps.training import step_program as step_program_lib
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 
@@ -34,14 +34,14 @@ class Supply:
     self,
     feeds: readers.Feeds,
     replicas: step_replicas.Replicas,
-    trace: Callable[[execution_lib.Source, int], execution_lib.Execution],
+    trace: Callable[[step_program_lib.Source, int], step_program_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,
     meetings: session_lib.Meetings | None,
   ) -> None:
     self._feeds = feeds
     feeds.ledger.trace()
-    found = _sources.of(feeds, replicas, num_steps)
+    found = queue_sources.of(feeds, replicas, num_steps)
     self.full = trace(found.full, num_steps)
     singles = found.traced(lambda source: trace(source, 1))
     self._steps = _Steps(self.full, replicas.sizes, singles, counts, meetings)
@@ -51,10 +51,10 @@ class Supply:
     """Whether all has been done that ever is to be."""
     return self._feeds.finished
 
-  def attempt(self, missing: int) -> _sources.Attempt:
+  def attempt(self, missing: int) -> queue_sources.Attempt:
     """One to do so many steps, or as many as are done at a time."""
     wanted = min(missing, self.full.num_steps)
-    return _sources.attempt(self._feeds, wanted, self._steps)
+    return queue_sources.attempt(self._feeds, wanted, self._steps)
 
   def look_again(self) -> None:
     """Finds out whether all is done, which the loss of a ps may have undone.
@@ -78,9 +78,9 @@ class _Steps:
 
   def __init__(
     self,
-    full: execution_lib.Execution,
+    full: step_program_lib.Execution,
     sizes: tuple[int, ...],
-    single: Callable[[int], execution_lib.Execution],
+    single: Callable[[int], step_program_lib.Execution],
     counts: attempts_lib.Counts | None,
     meetings: session_lib.Meetings | None,
   ) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps import execution as execution_lib
-from tfps import marks as marks_lib
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program as step_program_lib
 from tfps.updates.sync import session as session_lib
 from tfps.variables import placement_ledger
 
@@ -52,9 +52,9 @@ class Attempt:
     id: for the function; None if it makes no marks.
   """
 
-  def __init__(self, marks: marks_lib.Marks, num_steps: int) -> None:
+  def __init__(self, marks: step_log_lib.Marks, num_steps: int) -> None:
     self.num_steps = num_steps
-    self.id = marks.new_id() if marks_lib.are_made(num_steps) else None
+    self.id = marks.new_id() if step_log_lib.are_made(num_steps) else None
     self._marks = marks
     self._task = ''  # where it was begun
 
@@ -98,7 +98,7 @@ class Countable(Attempt):
   """
 
   def __init__(
-    self, counts: 'Counts', execution: execution_lib.Execution
+    self, counts: 'Counts', execution: step_program_lib.Execution
   ) -> None:
     super().__init__(counts.marks, execution.num_steps)
     self._counts = counts
@@ -136,7 +136,7 @@ class Counts:
   def __init__(
     self,
     strategy: tf.distribute.Strategy,
-    marks: marks_lib.Marks,
+    marks: step_log_lib.Marks,
     global_step: tf.Variable,
   ) -> None:
     ps = placement_ledger.ps_index(global_step.device)
@@ -144,9 +144,9 @@ class Counts:
     self.marks = marks
     self.ps = ps
 
-    @tf.function(input_signature=[marks_lib.ID, marks_lib.ID])
+    @tf.function(input_signature=[step_log_lib.ID, step_log_lib.ID])
     def add(last: tf.Tensor, num_steps: tf.Tensor) -> None:
-      with marks_lib.marking(strategy, last).step(1):
+      with step_log_lib.marking(strategy, last).step(1):
         global_step.assign_add(num_steps)
 
     self._add = add.get_concrete_function()
@@ -166,7 +166,7 @@ class Counts:
 
 def schedule(
   coordinator: Any,
-  to_do: execution_lib.Execution,
+  to_do: step_program_lib.Execution,
   iterators: Any,
   counts: Counts | None,
 ) -> tuple[Any, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import dataclasses
 import time
 
-from tfps import hooks as hooks_lib
-from tfps import training_plan
+from tfps.training import hooks as hooks_lib
+from tfps.training import train_spec
 
 _RATE_WINDOW = 64
 
@@ -42,7 +42,7 @@ class Course:
 
   def __init__(
     self,
-    plan: training_plan.Plan,
+    plan: train_spec.Plan,
     hooks: Sequence[hooks_lib.Hook],
     *,
     log_every_secs: float,

@@ -22,18 +22,18 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _remote_values
-from tfps import _rests
-from tfps import checkpoints
-from tfps import course as course_lib
-from tfps import execution
-from tfps import hooks as hooks_lib
-from tfps import training_loop
-from tfps import training_plan
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import task_monitor
+from tfps.training import checkpoints
+from tfps.training import hooks as hooks_lib
+from tfps.training import idle_notice
+from tfps.training import loop as loop_lib
+from tfps.training import progress as progress_lib
+from tfps.training import remote_values as remote_values_lib
+from tfps.training import step_program
+from tfps.training import train_spec
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
@@ -83,10 +83,10 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       self._guard = self._start_guard()
       self.timeout_secs: float | None = None
       self._closed = False
-      self._remote_values = _remote_values.RemoteValues(
+      self._remote_values = remote_values_lib.RemoteValues(
         self._cluster, self.watch
       )
-      self._rests = _rests.Rests(strategy, self._queue)
+      self._rests = idle_notice.Rests(strategy, self._queue)
       self._global_step: tf.Variable | None = None
     if timeout_secs is not None:
       self.timeout_secs = timeout_secs
@@ -277,7 +277,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = execution.MAX_UNROLL,
+    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every_secs: float | None = None,
@@ -290,7 +290,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     stop_on_nan: bool = True,
     timeout_secs: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-  ) -> course_lib.TrainResult:
+  ) -> progress_lib.TrainResult:
     """Trains until the global step reaches a number.
 
     Workers execute `steps_per_execution` steps at a time, each on a batch of
@@ -346,8 +346,8 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       ValueError: a dataset ran out, or an argument is wrong.
     """
     transfers.of(self.strategy).check_execution(steps_per_execution)
-    plan = training_plan.Plan(
-      steps=training_plan.ENDLESS if steps is None else steps,
+    plan = train_spec.Plan(
+      steps=train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
       in_flight_per_worker=in_flight_per_worker,
@@ -362,10 +362,10 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       max_to_keep=max_to_keep,
       options=checkpoint_options,
     )
-    course = course_lib.Course(
+    course = progress_lib.Course(
       plan, hooks, log_every_secs=log_every_secs, clock=clock
     )
-    loop = training_loop.TrainingLoop(self, course, saving)
+    loop = loop_lib.TrainingLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
   def _start_guard(self) -> coordinator_recovery_lib.Guard | None:

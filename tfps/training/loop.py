@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfps import attempts as attempts_lib
-from tfps import checkpoints as checkpoints_lib
-from tfps import course as course_lib
-from tfps import execution
-from tfps import marks as marks_lib
 from tfps.cluster import spec as spec_lib
-from tfps.input import _supply as supply_lib
 from tfps.input import per_worker
 from tfps.input import readers as input_feeds
 from tfps.input import tracing as input_orders
+from tfps.training import attempts as attempts_lib
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import progress as progress_lib
+from tfps.training import queue_supply as queue_supply_lib
+from tfps.training import step_log as step_log_lib
+from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 if TYPE_CHECKING:
-  from tfps import coordinator as coordinator_lib
+  from tfps.training import coordinator as coordinator_lib
 
 _CHIEF = spec_lib.Task('chief', 0)
 
@@ -40,7 +40,7 @@ class _Scheduled:
     num_steps: how many were to be done.
   """
 
-  to_do: execution.Execution
+  to_do: step_program.Execution
   done: Any
   num_steps: int
 
@@ -57,16 +57,16 @@ class TrainingLoop:
   def __init__(
     self,
     coordinator: 'coordinator_lib.Coordinator',
-    course: course_lib.Course,
+    course: progress_lib.Course,
     saving: checkpoints_lib.Saving,
   ) -> None:
     self._coordinator = coordinator
     self._course = course
     self._plan = course.plan
     self._saving = saving
-    self._executions: dict[int, execution.Execution] = {}
+    self._executions: dict[int, step_program.Execution] = {}
     self._iterators: Any = None
-    self._supply: supply_lib.Supply | None = None
+    self._supply: queue_supply_lib.Supply | None = None
     self._pending: dict[Any, _Scheduled] = {}
     self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
@@ -79,8 +79,8 @@ class TrainingLoop:
     self._scheduled = 0
 
   def run(
-    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
-  ) -> course_lib.TrainResult:
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
+  ) -> progress_lib.TrainResult:
     """Trains to the end."""
     self._checkpoints, start = self._call('restore', self._restore)
     self._step = self._scheduled = start
@@ -202,7 +202,7 @@ class TrainingLoop:
     return checkpoints, int(global_step.numpy())
 
   def _prepare(
-    self, step_fn: execution.StepFn, dataset_fn: per_worker.DatasetFn
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> None:
     """Traces all there is to trace, before a worker can be lost.
 
@@ -215,7 +215,7 @@ class TrainingLoop:
     except input_orders.NeedsOrderError:
       feeds = input_feeds.OfWorkers(self._coordinator, dataset_fn)
     self._plan.check_end(feeds)
-    marks = marks_lib.of(strategy)
+    marks = step_log_lib.of(strategy)
     with self._coordinator.scheduling():
       if marks is not None:
         self._counts = attempts_lib.Counts(
@@ -225,7 +225,7 @@ class TrainingLoop:
       if feeds is not None:
         num_steps = self._plan.steps_per_execution
         meetings = session_lib.of(strategy)
-        self._supply = supply_lib.Supply(
+        self._supply = queue_supply_lib.Supply(
           feeds,
           step_replicas.of(strategy),
           trace,
@@ -236,12 +236,15 @@ class TrainingLoop:
         return
       self._iterators, spec = given
       for size in self._plan.sizes(self._step, may_be_cut=marks is not None):
-        self._executions[size] = trace(execution.Iterated(spec), size)
+        self._executions[size] = trace(step_program.Iterated(spec), size)
 
   def _trace(
-    self, step_fn: execution.StepFn, source: execution.Source, num_steps: int
-  ) -> execution.Execution:
-    return execution.trace(
+    self,
+    step_fn: step_program.StepFn,
+    source: step_program.Source,
+    num_steps: int,
+  ) -> step_program.Execution:
+    return step_program.trace(
       self._coordinator.strategy,
       step_fn,
       source,

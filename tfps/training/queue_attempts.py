@@ -6,11 +6,11 @@ import time
 from typing import Any
 from typing import Protocol
 
-from tfps import attempts as attempts_lib
-from tfps import marks as marks_lib
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
+from tfps.training import attempts as attempts_lib
+from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import shifts
 from tfps.updates.sync import turnouts
@@ -35,7 +35,7 @@ class Steps(Protocol):
 
   num_steps: int
   sizes: tuple[int, ...]
-  marks: marks_lib.Marks | None
+  marks: step_log_lib.Marks | None
   meetings: session_lib.Meetings | None
 
   def attempt(self) -> attempts_lib.Attempt | None:

@@ -1,0 +1,1 @@
+"""Runs training: step programs, the loop, the coordinator, checkpoints."""
