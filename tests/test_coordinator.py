@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tests import waiting
 from tfps import errors
-from tfps import strategy as strategy_lib
 from tfps import testing
+from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import coordinator as coordinator_lib
 
 Stock = tf.distribute.coordinator.ClusterCoordinator
@@ -17,7 +17,7 @@ Stock = tf.distribute.coordinator.ClusterCoordinator
 @pytest.fixture(scope='module')
 def strategy():
   with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
-    yield strategy_lib.ParameterServerStrategy(cluster.cluster)
+    yield parameter_server_lib.ParameterServerStrategy(cluster.cluster)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps import strategy as strategy_lib
 from tfps.server import local_pool
+from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.variables import partitioners
 from tfps.variables import sharded
 
@@ -32,7 +32,7 @@ def table():
 @pytest.fixture(scope='module')
 def ps_strategy():
   with local_pool.LocalCluster(num_workers=1, num_ps=3) as local:
-    yield strategy_lib.ParameterServerStrategy(
+    yield parameter_server_lib.ParameterServerStrategy(
       local.cluster, partitioners.FixedShards(3)
     )
 

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tfps import errors
-from tfps import strategy as strategy_lib
 from tfps import testing
 from tfps._compat import strategy as compat
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
+from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import coordinator as coordinator_lib
 from tfps.variables import partitioners
 from tfps.variables import placement
@@ -31,11 +31,11 @@ def cluster():
 
 @pytest.fixture
 def strategy(cluster):
-  return strategy_lib.ParameterServerStrategy(cluster)
+  return parameter_server_lib.ParameterServerStrategy(cluster)
 
 
 def sharding(cluster, num_shards=NUM_PS, **kwargs):
-  return strategy_lib.ParameterServerStrategy(
+  return parameter_server_lib.ParameterServerStrategy(
     cluster, partitioners.FixedShards(num_shards), **kwargs
   )
 
@@ -58,7 +58,7 @@ def test_it_takes_the_stock_arguments(cluster):
   stock = list(inspect.signature(Stock.__init__).parameters.values())
   ours = list(
     inspect.signature(
-      strategy_lib.ParameterServerStrategy.__init__
+      parameter_server_lib.ParameterServerStrategy.__init__
     ).parameters.values()
   )
   assert len(stock) == 3
@@ -67,7 +67,7 @@ def test_it_takes_the_stock_arguments(cluster):
     assert mine.default is theirs.default
   assert ours[2].name == stock[2].name
   assert {p.kind for p in ours[3:]} == {inspect.Parameter.KEYWORD_ONLY}
-  strategy = strategy_lib.ParameterServerStrategy(
+  strategy = parameter_server_lib.ParameterServerStrategy(
     cluster.resolver(), variable_partitioner=partitioners.FixedShards(2)
   )
   assert isinstance(strategy, Stock)
@@ -79,7 +79,7 @@ def test_it_takes_the_stock_arguments(cluster):
   ids=['cluster', 'resolver'],
 )
 def test_variables_live_on_the_ps(cluster, given):
-  strategy = strategy_lib.ParameterServerStrategy(given(cluster))
+  strategy = parameter_server_lib.ParameterServerStrategy(given(cluster))
   with strategy.scope():
     variables = [tf.Variable(float(i)) for i in range(4)]
   outside = tf.Variable(0.0)
@@ -90,7 +90,7 @@ def test_variables_live_on_the_ps(cluster, given):
 
 def test_one_local_task_gets_a_ps_and_a_worker():
   local = spec_lib.Cluster.local()
-  strategy = strategy_lib.ParameterServerStrategy(local)
+  strategy = parameter_server_lib.ParameterServerStrategy(local)
   with coordinator_lib.Coordinator(strategy, timeout_secs=60) as coordinator:
     with strategy.scope():
       variable = tf.Variable(1.0)
@@ -264,7 +264,7 @@ def test_placement_goes_by_bytes_and_is_reported(strategy):
 
 
 def test_placement_may_be_chosen(cluster):
-  strategy = strategy_lib.ParameterServerStrategy(
+  strategy = parameter_server_lib.ParameterServerStrategy(
     cluster, placement=placement.RoundRobin()
   )
   with strategy.scope():
@@ -290,7 +290,7 @@ def test_an_unreachable_ps_is_named_in_time(cluster):
   with pytest.raises(
     errors.UnreachableError, match=rf'ps:1 at {address} is unreachable'
   ):
-    strategy_lib.ParameterServerStrategy(
+    parameter_server_lib.ParameterServerStrategy(
       with_address(cluster, task, address), connect_timeout_secs=1
     )
 
@@ -299,7 +299,7 @@ def test_a_silent_ps_is_named_in_time(cluster):
   with socket.create_server(('localhost', 0)) as silent:
     address = f'localhost:{silent.getsockname()[1]}'
     with pytest.raises(errors.UnreachableError, match=rf'ps:2 at {address}'):
-      strategy_lib.ParameterServerStrategy(
+      parameter_server_lib.ParameterServerStrategy(
         with_address(cluster, spec_lib.Task('ps', 2), address),
         connect_timeout_secs=1,
       )
@@ -312,7 +312,7 @@ def test_a_port_in_use_is_named(cluster):
       errors.ServerStartError,
       match=f'chief:0 could not start .* of {address} is in use',
     ):
-      strategy_lib.ParameterServerStrategy(
+      parameter_server_lib.ParameterServerStrategy(
         with_address(cluster, cluster.task, address)
       )
 
@@ -321,7 +321,7 @@ def test_another_task_at_an_address_is_named(cluster):
   jobs = {job: dict(tasks) for job, tasks in cluster.jobs.items()}
   jobs['ps'][0], jobs['worker'][1] = jobs['worker'][1], jobs['ps'][0]
   with pytest.raises(errors.UnreachableError) as error:
-    strategy_lib.ParameterServerStrategy(
+    parameter_server_lib.ParameterServerStrategy(
       spec_lib.Cluster(jobs, cluster.task), connect_timeout_secs=1
     )
   assert 'is worker:1, not ps:0' in str(error.value)
@@ -339,7 +339,7 @@ def test_a_cluster_needs_both_jobs(missing):
   jobs = {'chief': ['h:1'], 'ps': ['h:2'], 'worker': ['h:3']}
   del jobs[missing]
   with pytest.raises(ValueError, match=f'at least one {missing}'):
-    strategy_lib.ParameterServerStrategy(resolver_of(jobs))
+    parameter_server_lib.ParameterServerStrategy(resolver_of(jobs))
 
 
 @pytest.mark.parametrize('task', ['ps:0', 'worker:1'])
@@ -347,12 +347,12 @@ def test_it_is_for_the_chief(cluster, task):
   job, index = task.split(':')
   seen = cluster.with_task(spec_lib.Task(job, int(index)))
   with pytest.raises(ValueError, match=f'process is {task}. Call tfps.serve'):
-    strategy_lib.ParameterServerStrategy(seen)
+    parameter_server_lib.ParameterServerStrategy(seen)
 
 
 def test_something_else_than_a_cluster_is_refused():
   with pytest.raises(ValueError, match=r'is None\. Give a tfps'):
-    strategy_lib.ParameterServerStrategy(None)
+    parameter_server_lib.ParameterServerStrategy(None)
 
 
 def test_closing_twice_is_harmless(strategy):
@@ -363,7 +363,7 @@ def test_closing_twice_is_harmless(strategy):
 def test_a_second_strategy_in_one_process_works(cluster):
   values = []
   for _ in range(2):
-    strategy = strategy_lib.ParameterServerStrategy(cluster)
+    strategy = parameter_server_lib.ParameterServerStrategy(cluster)
     with strategy.scope():
       values.append(tf.Variable(1.0))
     values[-1].assign_add(1.0)
@@ -372,7 +372,7 @@ def test_a_second_strategy_in_one_process_works(cluster):
 
 def test_legacy_keras_trains_with_the_stock_coordinator(cluster):
   tf_keras = pytest.importorskip('tf_keras')
-  strategy = strategy_lib.ParameterServerStrategy(cluster)
+  strategy = parameter_server_lib.ParameterServerStrategy(cluster)
   coordinator = StockCoordinator(strategy)
   with strategy.scope():
     model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
@@ -416,7 +416,7 @@ def test_a_chief_that_is_not_listed_has_one_address_that_answers(
   jobs = {job: cluster.jobs[job] for job in ('ps', 'worker')}
   addresses = set()
   for _ in range(3):
-    strategy = strategy_lib.ParameterServerStrategy(
+    strategy = parameter_server_lib.ParameterServerStrategy(
       given(spec_lib.Cluster(jobs))
     )
     addresses.add(compat.own_address('chief'))

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tfps import errors
-from tfps import strategy as strategy_lib
 from tfps import testing
+from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.testing import disks
 from tfps.training import coordinator as coordinator_lib
 
@@ -14,7 +14,7 @@ from tfps.training import coordinator as coordinator_lib
 @pytest.fixture(scope='module')
 def strategy():
   with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
-    yield strategy_lib.ParameterServerStrategy(cluster.cluster)
+    yield parameter_server_lib.ParameterServerStrategy(cluster.cluster)
 
 
 @pytest.fixture

@@ -24,16 +24,16 @@ from tfps.errors import UnreachableError
 if TYPE_CHECKING:
   from tfps import input
   from tfps import plan
-  from tfps import replication
+  from tfps import strategies
   from tfps import testing
   from tfps import updates
-  from tfps.between_graph import BetweenGraphStrategy
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
   from tfps.server.server import serve
   from tfps.server.server import Server
-  from tfps.strategy import ParameterServerStrategy
+  from tfps.strategies.between_graph import BetweenGraphStrategy
+  from tfps.strategies.parameter_server import ParameterServerStrategy
   from tfps.training.coordinator import Coordinator
   from tfps.variables import partitioners
   from tfps.variables import placement

@@ -36,7 +36,7 @@ _DISTRIBUTE = 'tensorflow.python.distribute'
 _SHARDED = f'{_DISTRIBUTE}.sharded_variable'
 _OURS = {
   f'{_DISTRIBUTE}.parameter_server_strategy_v2.ParameterServerStrategyV2': (
-    'tfps.strategy.ParameterServerStrategy'
+    'tfps.strategies.parameter_server.ParameterServerStrategy'
   ),
   f'{_DISTRIBUTE}.coordinator.cluster_coordinator.ClusterCoordinator': (
     'tfps.training.coordinator.Coordinator'

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
-from tfps.replication import InGraphStrategy
+from tfps.strategies import InGraphStrategy
 
 pytestmark = [
   pytest.mark.slow,

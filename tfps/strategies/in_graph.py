@@ -22,13 +22,13 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps import strategy as strategy_lib
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
 from tfps.input import iterators
 from tfps.input import joint_readers as input_joint
 from tfps.input import per_worker
 from tfps.server import task_monitor
+from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import hooks as hooks_lib
 from tfps.training import progress as progress_lib
@@ -51,7 +51,7 @@ class _Extended(extended.Extended):
     return []  # lookup tables stay in the chief, without a coordinator
 
 
-class InGraphStrategy(strategy_lib.ParameterServerStrategy):
+class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   """In-graph replication, as in TensorFlow 1's guide to distribution.
 
   The program runs in the chief. Each training step is one graph, which has a

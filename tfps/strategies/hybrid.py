@@ -19,12 +19,12 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import between_graph
 from tfps import errors
 from tfps._compat import keras_variables
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import events as events_lib
 from tfps.server import health
+from tfps.strategies import between_graph
 from tfps.updates import policies
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.allreduce import gradient_mean as gradient_mean_lib
