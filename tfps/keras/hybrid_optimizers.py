@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfps._compat import writes
 from tfps.keras import optimizers
 from tfps.keras import shards
-from tfps.keras import synchronous
+from tfps.keras import sync_apply
 from tfps.updates.sync import step_sync
 
 Own = Callable[..., Any]  # Keras' own method
@@ -40,7 +40,7 @@ def apply(
     ValueError: the optimizer does what takes all gradients, or needs more than
       a step's.
   """
-  if not synchronous.is_asked_for(optimizer):
+  if not sync_apply.is_asked_for(optimizer):
     own(grads, trainable_variables)
     return
   check(optimizer)
@@ -49,15 +49,13 @@ def apply(
     _check_is_fresh(optimizer, strategy)
   variables = shards.variables_of(optimizer, trainable_variables)
   here, there = _divide(strategy, zip(grads, variables, strict=True))
-  course: Any = synchronous.steps_of(optimizer).meeting
+  course: Any = sync_apply.steps_of(optimizer).meeting
   first = writes.num_operations()
   with tf.control_dependencies(course.written):
     means = strategy.begin_means([tf.convert_to_tensor(g) for g, _ in here])
   count = optimizer.iterations.value
   before = tf.identity(count)
-  synchronous.apply(
-    own, optimizer, [g for g, _ in there], [v for _, v in there]
-  )
+  sync_apply.apply(own, optimizer, [g for g, _ in there], [v for _, v in there])
   count.assign(before)  # who makes the update on the ps has counted it
   with tf.control_dependencies([step_sync.after_writes(first, before)]):
     found = means.result()

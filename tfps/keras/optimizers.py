@@ -16,10 +16,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps.keras import merging
-from tfps.keras import served_optimizers
+from tfps.keras import optimizer_rules
+from tfps.keras import replica_apply
 from tfps.keras import shards
-from tfps.keras import synchronous
+from tfps.keras import sync_apply
 from tfps.updates import accumulation
 from tfps.updates import adam_rules
 from tfps.updates import apply as apply_lib
@@ -53,9 +53,9 @@ def lazy(optimizer: Any) -> Any:
   Raises:
     ValueError: the optimizer is of another class, or wraps one.
   """
-  if not served_optimizers.is_served(optimizer):
+  if not optimizer_rules.is_served(optimizer):
     raise ValueError(
-      f'lazy: {optimizer} is not one of {served_optimizers.names()}, and only '
+      f'lazy: {optimizer} is not one of {optimizer_rules.names()}, and only '
       'these can be lazy. To wrap one, make it lazy first.'
     )
   optimizer.tfps_lazy = True
@@ -72,15 +72,15 @@ def apply(
   strategy = optimizer._distribution_strategy
   if step_replicas.meet(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
-    merging.merge(
+    replica_apply.merge(
       strategy,
       variables,
       grads,
       lambda merged: apply(own, optimizer, merged, variables),
     )
     return
-  if synchronous.is_asked_for(optimizer):
-    synchronous.apply(own, optimizer, grads, trainable_variables)
+  if sync_apply.is_asked_for(optimizer):
+    sync_apply.apply(own, optimizer, grads, trainable_variables)
     return
   steps = accumulation.steps_to_gather()
   if steps is None:
@@ -150,7 +150,7 @@ def update(
   learning_rate: Any,
 ) -> None:
   """Updates variables and slots."""
-  served = served_optimizers.serve(optimizer)
+  served = optimizer_rules.serve(optimizer)
   if served is not None:
     updates = [
       update
@@ -187,7 +187,7 @@ def update_by_nadam(own: Own, optimizer: Any, *args: Any) -> None:
 def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
   """Shrinks the weights, unless that is part of the update."""
   del own
-  if optimizer.weight_decay is None or served_optimizers.serve(optimizer):
+  if optimizer.weight_decay is None or optimizer_rules.serve(optimizer):
     return
   rate = _here(optimizer.learning_rate)
 
@@ -335,7 +335,7 @@ def _add(variable: Any, gradient: Any) -> None:
 
 
 def _updates(
-  optimizer: Any, served: served_optimizers.Served, gradient: Any, variable: Any
+  optimizer: Any, served: optimizer_rules.Served, gradient: Any, variable: Any
 ) -> Iterator[apply_lib.Update]:
   index = optimizer._get_variable_index(variable)
   slots = [

@@ -99,7 +99,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   """
 
   # What Keras' trainer asks for input; see `_compat.keras_trainer`.
-  keras_functions = 'tfps.keras.own_functions'
+  keras_functions = 'tfps.keras.client_functions'
 
   # What Keras' optimizers have gradients applied by; see
   # `_compat.keras_optimizers`.

@@ -106,7 +106,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   # The module that Keras' trainer has steps executed by; see
   # `_compat.keras_trainer`.
-  keras_functions = 'tfps.keras.functions'
+  keras_functions = 'tfps.keras.train_functions'
 
   # And the one that Keras' optimizers have gradients applied by; see
   # `_compat.keras_optimizers`.

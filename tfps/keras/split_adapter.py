@@ -16,7 +16,7 @@ from tfps.input import pipelines
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import tracing
-from tfps.keras import execution
+from tfps.keras import model_program
 from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_log as step_log_lib
@@ -159,7 +159,7 @@ class Attempts:
 
   def __init__(
     self,
-    executions: execution.Executions,
+    executions: model_program.Executions,
     executor: Any,
     replicas: step_replicas.Replicas,
     marks: step_log_lib.Marks | None,
@@ -229,7 +229,7 @@ class _Steps:
     self,
     num_steps: int,
     single: Callable[[int], Any],
-    executions: execution.Executions,
+    executions: model_program.Executions,
     handed_on: list[np.ndarray],
   ) -> None:
     self.num_steps = num_steps

@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.input import readers as readers_lib
-from tfps.keras import inputs
-from tfps.keras import queues
-from tfps.keras import step_functions
+from tfps.keras import data_adapters
+from tfps.keras import split_adapter
+from tfps.keras import step_function
 from tfps.training import coordinator as coordinator_lib
 from tfps.variables import step_replicas
 
@@ -26,13 +26,15 @@ def input_of(
       common end, and there is no number of steps.
   """
   del strategy
-  if not inputs.is_dataset_fn(x):
+  if not data_adapters.is_dataset_fn(x):
     return x
-  if queues.takes_from_queue(x):
+  if split_adapter.takes_from_queue(x):
     by_epochs = steps_per_epoch is None
-    return queues.QueueAdapter(x, readers_lib.OfWorkers, by_epochs=by_epochs)
+    return split_adapter.QueueAdapter(
+      x, readers_lib.OfWorkers, by_epochs=by_epochs
+    )
   check_steps(x, steps_per_epoch)
-  return inputs.PerWorkerAdapter(x)
+  return data_adapters.PerWorkerAdapter(x)
 
 
 def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
@@ -46,12 +48,14 @@ def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
 
 def dataset_of(adapter: Any) -> Any:
   """What Keras' trainer iterates over, which it calls a dataset."""
-  if isinstance(adapter, inputs.PerWorkerAdapter | queues.QueueAdapter):
+  if isinstance(
+    adapter, data_adapters.PerWorkerAdapter | split_adapter.QueueAdapter
+  ):
     return adapter
-  return inputs.Batches(adapter.get_tf_dataset())
+  return data_adapters.Batches(adapter.get_tf_dataset())
 
 
-class TrainFunction(step_functions.StepFunction):
+class TrainFunction(step_function.StepFunction):
   """Stands for `model.train_function`."""
 
   def __init__(self, model: keras.Model) -> None:
@@ -65,7 +69,7 @@ class TrainFunction(step_functions.StepFunction):
     )
 
 
-class TestFunction(step_functions.StepFunction):
+class TestFunction(step_function.StepFunction):
   """Stands for `model.test_function`."""
 
   __test__ = False  # for pytest
@@ -89,9 +93,9 @@ class PredictFunction:
   """
 
   def __init__(
-    self, model: keras.Model, executor: step_functions.Executor | None = None
+    self, model: keras.Model, executor: step_function.Executor | None = None
   ) -> None:
-    step_functions.check(model)
+    step_function.check(model)
     self._strategy = model.distribute_strategy
     self._executor = executor or coordinator_lib.Coordinator(self._strategy)
     self._structure: Any = None
@@ -99,8 +103,10 @@ class PredictFunction:
 
   def __call__(self, batches: list[Any]) -> Any:
     """The outputs for some batches, joined, as structures of `Promise`."""
-    taken = inputs.take(iter(batches), len(batches), self._executor.surviving)
-    pieces = [inputs.divide(batch, self._strategy) for batch in taken]
+    taken = data_adapters.take(
+      iter(batches), len(batches), self._executor.surviving
+    )
+    pieces = [data_adapters.divide(batch, self._strategy) for batch in taken]
     value = self._executor.schedule(self._function, args=(pieces,))
     outputs = [
       Promise(self._executor, value, i)
@@ -130,7 +136,7 @@ class Promise:
   """A tensor that a worker computes; fetched once somebody looks at it."""
 
   def __init__(
-    self, executor: step_functions.Executor, value: Any, index: int
+    self, executor: step_function.Executor, value: Any, index: int
   ) -> None:
     self._executor = executor
     self._value = value

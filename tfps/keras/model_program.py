@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tfps._compat import execution_variables
 from tfps._compat import writes
-from tfps.keras import additivity
-from tfps.keras import inputs
-from tfps.keras import state as state_lib
+from tfps.keras import data_adapters
+from tfps.keras import metric_additivity
+from tfps.keras import metric_state as metric_state_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
@@ -94,7 +94,7 @@ class Executions:
     self,
     strategy: tf.distribute.Strategy,
     step_fn: StepFn,
-    state: state_lib.State,
+    state: metric_state_lib.State,
     meetings: session_lib.Meetings | None,
   ) -> None:
     self._meetings = meetings
@@ -115,7 +115,7 @@ class Executions:
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
       if not isinstance(batches, list):
-        batches = inputs.unstack(batches, num_steps)
+        batches = data_adapters.unstack(batches, num_steps)
       left = iter(batches)
       draw = lambda: step_replicas.given(self._strategy, next(left))  # noqa: E731
       return self._execute(draw, num_steps, handed_on, self._course(*told))
@@ -254,7 +254,7 @@ class Executions:
     wrong = [
       variable
       for variable, handle in metrics
-      if not additivity.adds_up(handle, operations)
+      if not metric_additivity.adds_up(handle, operations)
     ]
     if wrong:
       self._state.chain(wrong)

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.input import tracing as input_orders
-from tfps.keras import functions
-from tfps.keras import inputs
-from tfps.keras import queues
-from tfps.keras import step_functions
+from tfps.keras import data_adapters
+from tfps.keras import split_adapter
+from tfps.keras import step_function
+from tfps.keras import train_functions
 
 
 def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
@@ -24,22 +24,22 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
 
   A function of an `InputContext` makes this worker's dataset.
   """
-  if not inputs.is_dataset_fn(x):
+  if not data_adapters.is_dataset_fn(x):
     return x
   try:
     return x(strategy.input_context())
   except input_orders.NeedsOrderError:
-    return queues.QueueAdapter(
+    return split_adapter.QueueAdapter(
       x,
       lambda _, dataset_fn: strategy.feeds(dataset_fn),
       by_epochs=steps_per_epoch is None,
     )
 
 
-dataset_of = functions.dataset_of
+dataset_of = train_functions.dataset_of
 
 
-class TrainFunction(step_functions.StepFunction):
+class TrainFunction(step_function.StepFunction):
   """Stands for `model.train_function`."""
 
   def __init__(self, model: keras.Model) -> None:
@@ -58,7 +58,7 @@ class TrainFunction(step_functions.StepFunction):
       self._executor.surviving(lambda: meetings.end(meetings.worker()))
 
 
-class TestFunction(step_functions.StepFunction):
+class TestFunction(step_function.StepFunction):
   """Stands for `model.test_function`."""
 
   __test__ = False  # for pytest

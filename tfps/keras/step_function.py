@@ -18,10 +18,10 @@ from typing import Protocol
 import keras
 import numpy as np
 
-from tfps.keras import execution
-from tfps.keras import inputs
-from tfps.keras import queues
-from tfps.keras import state as state_lib
+from tfps.keras import data_adapters
+from tfps.keras import metric_state as metric_state_lib
+from tfps.keras import model_program
+from tfps.keras import split_adapter
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_program as tf_execution
@@ -89,7 +89,7 @@ class StepFunction:
   def __init__(
     self,
     model: keras.Model,
-    step_fn: execution.StepFn,
+    step_fn: model_program.StepFn,
     executor: Executor,
     *,
     in_flight: Callable[[], int],
@@ -105,11 +105,11 @@ class StepFunction:
     self._transfers = transfers.of(strategy)
     self._marks = step_log_lib.of(strategy) if makes_updates else None
     self._meetings = session_lib.of(strategy) if makes_updates else None
-    self._state = state_lib.State(model)
-    self._executions = execution.Executions(
+    self._state = metric_state_lib.State(model)
+    self._executions = model_program.Executions(
       strategy, step_fn, self._state, self._meetings
     )
-    self._attempts = queues.Attempts(
+    self._attempts = split_adapter.Attempts(
       self._executions,
       executor,
       step_replicas.of(strategy),
@@ -128,7 +128,7 @@ class StepFunction:
       StopIteration: there are no more batches.
     """
     number = self._model.steps_per_execution
-    if isinstance(batches, inputs.PerWorkerBatches):
+    if isinstance(batches, data_adapters.PerWorkerBatches):
       self._check(number)
       iterators = batches.iterators(self._executor)
       for size in self._sizes(number):
@@ -139,7 +139,7 @@ class StepFunction:
           size,
         )
       return self._logs
-    if isinstance(batches, queues.Epoch):
+    if isinstance(batches, split_adapter.Epoch):
       self._check(number)
       if not self._makes_updates:
         raise ValueError(
@@ -148,17 +148,19 @@ class StepFunction:
         )
       self._go_on(batches.feeds(self._executor), number)
       return self._logs
-    is_alone = not isinstance(batches, inputs.Taking)  # the user's own batch
+    is_alone = not isinstance(
+      batches, data_adapters.Taking
+    )  # the user's own batch
     if not is_alone:
       self._check(number)
     taken = [
-      inputs.divide(batch, self._strategy)
-      for batch in inputs.take(batches, number, self._executor.surviving)
+      data_adapters.divide(batch, self._strategy)
+      for batch in data_adapters.take(batches, number, self._executor.surviving)
     ]
     full = next(self._sizes(number))
-    for group in inputs.group(taken, full, singly=not self._has_rounds):
+    for group in data_adapters.group(taken, full, singly=not self._has_rounds):
       begin = functools.partial(
-        self._begin, self._executions.on_batches, inputs.stack(group)
+        self._begin, self._executions.on_batches, data_adapters.stack(group)
       )
       self._schedule(begin, len(group))
     if is_alone:
@@ -191,7 +193,7 @@ class StepFunction:
   def _end_epoch(self, feeds: Any) -> None:
     """Ends the epoch, unless the loss of a ps has undone its end."""
     self.drain()
-    if not self._executor.surviving(lambda: queues.is_over(feeds)):
+    if not self._executor.surviving(lambda: split_adapter.is_over(feeds)):
       return
     if self._executor.surviving(feeds.ledger.is_finished):
       self._model.stop_training = True  # further epochs would be empty
@@ -209,7 +211,7 @@ class StepFunction:
   ) -> None:
     try:
       self._schedule_now(begin, num_steps, on_splits)
-    except execution.NotAdditiveError:
+    except model_program.NotAdditiveError:
       self.drain()
       self._executions.forget()
       self._attempts.forget()
@@ -288,7 +290,7 @@ class StepFunction:
     """After an error nothing is under way, so that another `fit` can begin."""
     try:
       yield
-    except execution.NotAdditiveError:
+    except model_program.NotAdditiveError:
       raise
     except BaseException:
       self._under_way.clear()
