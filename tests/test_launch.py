@@ -12,8 +12,8 @@ import pytest
 
 from tests import processes
 from tests import waiting
-from tfps import launch
 from tfps.cluster import spec as spec_lib
+from tfps.launch import local
 
 _DEADLINE_SECS = 60
 _LAUNCH = (sys.executable, '-m', 'tfps.launch')
@@ -303,27 +303,27 @@ def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path):
 )
 def test_wrong_options_are_named(capsys, words, complaint):
   with pytest.raises(SystemExit) as caught:
-    launch.main(words)
+    local.main(words)
   assert caught.value.code == 2
   assert complaint in capsys.readouterr().err
 
 
 def test_the_page_tells_every_option(capsys):
   with pytest.raises(SystemExit):
-    launch.main(['--help'])
+    local.main(['--help'])
   options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
-  page = pathlib.Path(__file__).parents[1] / 'docs' / 'launch.md'
+  page = pathlib.Path(__file__).parents[1] / 'docs' / 'local.md'
   assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
 
 
 def test_a_cluster_has_a_port_for_each_task():
-  cluster = launch.local_cluster(30, 20, num_chiefs=1)
+  cluster = local.local_cluster(30, 20, num_chiefs=1)
   addresses = {cluster.address(task) for task in cluster.tasks()}
   assert len(addresses) == 51
 
 
 def test_without_a_chief_worker_0_is_one():
-  cluster = launch.local_cluster(1, 1, num_chiefs=0)
+  cluster = local.local_cluster(1, 1, num_chiefs=0)
   assert spec_lib.Task('chief', 0) not in cluster.tasks()
 
 
@@ -355,4 +355,4 @@ def test_a_frozen_task_is_killed_and_started_again(tmp_path):
 
 def test_tasks_may_be_left_alone():
   with pytest.raises(SystemExit):
-    launch.main(['--silent_secs=-1', 'x.py'])
+    local.main(['--silent_secs=-1', 'x.py'])

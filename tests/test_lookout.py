@@ -6,9 +6,9 @@ import time
 import pytest
 
 from tests import waiting
-from tfps import _lookout
 from tfps import testing
 from tfps.cluster import spec as spec_lib
+from tfps.launch import hang_detector
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def processes():
 def looking_out(processes, silent_secs=1.5):
   reported = []
   addresses = {task: processes.cluster.address(task) for task in (PS, WORKER)}
-  with _lookout.Lookout(
+  with hang_detector.Lookout(
     addresses, silent_secs=silent_secs, report=reported.append
   ) as lookout:
     waiting.until(lambda: len(lookout._answered) == 2)
@@ -65,5 +65,5 @@ def test_a_task_that_pauses_is_not_reported(processes):
 
 
 def test_nobody_needs_to_be_watched():
-  with _lookout.Lookout({}, silent_secs=1, report=print):
+  with hang_detector.Lookout({}, silent_secs=1, report=print):
     pass

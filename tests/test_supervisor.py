@@ -6,9 +6,9 @@ import psutil
 import pytest
 
 from tests import processes
-from tfps import _supervisor
-from tfps import _task_output
 from tfps.cluster import spec as spec_lib
+from tfps.launch import supervisor
+from tfps.launch import task_output
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +42,11 @@ def _supervise(folder, programs, **options):
     (folder / 'own').open('wb') as own_stream,
     (folder / 'shown').open('wb') as stream,
   ):
-    output = _task_output.TaskOutput(
+    output = task_output.TaskOutput(
       list(programs), folder / 'logs', stream=stream, own_stream=own_stream
     )
     commands = [
-      _supervisor.Command(
+      supervisor.Command(
         task,
         (sys.executable, '-c', program),
         {**os.environ, 'PEER_LOG': str(output.path(_WORKERS[1]))},
@@ -54,7 +54,7 @@ def _supervise(folder, programs, **options):
       )
       for task, program in programs.items()
     ]
-    status = _supervisor.Supervisor(commands, output, **options).run()
+    status = supervisor.Supervisor(commands, output, **options).run()
   return status, (folder / 'own').read_text(), (folder / 'shown').read_text()
 
 

@@ -3,8 +3,8 @@ import subprocess
 
 import pytest
 
-from tfps import _task_output
 from tfps.cluster import spec as spec_lib
+from tfps.launch import task_output
 
 _TASKS = (spec_lib.Task('ps', 0), spec_lib.Task('worker', 0))
 
@@ -12,7 +12,7 @@ _TASKS = (spec_lib.Task('ps', 0), spec_lib.Task('worker', 0))
 def _copy(folder, text, **options):
   """What is shown of a text that each task writes."""
   with (folder / 'shown').open('wb') as stream:
-    output = _task_output.TaskOutput(
+    output = task_output.TaskOutput(
       _TASKS, folder / 'logs', stream=stream, **options
     )
     for task in _TASKS:
@@ -71,7 +71,7 @@ def test_files_go_on_when_nobody_reads_the_stream(tmp_path):
   reader, writer = os.pipe()
   os.close(reader)
   with os.fdopen(writer, 'wb') as stream:
-    output = _task_output.TaskOutput(_TASKS, tmp_path, stream=stream)
+    output = task_output.TaskOutput(_TASKS, tmp_path, stream=stream)
     with subprocess.Popen(['seq', '3'], stdout=subprocess.PIPE) as process:
       output.copy(_TASKS[0], process.stdout)
   assert output.path(_TASKS[0]).read_text() == '1\n2\n3\n'
@@ -88,12 +88,12 @@ def test_files_go_on_when_nobody_reads_the_stream(tmp_path):
 def test_a_terminal_is_coloured_unless_no_color(env, expected):
   ours, theirs = os.openpty()
   with os.fdopen(ours), os.fdopen(theirs, 'w') as terminal:
-    assert _task_output.wants_colour(terminal, env) is expected
+    assert task_output.wants_colour(terminal, env) is expected
 
 
 def test_a_file_is_not_coloured(tmp_path):
   with (tmp_path / 'file').open('w') as file:
-    assert not _task_output.wants_colour(file, {})
+    assert not task_output.wants_colour(file, {})
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_a_file_is_not_coloured(tmp_path):
 def test_a_pipe_is_coloured_where_it_is_asked_for(env, expected):
   ours, theirs = os.pipe()
   with os.fdopen(ours), os.fdopen(theirs, 'w') as pipe:
-    assert _task_output.wants_colour(pipe, env) is expected
+    assert task_output.wants_colour(pipe, env) is expected

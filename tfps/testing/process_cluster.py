@@ -14,12 +14,12 @@ import tempfile
 import time
 from typing import IO
 
-from tfps import _forks
 from tfps import errors
 from tfps._utils import ports
 from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps.cluster import spec as spec_lib
+from tfps.launch import forked_process
 from tfps.server import health
 from tfps.testing import _hosts
 from tfps.testing import _logs
@@ -30,7 +30,7 @@ _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = spec_lib.Task('chief', 0)
 _POLL_SECS = 0.05
 
-_Process = subprocess.Popen[bytes] | _forks.Forked
+_Process = subprocess.Popen[bytes] | forked_process.Forked
 
 
 class ProcessCluster:
@@ -89,7 +89,7 @@ class ProcessCluster:
   ) -> None:
     self._commands = {'ps': _SERVE, 'worker': _SERVE, **(commands or {})}
     self._env = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
-    self._preload = _forks.check_preload(tuple(preload))
+    self._preload = forked_process.check_preload(tuple(preload))
     self._held_back = frozenset(held_back)
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
@@ -325,11 +325,13 @@ class ProcessCluster:
     if self.network is not None:
       command = self._hosts.within(self.cluster.address(task), command)
       return processes.spawn(command, env=env, stdout=log)
-    if self._serves(task) or (self._preload and _forks.can_start(command)):
+    if self._serves(task) or (
+      self._preload and forked_process.can_start(command)
+    ):
       preload = () if self._serves(task) else self._preload
       timeout_secs = self._start_timeout_secs
       with contextlib.suppress(ImportError):  # it shows that on its own, too
-        return _forks.spawn(
+        return forked_process.spawn(
           command,
           env=env,
           stdout=log,

@@ -18,9 +18,9 @@ import threading
 from typing import Any
 from typing import IO
 
-from tfps import _fork_server
 from tfps import errors
 from tfps._utils import processes
+from tfps.launch import fork_server
 
 # What the interpreter and the libraries heed when they are loaded.
 _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
@@ -84,10 +84,10 @@ class Forked:
     """What the server has to say next, if it says it in time."""
     if not select.select([self._status], [], [], timeout_secs)[0]:
       return None
-    said = self._status.read(_fork_server.NUMBER.size)
+    said = self._status.read(fork_server.NUMBER.size)
     if not said:
       raise ConnectionError('The process that forks has ended.')
-    return _fork_server.NUMBER.unpack(said)[0]
+    return fork_server.NUMBER.unpack(said)[0]
 
 
 def can_start(command: Sequence[str]) -> bool:
@@ -204,7 +204,7 @@ def _server(
   log = tempfile.TemporaryFile()  # noqa: SIM115
   with theirs:
     process = processes.spawn(
-      [sys.executable, '-m', _fork_server.__name__]
+      [sys.executable, '-m', fork_server.__name__]
       + [str(theirs.fileno()), *preload],
       env={**others, **dict(env)},
       stdout=log,

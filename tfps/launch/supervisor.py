@@ -15,13 +15,13 @@ import time
 from typing import IO
 from typing import TypeAlias
 
-from tfps import _forks
-from tfps import _lookout
-from tfps import _task_output
 from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import signals
 from tfps.cluster import spec as spec_lib
+from tfps.launch import forked_process
+from tfps.launch import hang_detector
+from tfps.launch import task_output
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FORK_SECS = 120.0  # imports that many tasks wait for at once
@@ -63,7 +63,7 @@ class _End:
   status: int
 
 
-_Process: TypeAlias = processes.Leader | _forks.Forked
+_Process: TypeAlias = processes.Leader | forked_process.Forked
 # A task has ended, a task has fallen silent, or a signal.
 _Event: TypeAlias = Command | spec_lib.Task | signal.Signals
 
@@ -86,7 +86,7 @@ class Supervisor:
   def __init__(
     self,
     commands: Sequence[Command],
-    output: _task_output.TaskOutput,
+    output: task_output.TaskOutput,
     *,
     grace_secs: float = 10.0,
     max_restarts: int = 0,
@@ -126,9 +126,9 @@ class Supervisor:
     self._explain()
     return self._status or 0
 
-  def _lookout(self) -> _lookout.Lookout:
+  def _lookout(self) -> hang_detector.Lookout:
     addresses = {c.task: c.address for c in self._commands if c.address}
-    return _lookout.Lookout(
+    return hang_detector.Lookout(
       addresses, silent_secs=self._silent_secs, report=self._events.put
     )
 
@@ -157,7 +157,7 @@ class Supervisor:
       daemon=True,
     )
     reader.start()
-    if isinstance(process, _forks.Forked):
+    if isinstance(process, forked_process.Forked):
       process.wait()
     else:
       # Until it is reaped, in `_react`, its number can be no other group's.
@@ -288,7 +288,7 @@ class Supervisor:
 def _spawn(command: Command, output: IO[bytes]) -> _Process:
   if not command.preload:
     return processes.spawn(command.args, env=command.env, stdout=output)
-  return _forks.spawn(
+  return forked_process.spawn(
     command.args,
     env=command.env,
     stdout=output,

@@ -16,12 +16,12 @@ import shlex
 import sys
 import time
 
-from tfps import _forks
-from tfps import _supervisor
-from tfps import _task_output
 from tfps import errors
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
+from tfps.launch import forked_process
+from tfps.launch import supervisor as supervisor_lib
+from tfps.launch import task_output
 
 _EPILOG = """\
 Options stand before the program; all that follows it is the program's own.
@@ -72,14 +72,14 @@ def _supervise(
   program: Sequence[str],
   env: Mapping[str, str],
 ) -> int:
-  output = _task_output.TaskOutput(
+  output = task_output.TaskOutput(
     cluster.tasks(),
     pathlib.Path(options.log_dir or _fresh_folder()),
-    colour=_task_output.wants_colour(sys.stdout, os.environ),
+    colour=task_output.wants_colour(sys.stdout, os.environ),
   )
   servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
   commands = [
-    _supervisor.Command(
+    supervisor_lib.Command(
       task,
       tuple(program),
       {**os.environ, **env, 'TF_CONFIG': cluster.with_task(task).tf_config()},
@@ -91,7 +91,7 @@ def _supervise(
   ]
   names = ', '.join(map(str, cluster.tasks()))
   output.say(f'Starting {names}. Their output is kept in {output.folder}.')
-  supervisor = _supervisor.Supervisor(
+  supervisor = supervisor_lib.Supervisor(
     commands,
     output,
     grace_secs=options.grace_secs,
@@ -237,7 +237,7 @@ def _positive(text: str) -> int:
 
 def _modules(text: str) -> tuple[str, ...]:
   try:
-    return _forks.check_preload(list(filter(None, text.split(','))))
+    return forked_process.check_preload(list(filter(None, text.split(','))))
   except ValueError as error:
     raise argparse.ArgumentTypeError(str(error)) from error
 

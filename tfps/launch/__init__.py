@@ -1,0 +1,1 @@
+"""Starts a program as all tasks of a cluster, and supervises them."""
