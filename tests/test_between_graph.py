@@ -8,7 +8,7 @@ import tensorflow as tf
 import tfps
 from tfps import errors
 from tfps import testing
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)

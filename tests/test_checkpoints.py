@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps import testing
 from tfps.cluster import spec as spec_lib
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 from tfps.training import checkpoints
 
 _CHIEF = spec_lib.Task('chief', 0)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps import testing
 from tfps.strategies import parameter_server as parameter_server_lib
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 from tfps.training import coordinator as coordinator_lib
 
 

@@ -12,7 +12,7 @@ from benchmarks.network import links
 from benchmarks.network import plan
 from benchmarks.network import throughput
 from benchmarks.network import time_to_loss
-from tfps.testing import network
+from tfps.testing.chaos import network
 
 BENCHMARKS = {
   'links': links.compare,

@@ -7,7 +7,7 @@ import pathlib
 
 from benchmarks import tables
 from benchmarks.pages import runs as runs_lib
-from tfps.testing import campaign
+from tfps.testing.chaos import campaign
 
 
 def text_of(run: runs_lib.Run) -> str:

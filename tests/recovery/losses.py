@@ -154,7 +154,7 @@ def fit(strategy, processes, lost, *, is_calm=lambda: True):
 def campaign(mode, folder, steps):
   """The program of a campaign, as a command."""
   return (
-    *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+    *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
     *(f'--mode={mode}', f'--steps={steps}', f'--directory={folder}'),
   )
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tfps import testing
-from tfps.testing import network
+from tfps.testing.chaos import network
 
 NUM_BYTES = 4_000_000
 _PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'keep.py')

@@ -14,7 +14,7 @@ from tests import waiting
 import tfps
 from tfps import errors
 from tfps import testing
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)

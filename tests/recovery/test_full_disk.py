@@ -12,7 +12,7 @@ from tests.recovery import losses
 import tfps
 from tfps import errors
 from tfps import testing
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 
 pytestmark = [
   pytest.mark.slow,

@@ -9,7 +9,7 @@ from tests import waiting
 from tests.recovery import losses
 import tfps
 from tfps import testing
-from tfps.testing import progress
+from tfps.testing.chaos import progress
 
 pytestmark = pytest.mark.slow
 

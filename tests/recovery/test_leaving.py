@@ -86,7 +86,7 @@ def test_a_task_that_leaves_loses_nothing_and_repeats_nothing(
 
 def test_a_chief_that_leaves_goes_on_where_it_was(tmp_path):
   program = [
-    *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+    *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
     *('--mode=fit', '--steps=1000', '--every_secs=3600'),
     f'--directory={tmp_path}',
   ]

@@ -5,8 +5,8 @@ import random
 from absl import flags
 import pytest
 
-from tfps.testing import campaign
-from tfps.testing import disks
+from tfps.testing.chaos import campaign
+from tfps.testing.chaos import disks
 
 
 def outcome(**kwargs):

@@ -10,7 +10,7 @@ import pytest
 
 from tests import waiting
 from tfps import testing
-from tfps.testing import disks
+from tfps.testing.chaos import disks
 
 _PROBLEM = disks.problem()
 _needs_disk = pytest.mark.skipif(bool(_PROBLEM), reason=_PROBLEM)

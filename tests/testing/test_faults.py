@@ -9,8 +9,8 @@ from tests import waiting
 from tfps import testing
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
-from tfps.testing import disks
-from tfps.testing import network
+from tfps.testing.chaos import disks
+from tfps.testing.chaos import network
 
 PS = spec_lib.Task('ps', 0)
 

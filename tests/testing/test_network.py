@@ -15,7 +15,7 @@ from benchmarks.network import train
 from benchmarks.network import transfer
 from tests import waiting
 from tfps import testing
-from tfps.testing import network as network_lib
+from tfps.testing.chaos import network as network_lib
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _PROBLEM = network_lib.problem()

@@ -1,6 +1,6 @@
 """What tasks have written is read as numbers."""
 
-from tfps.testing import progress
+from tfps.testing.chaos import progress
 
 
 def test_gaps_and_losses_are_told_from_what_was_written():

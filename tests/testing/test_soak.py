@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfps.testing import soak
+from tfps.testing.chaos import soak
 
 
 def test_each_part_of_the_time_has_a_line():
@@ -22,7 +22,7 @@ def test_each_part_of_the_time_has_a_line():
 
 @pytest.mark.slow
 def test_a_short_soak_ends_in_order():
-  command = (sys.executable, '-m', 'tfps.testing.soak', '--minutes=0.25')
+  command = (sys.executable, '-m', 'tfps.testing.chaos.soak', '--minutes=0.25')
   done = subprocess.run(
     [*command, '--every_secs=4', '--seed=3'],
     capture_output=True,

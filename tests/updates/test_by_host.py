@@ -14,7 +14,7 @@ from tests.programs import by_host
 from tests.replication import small
 from tfps import testing
 from tfps.hosts import groups
-from tfps.testing import network
+from tfps.testing.chaos import network
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ import importlib
 from typing import Any
 from typing import TYPE_CHECKING
 
-from tfps.testing.disks import full_disk
-from tfps.testing.disks import small_disk
+from tfps.testing.chaos.disks import full_disk
+from tfps.testing.chaos.disks import small_disk
+from tfps.testing.chaos.network import Network
+from tfps.testing.chaos.network import Traffic
 from tfps.testing.faults import Event
 from tfps.testing.faults import Fault
 from tfps.testing.faults import Faults
 from tfps.testing.faults import random_faults
-from tfps.testing.network import Network
-from tfps.testing.network import Traffic
 from tfps.testing.process_cluster import ProcessCluster
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from tfps._utils import ports
-from tfps.testing import network as network_lib
+from tfps.testing.chaos import network as network_lib
 
 _PORT = 2222  # on a host of its own
 

@@ -21,8 +21,8 @@ import threading
 import time
 
 from tfps.cluster import spec as spec_lib
-from tfps.testing import disks
 from tfps.testing import process_cluster
+from tfps.testing.chaos import disks
 
 _SLOW_STOPPED_SECS = 0.04
 _SLOW_RUNNING_SECS = 0.01

@@ -24,7 +24,7 @@ from tfps.server import health
 from tfps.testing import _hosts
 from tfps.testing import _logs
 from tfps.testing import _stops
-from tfps.testing import network as network_lib
+from tfps.testing.chaos import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = spec_lib.Task('chief', 0)

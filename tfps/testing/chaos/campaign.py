@@ -29,10 +29,10 @@ from absl import flags
 from tfps import errors
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
-from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
-from tfps.testing import progress
+from tfps.testing.chaos import disks
+from tfps.testing.chaos import progress
 
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _JOBS = ['worker', 'ps', 'chief']
@@ -164,7 +164,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
     if kind == 'fill':
       cuts = stack.enter_context(disks.small_disk(_DISK_BYTES))
     program = (
-      *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+      *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
       *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
       f'--steps_per_execution={_PER_EXECUTION}',
       f'--every_secs={_EVERY_SECS.value}',

@@ -16,10 +16,10 @@ import tempfile
 import time
 
 from tfps import errors
-from tfps.testing import disks
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
-from tfps.testing import progress
+from tfps.testing.chaos import disks
+from tfps.testing.chaos import progress
 
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _NUM_PARTS = 3
@@ -41,7 +41,7 @@ def main(args: Sequence[str]) -> int:
   secs = 60.0 * options.minutes
   with _folder(options.faults) as folder:
     command = (
-      *(sys.executable, '-m', 'tfps.testing.campaign_task'),
+      *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
       *(f'--mode={options.mode}', f'--steps={_NO_END}'),
       *(f'--directory={folder}', f'--replicas={options.replicas}'),
     )

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 
-from tfps.testing import rights
+from tfps.testing.chaos import rights
 
 _COMMANDS = ('mount', 'umount', 'unshare')
 _SIZED = 'mount -t tmpfs -o "size=$1,mode=700" tfps "$2"'

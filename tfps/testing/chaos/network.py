@@ -30,7 +30,7 @@ from typing import IO
 
 from tfps._utils import process_groups
 from tfps._utils import processes
-from tfps.testing import rights
+from tfps.testing.chaos import rights
 
 _COMMANDS = ('ip', 'tc', 'unshare', 'nsenter', 'sleep')
 _TRIAL = (

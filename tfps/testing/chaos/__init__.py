@@ -1,0 +1,1 @@
+"""Fault campaigns, soak tests and the damage that they do."""
