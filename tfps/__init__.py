@@ -24,7 +24,7 @@ from tfps.errors import UnreachableError
 if TYPE_CHECKING:
   from tfps import input
   from tfps import plan
-  from tfps import strategies
+  from tfps import strategies as replication
   from tfps import testing
   from tfps import updates
   from tfps.recovery.config import Recovery
@@ -75,23 +75,23 @@ __all__ = [
 _MODULES = {
   'codecs': 'wire.codecs',
   'input': 'input',
-  'partitioners': 'partitioners',
-  'placement': 'placement',
+  'partitioners': 'variables.partitioners',
+  'placement': 'variables.placement',
   'plan': 'plan',
-  'replication': 'replication',
+  'replication': 'strategies',
   'testing': 'testing',
   'updates': 'updates',
 }
 _HOMES = {
-  'BetweenGraphStrategy': 'between_graph',
-  'Coordinator': 'coordinator',
-  'ParameterServerStrategy': 'strategy',
+  'BetweenGraphStrategy': 'strategies.between_graph',
+  'Coordinator': 'training.coordinator',
+  'ParameterServerStrategy': 'strategies.parameter_server',
   'Recovery': 'recovery.config',
   'RecoveryEvent': 'recovery.events',
   'RecoveryReport': 'recovery.events',
-  'Server': 'server',
+  'Server': 'server.server',
   'Wire': 'wire.config',
-  'serve': 'server',
+  'serve': 'server.server',
 }
 
 

@@ -11,12 +11,17 @@ _COMMANDS = {
   'doctor': 'check versions, devices, the cluster and its reachability',
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
+_MODULES = {
+  'launch': 'tfps.launch.local',
+  'doctor': 'tfps.doctor',
+  'plan': 'tfps.plan.command',
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs `tfps COMMAND ...`; the exit status."""
   options = _parser().parse_args(argv)
-  command = importlib.import_module(f'tfps.{options.command}')
+  command = importlib.import_module(_MODULES[options.command])
   status: int = command.main(options.args)
   return status
 

@@ -42,7 +42,9 @@ _OURS = {
     'tfps.training.coordinator.Coordinator'
   ),
   f'{_SHARDED}.ShardedVariable': 'tfps.variables.sharded.ShardedVariable',
-  f'{_SHARDED}.FixedShardsPartitioner': 'tfps.variables.partitioners.FixedShards',
+  f'{_SHARDED}.FixedShardsPartitioner': (
+    'tfps.variables.partitioners.FixedShards'
+  ),
   f'{_SHARDED}.MinSizePartitioner': 'tfps.variables.partitioners.MinSize',
   f'{_SHARDED}.MaxSizePartitioner': 'tfps.variables.partitioners.MaxSize',
 }

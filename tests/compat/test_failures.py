@@ -1,4 +1,4 @@
-"""Canaries for what `tfps._compat.failures` relies upon."""
+"""Canaries for what `tfps._compat.preemption_handler` relies upon."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator as cc
 from tensorflow.python.eager import context
 
 from tfps import testing
-from tfps.recovery import coordinator_failures
+from tfps._compat import preemption_handler
 
 SOURCES = {
   'the worker asks for its handler each time': (
@@ -128,7 +128,7 @@ def test_executions_fail_with_one_of_these():
   source = inspect.getsource(cc.WorkerPreemptionHandler.wait_on_failure)
   assert 'except (errors.OpError, ClosureInputError,' in source
   assert 'ClosureAbortedError, TypeError) as e:' in source
-  assert len(coordinator_failures._FAILURES) == 4
+  assert len(preemption_handler.FAILURES) == 4
 
 
 def test_the_loss_of_a_ps_is_told_from_others():

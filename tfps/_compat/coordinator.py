@@ -21,8 +21,8 @@ from tensorflow.python.eager import context
 from tfps._compat import cancellation
 from tfps._compat import executors
 from tfps._compat import per_worker
+from tfps._compat import preemption_handler
 from tfps._utils import deadlines
-from tfps.recovery import coordinator_failures
 
 _DISMISS_SECS = 1.0
 
@@ -178,7 +178,7 @@ class Worker(cluster_coordinator.Worker):
 
   def _is_dismissed(self) -> bool:
     handler = self.failure_handler
-    return isinstance(handler, coordinator_failures.FailureHandler) and (
+    return isinstance(handler, preemption_handler.PreemptionHandler) and (
       handler.is_dismissed(self.worker_index)
     )
 
@@ -201,13 +201,15 @@ def _forget_result(remote_value: Any) -> None:
 
 
 def take_over(
-  cluster: Any, incarnations: Callable[[], coordinator_failures.Incarnations]
+  cluster: Any,
+  make_handler: Callable[[Any, Any], preemption_handler.PreemptionHandler],
 ) -> None:
   """Gives our classes to the cluster of a stock coordinator.
 
   Args:
     cluster: the coordinator's `_cluster`.
-    incarnations: as for `failures.FailureHandler`.
+    make_handler: gets the cluster as the runtime knows it, and `cluster`; makes
+      the failure handler, if TensorFlow has one here.
   """
   cluster.closure_queue.__class__ = Queue
   cluster.closure_queue.cancel_call_by_call()
@@ -218,9 +220,7 @@ def take_over(
     worker.finished = finished
   stock = cluster.failure_handler
   if type(stock) is cluster_coordinator.WorkerPreemptionHandler:
-    handler = coordinator_failures.FailureHandler(
-      context.get_server_def(), cluster, incarnations
-    )
+    handler = make_handler(context.get_server_def(), cluster)
     for owner in (cluster, *cluster.workers):
       owner.failure_handler = handler
     _dismiss(stock)
@@ -245,7 +245,7 @@ def stop(cluster: Any, deadline: float | None) -> list[str]:
     deadline: until when to wait for the threads, by `time.monotonic`.
   """
   threads = _worker_threads(cluster)
-  if isinstance(cluster.failure_handler, coordinator_failures.FailureHandler):
+  if isinstance(cluster.failure_handler, preemption_handler.PreemptionHandler):
     threads.append(cluster.failure_handler.thread)
   signal_stop(cluster)
   for thread in threads:
@@ -388,7 +388,7 @@ def num_repairs(coordinator: Any) -> int:
 def absent_workers(coordinator: Any) -> set[int]:
   """The indices of the workers that do nothing now, as they are not there."""
   handler = coordinator._cluster.failure_handler
-  if not isinstance(handler, coordinator_failures.FailureHandler):
+  if not isinstance(handler, preemption_handler.PreemptionHandler):
     return set()
   return handler.absent()
 

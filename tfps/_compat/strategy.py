@@ -13,8 +13,6 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.training import server_lib
 
-from tfps.server.server import server_threads
-
 # A strategy's variables, updates and input are the business of its `extended`
 # object, whose class for parameter servers is not public.
 Extended: TypeAlias = (
@@ -76,7 +74,7 @@ def num_server_threads() -> int | None:
     return None
   return (
     context.context().inter_op_parallelism_threads
-    or int(os.environ.get(server_threads.VARIABLE, 0))
+    or int(os.environ.get('TF_NUM_INTEROP_THREADS', 0))
     or os.cpu_count()
   )
 

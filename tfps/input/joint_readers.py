@@ -10,7 +10,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import time
 from typing import Any
 from typing import TypeVar
 
@@ -22,12 +21,9 @@ from tfps.input import pipelines as pipelines_lib
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
-from tfps.training import queue_attempts
 from tfps.variables import step_replicas
 
 _Result = TypeVar('_Result')
-
-_PAUSE_SECS = 0.05
 
 
 class Feeds(readers.OfQueue):
@@ -140,86 +136,3 @@ class Feeds(readers.OfQueue):
   @contextlib.contextmanager
   def _taking(self) -> Iterator[split_progress_lib.Owners]:
     yield self._owners
-
-
-class Attempt:
-  """Does steps on batches of a queue; see `_attempts.Attempt`.
-
-  Nothing is left of one that is cut short, for nothing goes on then.
-
-  Args:
-    feeds: where the batches come from.
-    wanted: how many steps to do, if there are as many batches.
-    steps: how to do them.
-
-  Attributes:
-    num_steps: how many it did, once it is done.
-    sat_out: whether others did some meanwhile; there are no others.
-  """
-
-  sat_out = False
-
-  def __init__(
-    self, feeds: Feeds, wanted: int, steps: queue_attempts.Steps
-  ) -> None:
-    self.num_steps = wanted
-    self._feeds = feeds
-    self._wanted = wanted
-    self._steps = steps
-    self._results: list[Any] = []
-
-  def note(self) -> None:
-    """To be called once it is scheduled."""
-
-  def __call__(self, function: Callable[..., Any]) -> Any:
-    """What the execution returns; see `_attempts.Attempt`."""
-    full = self._steps.num_steps * self._feeds.per_worker
-    ready = self._feeds.gather(self._wanted * self._feeds.per_worker)
-    if min(ready) == full:
-      self._do_all(function, full)
-      self.num_steps = self._steps.num_steps
-    else:
-      self._do_singly(ready)
-      self.num_steps = len(self._results)
-    if not self.num_steps and not self._feeds.finished:
-      time.sleep(_PAUSE_SECS)
-    return self._steps.join(self._results)
-
-  def _do_all(self, function: Callable[..., Any], full: int) -> None:
-    feeds = self._feeds
-    own = [feeds.per_worker] * len(feeds.devices)
-    given = (feeds.at_hand(), *feeds.table(self._steps.num_steps, own))
-    ahead = futures.begin(
-      'tfps-ahead', lambda: feeds.on_each(lambda feed: feed.read_ahead(full))
-    )
-    result = self._steps.do_whole(function, given)
-    self._results.append(result)
-    feeds.use([full] * len(feeds.devices))
-    feeds.take_in(ahead.result())
-
-  def _do_singly(self, ready: list[int]) -> None:
-    """Does steps on so many batches of each worker."""
-    while len(self._results) < self._wanted:
-      numbers = _shares(ready, self._feeds.per_worker, self._steps.sizes)
-      if not any(numbers):
-        return
-      given = (
-        tuple(self._feeds.pick(numbers)),
-        *self._feeds.table(1, numbers),
-      )
-      _, result = self._steps.do_one(sum(numbers), given, self._results)
-      self._results.append(result)
-      self._feeds.use(numbers)
-      ready = [left - n for left, n in zip(ready, numbers, strict=True)]
-
-
-def _shares(
-  ready: Sequence[int], per_worker: int, sizes: Sequence[int]
-) -> list[int]:
-  """How many batches a step takes of each worker; most of who has most."""
-  most = [min(number, per_worker) for number in ready]
-  size = next((size for size in sizes if size <= sum(most)), 0)
-  numbers = [0] * len(ready)
-  for i in sorted(range(len(ready)), key=lambda i: (-ready[i], i)):
-    numbers[i] = min(most[i], size - sum(numbers))
-  return numbers

@@ -259,7 +259,3 @@ def _setting(text: str) -> tuple[str, str]:
   if name == 'TF_CONFIG':
     raise argparse.ArgumentTypeError('TF_CONFIG is set by the launcher')
   return name, value
-
-
-if __name__ == '__main__':
-  sys.exit(main())

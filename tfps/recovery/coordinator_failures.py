@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from absl import logging
 import tensorflow as tf
-from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfps import errors
 from tfps._compat import cancellation
+from tfps._compat import preemption_handler
 from tfps._compat import server_def as server_def_lib
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
@@ -42,15 +42,8 @@ Incarnations = ps_repair.Incarnations
 _Call = Callable[[], object]
 _Result = TypeVar('_Result')
 
-_FAILURES = (
-  tf.errors.OpError,
-  cluster_coordinator.ClosureInputError,
-  cluster_coordinator.ClosureAbortedError,
-  TypeError,
-)
 
-
-class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
+class FailureHandler(preemption_handler.PreemptionHandler):
   """Takes lost tasks out of the cluster and back into it.
 
   Args:
@@ -85,8 +78,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     self._ps = ps_repair.PsRepairs(
       self.gate,
       incarnations,
-      condition=self._worker_up_cond,
-      ask=self._cluster_due_for_update_or_finish.set,
+      condition=self.condition,
+      ask=self.due.set,
       update=self._update,
       stopping=self._stopping,
       replaced=lambda: self._replaced,
@@ -97,11 +90,6 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def num_repairs(self) -> int:
     """How often lost ps have been repaired."""
     return self._ps.num_repairs
-
-  @property
-  def thread(self) -> threading.Thread:
-    thread: threading.Thread = self._preemption_handler_thread
-    return thread
 
   def repair_with(
     self, repairs: repair_interface.Repairs, *, timeout_secs: float
@@ -131,7 +119,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def repair(self) -> None:
     """Asks for a repair, although nothing has failed."""
-    with self._worker_up_cond:
+    with self.condition:
       self._ps.note_loss()
 
   def dismiss(self, worker: int, timeout_secs: float) -> None:
@@ -156,11 +144,11 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     Returns:
       Whether it is in the cluster now. If not, it will be.
     """
-    with self._worker_up_cond:
+    with self.condition:
       server_def_lib.place(self._server_def, 'worker', worker, address)
       self._whereabouts.leave_out(worker)
-      self._cluster_due_for_update_or_finish.set()
-      return self._worker_up_cond.wait_for(
+      self.due.set()
+      return self.condition.wait_for(
         lambda: not self._whereabouts.is_left_out(worker), timeout_secs
       )
 
@@ -198,12 +186,8 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
       recover()
 
   def stop(self) -> None:
-    self._should_preemption_thread_run = False
     self._stopping.set()
-    self._cluster_due_for_update_or_finish.set()
-    if self._cluster_update_lock.acquire(timeout=2.0):
-      self._worker_up_cond.notify_all()
-      self._cluster_update_lock.release()
+    super().stop()
 
   @contextlib.contextmanager
   def wait_on_failure(
@@ -220,7 +204,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         num_repairs = self.num_repairs
         yield
       return
-    except _FAILURES as error:
+    except preemption_handler.FAILURES as error:
       failure = error
     worker = int(index)
     if not self._whereabouts.is_bare(worker):
@@ -228,9 +212,9 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
         if on_transient_failure_fn:
           on_transient_failure_fn()
         return
-      if not cluster_coordinator._is_worker_failure(failure):
+      if not preemption_handler.is_loss_of_worker(failure):
         self._explain(failure)
-      self._validate_preemption_failure(failure)
+      self.check_is_lost_worker(failure)
       self._note_lost(worker)
       self._tell('lost', {worker})
     logging.warning('worker:%d is lost: %s', worker, failure)
@@ -267,25 +251,23 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
 
   def _is_passing(self, failure: Exception) -> bool:
     """Whether TensorFlow would just try again."""
-    if self._ps.repairs is None and (
-      self._cluster._record_and_ignore_transient_ps_failure(failure)
-    ):
+    if self._ps.repairs is None and (self.is_transient_loss_of_ps(failure)):
       return True
-    if self._cluster._record_and_ignore_transient_timeouts(failure):
+    if self.is_transient_timeout(failure):
       return True
     return isinstance(failure, tf.errors.CancelledError) and '/job:' in str(
       failure
     )
 
   def _note_lost(self, worker: int) -> None:
-    with self._worker_up_cond:
+    with self.condition:
       self._whereabouts.wait_for(worker)
-      self._cluster_due_for_update_or_finish.set()
+      self.due.set()
 
   def _wait_until_back(self, worker: int) -> None:
     """Waits for a worker; what it held is to be made anew after this."""
-    with self._worker_up_cond:
-      self._worker_up_cond.wait_for(
+    with self.condition:
+      self.condition.wait_for(
         lambda: worker not in self._whereabouts.away() or self._is_over()
       )
       if self._replaced is not None:
@@ -296,9 +278,9 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Whether nothing is mended any more."""
     return self._stopping.is_set() or self._replaced is not None
 
-  def _preemption_handler(self) -> None:
+  def run(self) -> None:
     while not self._is_over():
-      if not self._cluster_due_for_update_or_finish.wait(_LOOK_SECS):
+      if not self.due.wait(_LOOK_SECS):
         self._find_changes()
         continue
       if self._stopping.is_set() or self._has_mended():
@@ -327,9 +309,9 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     try:
       return self._repair() if self._ps.is_lost else self._take_back()
     except errors.ReplacedError as error:
-      with self._worker_up_cond:
+      with self.condition:
         self._replaced = error
-        self._worker_up_cond.notify_all()
+        self.condition.notify_all()
       return True
     except (tf.errors.OpError, errors.DeadlineError) as error:
       logging.warning('A lost task could not be taken back: %s', error)
@@ -353,7 +335,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     joined = {i for i in back if i >= len(self._cluster.workers)}
     self._tell('joined', joined)
     self._tell('back', back - joined)
-    with self._worker_up_cond:
+    with self.condition:
       self._whereabouts.take_back(back)
       for worker in back:
         self._dismissals.discard(worker)
@@ -364,7 +346,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Repairs the ps; whether it could."""
     if not self._ps.repair(self.tell_rest):
       return False
-    with self._worker_up_cond:
+    with self.condition:
       self._ps.is_lost = False
       self._settle()
     return True
@@ -372,7 +354,7 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
   def _update(self, found: Incarnations) -> None:
     """Tells the runtime who is in the cluster: those that answer."""
     workers = ps_repair.of('worker', found)
-    with self._worker_up_cond:
+    with self.condition:
       silent, unnoticed = self._whereabouts.note(workers)
     self._tell('lost', unnoticed)
     self._tell('back', unnoticed - silent)
@@ -417,5 +399,5 @@ class FailureHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Wakes who waits; sleeps if nobody is lost any more."""
     is_due = self._ps.is_lost or self._whereabouts.away()
     if not is_due and not self._stopping.is_set():
-      self._cluster_due_for_update_or_finish.clear()
-    self._worker_up_cond.notify_all()
+      self.due.clear()
+    self.condition.notify_all()

@@ -8,9 +8,9 @@ import time
 
 from absl import logging
 import tensorflow as tf
-from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfps import errors
+from tfps._compat import preemption_handler
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 from tfps.recovery import cluster_changes
@@ -125,10 +125,7 @@ class PsRepairs:
     if num_repairs != self.num_repairs:  # it has been, meanwhile
       return True
     if of('ps', self._incarnations()) == self.known:
-      # By TensorFlow's own words for the loss of a ps.
-      return cluster_coordinator._is_ps_failure(failure) and self._passes(
-        failure
-      )
+      return preemption_handler.is_loss_of_ps(failure) and self._passes(failure)
     self._wait_for_repair()
     return True
 

@@ -7,6 +7,12 @@ not: calls to it would wait for ever. With these settings they fail after about
 
 import os
 
+# By which TensorFlow is told, before it is first used, how many threads all
+# servers of a process share.
+THREADS_VARIABLE = 'TF_NUM_INTEROP_THREADS'
+
+ENOUGH_THREADS = 128  # for most clusters in one process; they cost nothing idle
+
 _VARIABLE = 'TF_GRPC_DEFAULT_OPTIONS'
 _OPTIONS = (
   'grpc.keepalive_time_ms=20000',

@@ -16,8 +16,8 @@ import tensorflow as tf
 from tfps._compat import strategy as strategy_compat
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
+from tfps.server import environment
 from tfps.server import server as server_lib
-from tfps.server.server import server_threads
 
 _SOURCE = 'a cluster in this process'
 
@@ -110,13 +110,13 @@ class _Pool:
     with self._lock:
       if not self._num_threads:
         fixed = strategy_compat.num_server_threads()
-        self._num_threads = fixed or max(number, server_threads.ENOUGH)
+        self._num_threads = fixed or max(number, environment.ENOUGH_THREADS)
       if self._num_threads < number:
         raise RuntimeError(
           f'{_SOURCE} needs {number} threads, and the first server of this '
           f'process has fixed their number to {self._num_threads}. Set '
-          f'{server_threads.VARIABLE}={number} in the environment, or make '
-          'the largest cluster in this process first.'
+          f'{environment.THREADS_VARIABLE}={number} in the environment, or '
+          'make the largest cluster in this process first.'
         )
 
   def lend(self, kinds: Sequence[_Kind]) -> list[server_lib.Server]:

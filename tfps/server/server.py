@@ -25,7 +25,6 @@ from typing import Any
 from typing import NoReturn
 
 from absl import app
-from absl import logging
 import grpc
 
 from tfps._compat import lazy_keras
@@ -312,14 +311,9 @@ def _leave_on(number: signal.Signals) -> NoReturn:
   leaving.leave(128 + number)
 
 
-def _main(args: Sequence[str]) -> None:
+def main(args: Sequence[str]) -> None:
+  """Serves the task that flags or the environment name, until told to end."""
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   serve(resolver.resolve_cluster())
   leaving.leave(0)
-
-
-if __name__ == '__main__':
-  resolver.define_flags()
-  logging.set_verbosity(logging.INFO)
-  app.run(_main)

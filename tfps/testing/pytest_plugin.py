@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tfps import testing
-from tfps.server.server import server_threads
+from tfps.server import environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,9 @@ class _Shape:
 def pytest_configure(config: pytest.Config) -> None:
   """Makes the marker known, and room for clusters in this process."""
   # TensorFlow fixes it when it is first used, be it for another cluster.
-  os.environ.setdefault(server_threads.VARIABLE, str(server_threads.ENOUGH))
+  os.environ.setdefault(
+    environment.THREADS_VARIABLE, str(environment.ENOUGH_THREADS)
+  )
   config.addinivalue_line(
     'markers',
     'tfps_cluster(workers=1, ps=1, processes=False, devices_per_worker=1): the '

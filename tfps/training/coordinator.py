@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
+from tfps.recovery import coordinator_failures
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import task_monitor
 from tfps.training import checkpoints
@@ -79,7 +80,12 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     if not hasattr(self, 'watch'):
       super().__init__(strategy)
       self.watch = task_monitor.of_workers(strategy, self._cluster)
-      compat.take_over(self._cluster, self.watch.incarnations)
+      compat.take_over(
+        self._cluster,
+        lambda server_def, cluster: coordinator_failures.FailureHandler(
+          server_def, cluster, self.watch.incarnations
+        ),
+      )
       self._guard = self._start_guard()
       self.timeout_secs: float | None = None
       self._closed = False

@@ -11,11 +11,12 @@ from tfps.input import batch_list
 from tfps.input import joint_batches
 from tfps.input import joint_readers
 from tfps.input import readers
+from tfps.training import joint_attempts
 from tfps.training import queue_attempts
 from tfps.training import step_program
 from tfps.variables import step_replicas
 
-Attempt = queue_attempts.Attempt | joint_readers.Attempt
+Attempt = queue_attempts.Attempt | joint_attempts.Attempt
 
 _Traced = TypeVar('_Traced')
 
@@ -70,5 +71,5 @@ def attempt(
 ) -> Attempt:
   """One to do so many steps, if there are batches for them."""
   if isinstance(feeds, joint_readers.Feeds):
-    return joint_readers.Attempt(feeds, wanted, steps)
+    return joint_attempts.Attempt(feeds, wanted, steps)
   return queue_attempts.Attempt(feeds, wanted, steps)

@@ -1,0 +1,105 @@
+"""Base of a failure handler in the place of TensorFlow's.
+
+TensorFlow's coordinator asks its failure handler around everything that a
+worker executes, and when it stops. The handler's constructor starts a thread
+that runs a method by its name. A subclass of `PreemptionHandler` says what is
+done, in terms of the public names here.
+"""
+
+from collections.abc import Callable
+import threading
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+
+# The errors for which TensorFlow's handler is asked.
+FAILURES = (
+  tf.errors.OpError,
+  cluster_coordinator.ClosureInputError,
+  cluster_coordinator.ClosureAbortedError,
+  TypeError,
+)
+
+
+class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
+  """A failure handler of a coordinator.
+
+  Args:
+    server_def: the cluster as the runtime knows it.
+    cluster: the coordinator's cluster.
+
+  Attributes:
+    condition: guards what threads of workers and of the handler share, and is
+      notified when that changes.
+    due: set while there is something to do for the thread of the handler.
+  """
+
+  def __init__(self, server_def: Any, cluster: Any) -> None:
+    # Starts the thread: whatever `run` needs has to be there already.
+    super().__init__(server_def, cluster)
+
+  @property
+  def condition(self) -> threading.Condition:
+    condition: threading.Condition = self._worker_up_cond
+    return condition
+
+  @property
+  def due(self) -> threading.Event:
+    event: threading.Event = self._cluster_due_for_update_or_finish
+    return event
+
+  @property
+  def thread(self) -> threading.Thread:
+    """The thread of the handler, which calls `run`."""
+    thread: threading.Thread = self._preemption_handler_thread
+    return thread
+
+  def run(self) -> None:
+    """What the thread of the handler does, until `stop` is called."""
+    raise NotImplementedError
+
+  def absent(self) -> set[int]:
+    """The indices of the workers that do nothing now."""
+    raise NotImplementedError
+
+  def is_dismissed(self, worker: int) -> bool:
+    """Whether a worker is to end, and has not restarted."""
+    raise NotImplementedError
+
+  def wait_for_return(self, worker: int, recover: Callable[[], object]) -> None:
+    """Waits until a worker that is to end has restarted, and recovers it."""
+    raise NotImplementedError
+
+  def stop(self) -> None:
+    """Ends the thread of the handler, without waiting for it."""
+    self._should_preemption_thread_run = False
+    self.due.set()
+    if self._cluster_update_lock.acquire(timeout=2.0):
+      self.condition.notify_all()
+      self._cluster_update_lock.release()
+
+  def check_is_lost_worker(self, failure: Exception) -> None:
+    """Raises a failure that is not the loss of a worker."""
+    self._validate_preemption_failure(failure)
+
+  def is_transient_loss_of_ps(self, failure: Exception) -> bool:
+    """Whether TensorFlow would try again what has lost a ps; counts it."""
+    return bool(self._cluster._record_and_ignore_transient_ps_failure(failure))
+
+  def is_transient_timeout(self, failure: Exception) -> bool:
+    """Whether TensorFlow would try again what timed out; counts it."""
+    return bool(self._cluster._record_and_ignore_transient_timeouts(failure))
+
+  def _preemption_handler(self) -> None:
+    self.run()
+
+
+def is_loss_of_worker(failure: Exception) -> bool:
+  """Whether TensorFlow takes an error for the loss of a worker."""
+  return bool(cluster_coordinator._is_worker_failure(failure))
+
+
+def is_loss_of_ps(failure: Exception) -> bool:
+  """Whether TensorFlow takes an error for the loss of a ps."""
+  return bool(cluster_coordinator._is_ps_failure(failure))
