@@ -18,7 +18,7 @@ class World:
     self.now = 0.0
     self.incarnation = None
     self.num_asked = 0
-    monkeypatch.setattr(joining._requests, 'ask_to_join', self._note)
+    monkeypatch.setattr(joining.control_messages, 'ask_to_join', self._note)
     self.joining = joining.Joining(
       task, 'h:2', _CLUSTER, clock=lambda: self.now, ask=self._find
     )

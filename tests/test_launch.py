@@ -312,7 +312,7 @@ def test_the_page_tells_every_option(capsys):
   with pytest.raises(SystemExit):
     local.main(['--help'])
   options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
-  page = pathlib.Path(__file__).parents[1] / 'docs' / 'local.md'
+  page = pathlib.Path(__file__).parents[1] / 'docs' / 'launch.md'
   assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
 
 

@@ -1,7 +1,7 @@
 """Runs a command that the kernel ends when the starting thread's process ends.
 
 Run as a file, so that neither this package nor TensorFlow is imported:
-`python _die_with_parent.py PARENT_PID COMMAND [ARGUMENT ...]`.
+`python die_with_parent.py PARENT_PID COMMAND [ARGUMENT ...]`.
 """
 
 import ctypes

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Protocol
 
-_ENDER = pathlib.Path(__file__).with_name('_end_groups.py')
+_ENDER = pathlib.Path(__file__).with_name('reap_groups.py')
 
 
 class Groups:

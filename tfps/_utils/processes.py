@@ -15,7 +15,7 @@ from typing import IO
 
 from tfps._utils import process_groups
 
-_GUARD = pathlib.Path(__file__).with_name('_die_with_parent.py')
+_GUARD = pathlib.Path(__file__).with_name('die_with_parent.py')
 
 
 class Leader(subprocess.Popen[bytes]):

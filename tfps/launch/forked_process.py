@@ -1,4 +1,4 @@
-"""Python programs that start with TensorFlow in place; see `_fork_server`."""
+"""Python programs that start with TensorFlow in place; see `fork_server`."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ with testing.ProcessCluster(num_workers=2, num_ps=2) as cluster:
     train()
 ```
 
-What happens to a disk really does, see `tfps.testing.disks`.
+What happens to a disk really does, see `tfps.testing.chaos.disks`.
 """
 
 from collections.abc import Callable

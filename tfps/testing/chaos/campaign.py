@@ -1,6 +1,6 @@
 """Trains again and again while tasks are struck, and says what became of it.
 
-    python -m tfps.testing.campaign --faults=kill,hang --runs=3 --seed=1
+    python -m tfps.testing.chaos.campaign --faults=kill,hang --runs=3 --seed=1
 
 Each run starts a cluster of real processes, strikes one task at a moment that
 the seed chooses, and waits for training to end. The table has a line for each

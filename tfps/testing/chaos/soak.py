@@ -1,6 +1,6 @@
 """Trains for long while tasks are struck again and again.
 
-    python -m tfps.testing.soak --minutes=30 --seed=1
+    python -m tfps.testing.chaos.soak --minutes=30 --seed=1
 
 It tells how often training went on, how many steps each third of the time had,
 and how much memory the processes took in it: none should take more and more.
@@ -82,7 +82,7 @@ def main(args: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
-    'python -m tfps.testing.soak',
+    'python -m tfps.testing.chaos.soak',
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
