@@ -3,8 +3,8 @@
 A program that it forks has TensorFlow at once, instead of after the seconds
 that the import takes, and shares the memory of it with the others.
 
-`python -m tfps.launch.fork_server SOCKET MODULE ...` imports the modules, too. Each
-message on the socket, which is inherited, asks for one program. It carries
+`python -m tfps.launch.fork_server SOCKET MODULE ...` imports the modules, too.
+Each message on the socket, which is inherited, asks for one program. It carries
 JSON with `argv` (a program and its arguments, or -m, a module and its
 arguments), `env` and `cwd`, and two file descriptors: the program's output,
 and where to write its process id and, once it has ended, its exit status.
