@@ -1,6 +1,7 @@
 """What all tests have in common."""
 
 import contextlib
+import dataclasses
 import gc
 import os
 import pathlib
@@ -81,6 +82,18 @@ def mailbox(ps_server):
   ) as mailbox:
     mailbox.take()
     yield mailbox
+
+
+@pytest.fixture
+def set_timeouts(monkeypatch):
+  """Replaces some of this process' timeouts until the test has ended."""
+  from tfps._utils import timeouts
+
+  def replace(**secs):
+    times = dataclasses.replace(timeouts.current(), **secs)
+    monkeypatch.setattr(timeouts, 'current', lambda: times)
+
+  return replace
 
 
 @pytest.fixture

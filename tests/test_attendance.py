@@ -21,7 +21,7 @@ class World:
       timeout_secs, clock=lambda: self.now, ask=self._ask
     )
 
-  def _ask(self, task, address, *, timeout_secs):
+  def _ask(self, task, address):
     state = self.states.get(task, health.State.DEAD)
     return health.Status(task, address, state)
 

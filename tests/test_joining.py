@@ -34,7 +34,7 @@ class World:
     assert servers == {Task('ps', 0): 'h:1'}
     self.num_asked += 1
 
-  def _find(self, task, address, timeout_secs):
+  def _find(self, task, address):
     state = health.State.ALIVE if self.incarnation else health.State.DEAD
     return health.Status(task, address, state, incarnation=self.incarnation)
 

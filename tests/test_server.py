@@ -34,8 +34,8 @@ def test_a_server_computes():
     assert session.run(tf.constant(1) + 2) == 3
 
 
-def test_a_port_in_use_is_named(monkeypatch):
-  monkeypatch.setattr(server_lib, '_PORT_RETRY_SECS', 0.2)
+def test_a_port_in_use_is_named(set_timeouts):
+  set_timeouts(port_retry_secs=0.2)
   with socket.create_server(('', 0)) as taken:
     port = taken.getsockname()[1]
     with pytest.raises(
@@ -44,8 +44,8 @@ def test_a_port_in_use_is_named(monkeypatch):
       tfps.Server(_alone(f'localhost:{port}'))
 
 
-def test_a_task_that_runs_already_is_told(monkeypatch):
-  monkeypatch.setattr(server_lib, '_PORT_RETRY_SECS', 0.2)
+def test_a_task_that_runs_already_is_told(set_timeouts):
+  set_timeouts(port_retry_secs=0.2)
   with tfps.Server(_alone('localhost:0')) as server:
     address = server.address
     with pytest.raises(tfps.ServerStartError, match='by a server that is ps:0'):

@@ -20,13 +20,13 @@ import sys
 
 from absl import flags
 
+from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 
 # TensorFlow is imported by a child, because one that does not fit the machine
 # may crash or hang.
-_TENSORFLOW_SECS = 120.0
 _LIST_DEVICES = """
 import tensorflow as tf
 print(*(d.name.split(':', 1)[1] for d in tf.config.list_physical_devices()))
@@ -128,16 +128,17 @@ def _version(package: str) -> Finding:
 
 
 def _devices(env: Mapping[str, str]) -> Finding:
+  secs = timeouts.current().start_secs
   try:
     done = subprocess.run(
       [sys.executable, '-c', _LIST_DEVICES],
       env=dict(env),
       capture_output=True,
       text=True,
-      timeout=_TENSORFLOW_SECS,
+      timeout=secs,
     )
   except subprocess.TimeoutExpired:
-    text = f'TensorFlow did not list them in {_TENSORFLOW_SECS:g} seconds'
+    text = f'TensorFlow did not list them in {secs:g} seconds'
     return Finding('devices', text, wrong=True)
   if done.returncode:
     last = (done.stderr.strip().splitlines() or ['no message'])[-1]

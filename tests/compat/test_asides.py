@@ -100,8 +100,8 @@ def test_nobody_begins_meanwhile(connected):
   beginning.join(_LONG_SECS)
 
 
-def test_what_cannot_be_cancelled_is_named(monkeypatch):
-  monkeypatch.setattr(side_executor, '_CANCEL_SECS', 0.1)
+def test_what_cannot_be_cancelled_is_named(set_timeouts):
+  set_timeouts(cancel_secs=0.1)
   with (
     side_executor.aside('/CPU:0'),
     pytest.raises(errors.DeadlineError, match='/CPU:0'),

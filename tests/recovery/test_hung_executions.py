@@ -9,9 +9,6 @@ import tfps
 from tfps import testing
 from tfps._compat import coordinator as compat
 from tfps._utils import futures
-from tfps.recovery import coordinator_failures
-from tfps.recovery import ps_repair
-from tfps.recovery import stuck_calls
 
 pytestmark = pytest.mark.slow
 
@@ -70,10 +67,9 @@ def story(processes, tmp_path):
 
 
 def test_what_does_not_end_after_the_loss_of_a_ps_is_done_again(
-  processes, story, monkeypatch
+  processes, story, set_timeouts
 ):
-  monkeypatch.setattr(coordinator_failures, '_LOOK_SECS', 0.5)
-  monkeypatch.setattr(ps_repair, '_END_SECS', 0.5)
+  set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
   processes.restart('ps', 1)
   # Nothing has failed of it, and nothing that is executed ever would.
   waiting.until(lambda: story.kinds() == ['back'], timeout_secs=60)
@@ -93,9 +89,9 @@ def test_a_worker_is_taken_back_while_another_executes(processes, story):
 
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 def test_between_graphs_it_is_done_again_too(
-  tfps_cluster, tmp_path, monkeypatch
+  tfps_cluster, tmp_path, set_timeouts
 ):
-  monkeypatch.setattr(stuck_calls, '_LOOK_SECS', 0.5)
+  set_timeouts(stuck_every_secs=0.5)
   events = []
   strategy = tfps.BetweenGraphStrategy(
     tfps_cluster.cluster,

@@ -23,8 +23,7 @@ from tfps._compat import executors
 from tfps._compat import per_worker
 from tfps._compat import preemption_handler
 from tfps._utils import deadlines
-
-_DISMISS_SECS = 1.0
+from tfps._utils import timeouts
 
 
 class StillInFlightError(Exception):
@@ -397,7 +396,7 @@ def _dismiss(handler: Any) -> None:
   # Not by its own `stop`, which waits for a recovery that is under way.
   handler._should_preemption_thread_run = False
   handler._cluster_due_for_update_or_finish.set()
-  handler._preemption_handler_thread.join(_DISMISS_SECS)
+  handler._preemption_handler_thread.join(timeouts.current().repair_stop_secs)
 
 
 def _worker_threads(cluster: Any) -> list[threading.Thread]:

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from tfps._utils import timeouts
+
 # The errors for which TensorFlow's handler is asked.
 FAILURES = (
   tf.errors.OpError,
@@ -75,7 +77,8 @@ class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
     """Ends the thread of the handler, without waiting for it."""
     self._should_preemption_thread_run = False
     self.due.set()
-    if self._cluster_update_lock.acquire(timeout=2.0):
+    secs = timeouts.current().repair_stop_secs
+    if self._cluster_update_lock.acquire(timeout=secs):
       self.condition.notify_all()
       self._cluster_update_lock.release()
 

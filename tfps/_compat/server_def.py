@@ -21,7 +21,7 @@ def update(
   *,
   without: Collection[tuple[str, int]] = (),
   moved: Mapping[tuple[str, int], str] | None = None,
-  forget_secs: float = stale_cache.FORGET_SECS,
+  forget_secs: float | None = None,
 ) -> None:
   """Takes back tasks that have restarted.
 

@@ -14,9 +14,7 @@ from tfps import errors
 from tfps._compat import cancellation as cancellation_lib
 from tfps._compat import executors
 from tfps._utils import quiesce_lock
-
-_CANCEL_SECS = 30.0  # at most; it is a matter of milliseconds
-_CONNECT_PATIENCE_SECS = 70.0  # pipelines take up to a minute to end
+from tfps._utils import timeouts
 
 
 class _Asides:
@@ -48,13 +46,14 @@ class _Asides:
       try:
         stack.enter_context(self._gate.closed(within_secs=patience_secs))
       except TimeoutError:
+        secs = timeouts.current().cancel_secs
         try:
-          stack.enter_context(self._gate.closed(self._cancel, _CANCEL_SECS))
+          stack.enter_context(self._gate.closed(self._cancel, secs))
         except TimeoutError:
           where = ', '.join(sorted(set(self._managers.values())))
           raise errors.DeadlineError(
             f'What this process did on {where} has been cancelled, but is not '
-            f'over after {_CANCEL_SECS:g} seconds.'
+            f'over after {secs:g} seconds.'
           ) from None
       yield
 
@@ -100,4 +99,4 @@ def none_while_connecting() -> contextlib.AbstractContextManager[None]:
   Servers on which something is cancelled may still be at it, and do not all
   survive the end of a connection then.
   """
-  return none(_CONNECT_PATIENCE_SECS)
+  return none(timeouts.current().pipeline_end_secs)

@@ -22,8 +22,7 @@ from tfps._compat import executors
 from tfps._compat import side_executor
 from tfps._utils import deadlines
 from tfps._utils import futures
-
-FORGET_SECS = 20.0  # nearly always it is a matter of milliseconds
+from tfps._utils import timeouts
 
 _pointer_of = ctypes.PYFUNCTYPE(
   ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p
@@ -40,13 +39,15 @@ class StillExecutingError(errors.DeadlineError):
     )
 
 
-def forget(within_secs: float = FORGET_SECS) -> None:
+def forget(within_secs: float | None = None) -> None:
   """Forgets all, once the runtime was told of the tasks as they are.
 
   Raises:
     StillExecutingError: that is put off until what is executed is over.
     tf.errors.OpError: a task could not be reached.
   """
+  if within_secs is None:
+    within_secs = timeouts.current().forget_secs
   _forgetting.wait(_forget_kernels_and_errors, within_secs)
 
 
@@ -61,7 +62,7 @@ def forget_if_stale(failure: Exception) -> None:
   """
   if 'different device incarnation' in str(failure):
     try:
-      _forgetting.wait(_forget_kernels, FORGET_SECS)
+      _forgetting.wait(_forget_kernels, timeouts.current().forget_secs)
     except errors.DeadlineError as error:
       logging.warning('%s', error)
 

@@ -9,9 +9,9 @@ import threading
 import time
 from typing import TypeVar
 
-_Found = TypeVar('_Found')
+from tfps._utils import timeouts
 
-_SLICE_SECS = 0.5
+_Found = TypeVar('_Found')
 
 
 def after(timeout_secs: float | None) -> float | None:
@@ -56,4 +56,5 @@ def is_over(deadline: float | None) -> bool:
 
 def _slice(deadline: float | None) -> float:
   left = seconds_until(deadline)
-  return _SLICE_SECS if left is None else min(_SLICE_SECS, left)
+  secs = timeouts.current().wake_secs
+  return secs if left is None else min(secs, left)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import threading
 
-_STOP_SECS = 10.0
+from tfps._utils import timeouts
 
 
 class Periodic:
@@ -37,7 +37,7 @@ class Periodic:
     """Does not call it any more; twice is harmless."""
     self._stopping.set()
     if self._thread is not None:
-      self._thread.join(_STOP_SECS)
+      self._thread.join(timeouts.current().thread_stop_secs)
       self._thread = None
 
   def _run(self) -> None:

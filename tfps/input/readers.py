@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import coordinator as compat
 from tfps._compat import writes
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
 from tfps.input import pipelines as pipelines_lib
@@ -26,8 +27,6 @@ from tfps.server import health
 
 _TOKEN_BITS = 62
 _INCARNATION_BITS = 48
-_POLL_SECS = 0.5
-_UNKNOWN_SECS = 60.0
 
 
 class Feeds(Protocol):
@@ -223,7 +222,7 @@ class Own(OfQueue):
     Raises:
       errors.DeadlineError: names who makes no progress.
     """
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().peers_every_secs)
     progress, owners = self.ledger.read()
     now = time.monotonic()
     others = {}
@@ -263,7 +262,9 @@ class Own(OfQueue):
     task = _task(token)
     address = self._addresses.get(task)
     if address is None:  # it has joined later, if it is there at all
-      return silent_secs > min(_UNKNOWN_SECS, self._timeout_secs)
+      return silent_secs > min(
+        timeouts.current().unknown_worker_secs, self._timeout_secs
+      )
     status = health.probe(task, address)
     if status.state is health.State.HUNG:
       return False

@@ -11,13 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
 if TYPE_CHECKING:
   from tfps.server import health
-
-_PERIOD_SECS = 1.0
-_PROBE_SECS = 1.0
 
 
 class Lookout:
@@ -61,8 +59,8 @@ class Lookout:
     # Only here, as a launcher that starts tasks need not wait for gRPC.
     from tfps.server import health
 
-    while not self._stopping.wait(_PERIOD_SECS):
-      for status in health.probe_all(self._addresses, timeout_secs=_PROBE_SECS):
+    while not self._stopping.wait(timeouts.current().probe_every_secs):
+      for status in health.probe_all(self._addresses):
         self._note(status)
 
   def _note(self, status: 'health.Status') -> None:

@@ -18,18 +18,13 @@ from typing import TypeAlias
 from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import signals
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.launch import forked_process
 from tfps.launch import hang_detector
 from tfps.launch import task_output
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FORK_SECS = 120.0  # imports that many tasks wait for at once
-_DRAIN_SECS = 5.0  # for output that a stray grandchild keeps open
-
-# How long after a task was lost another's error may come of that, as where a
-# program is not in `train` or `fit` yet, which outlast it.
-_CONSEQUENCE_SECS = 30.0
 _ERROR_STATUS = 1  # that of a Python program which an exception ends
 
 
@@ -162,7 +157,7 @@ class Supervisor:
     else:
       # Until it is reaped, in `_react`, its number can be no other group's.
       process.has_ended(None)
-    reader.join(_DRAIN_SECS)
+    reader.join(timeouts.current().output_drain_secs)
     self._events.put(command)
 
   def _next_event(self) -> _Event | None:
@@ -214,7 +209,7 @@ class Supervisor:
     if self._lost is None or end.status != _ERROR_STATUS:
       return None
     task, at = self._lost
-    is_recent = time.monotonic() < at + _CONSEQUENCE_SECS
+    is_recent = time.monotonic() < at + timeouts.current().consequence_secs
     return task if is_recent and task != end.command.task else None
 
   def _restart(self, end: _End) -> None:
@@ -293,7 +288,7 @@ def _spawn(command: Command, output: IO[bytes]) -> _Process:
     env=command.env,
     stdout=output,
     preload=command.preload,
-    timeout_secs=_FORK_SECS,
+    timeout_secs=timeouts.current().start_secs,
   )
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import server_def
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
@@ -29,9 +30,6 @@ from tfps.variables import shared_variables
 
 Found = dict[int, int | None]  # by ps, its incarnation
 
-_POLL_SECS = 0.1
-_LOOK_SECS = 0.2  # how often to look for a lost ps elsewhere
-_MIN_POLL_SECS = 0.03
 # Of the time that a ps has been lost, how much to wait before the next look.
 _PATIENCE = 0.25
 _OUT_OF_REACH = (tf.errors.UnavailableError, tf.errors.AbortedError)
@@ -158,7 +156,9 @@ class Mending:
           logging.warning('A lost ps could not be taken back: %s', error)
         if deadlines.is_over(deadline):
           raise self._give_up(found)
-        time.sleep(min(_POLL_SECS, max(_MIN_POLL_SECS, _PATIENCE * lost_secs)))
+        times = timeouts.current()
+        secs = max(times.repair_min_poll_secs, _PATIENCE * lost_secs)
+        time.sleep(min(times.repair_poll_secs, secs))
 
   def _replace(self, found: Found, lost_secs: float) -> Found:
     """As found; the chief has those taken over that are not there."""
@@ -192,7 +192,7 @@ class Mending:
       return found
     if note in (None, self.known) and now < self._next_look:
       return found
-    self._next_look = now + _LOOK_SECS
+    self._next_look = now + timeouts.current().repair_poll_secs
     before = self._housing.addresses.copy()
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if note is not None:
@@ -217,7 +217,7 @@ class Mending:
     if not lost and self._keeper is not None:
       lost = self._inventory.emptied()
     if not lost and (self._keeper is not None or not self._notes.deny(found)):
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
       return True
     survivors = {spec_lib.Task('ps', ps) for ps in found if ps not in lost}
     self._greet({*self._housing.moved, *survivors})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import math
 import time
 
-_FORGET_SECS = 15.0  # after which a look has nothing to do with the one before
+from tfps._utils import timeouts
 
 
 class Changes:
@@ -33,5 +33,5 @@ class Changes:
     changed = {task for task in known if found.get(task) != known[task]}
     self._silent = {task for task in changed if found.get(task) is None}
     self._looked_at = self._clock()
-    is_next = self._looked_at - looked_at < _FORGET_SECS
+    is_next = self._looked_at - looked_at < timeouts.current().look_memory_secs
     return bool(changed - self._silent or (is_next and self._silent & before))

@@ -5,12 +5,8 @@ import math
 import os
 from typing import Literal
 
+from tfps._utils import timeouts
 from tfps.recovery import events
-
-# By when a lost ps may have been started again, with what it had in a cut.
-_RESTART_SECS = 60.0
-# Where others have what it had, nothing speaks for waiting.
-_AT_ONCE_SECS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +105,10 @@ class Recovery:
     """`take_over_secs`, or its default."""
     if self.take_over_secs is not None:
       return self.take_over_secs
-    return _AT_ONCE_SECS if self.replicas else _RESTART_SECS
+    times = timeouts.current()
+    if self.replicas:
+      return times.restart_with_replicas_secs
+    return times.restart_secs
 
   @property
   def moves_ps(self) -> bool:

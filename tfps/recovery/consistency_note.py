@@ -10,12 +10,12 @@ import contextlib
 
 import tensorflow as tf
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import mailbox as mailbox_lib
 from tfps.variables import placement_ledger
 
 _NAME = 'tfps_recovery_note'
-_CALL_SECS = 5.0
 
 
 class Notes:
@@ -97,7 +97,9 @@ class Reader:
     """
     if self._address != address:
       self.close()
-      mailbox = mailbox_lib.Mailbox(ps, address, timeout_secs=_CALL_SECS)
+      mailbox = mailbox_lib.Mailbox(
+        ps, address, timeout_secs=timeouts.current().call_secs
+      )
       self._mailbox = self._open.enter_context(mailbox)
       self._address = address
     text = self._mailbox.read(_NAME)

@@ -26,17 +26,11 @@ from tfps._compat import preemption_handler
 from tfps._compat import server_def as server_def_lib
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
+from tfps._utils import timeouts
 from tfps.recovery import dismissals
 from tfps.recovery import ps_repair
 from tfps.recovery import repair_interface
 from tfps.recovery import worker_states
-
-_RETRY_SECS = 0.2
-_POLL_SECS = 0.05
-# For workers that are back, how long to wait for what others execute.
-_FORGET_SECS = 2.0
-# How long something is executed before ps are looked at, and how often.
-_LOOK_SECS = 5.0
 
 Incarnations = ps_repair.Incarnations
 _Call = Callable[[], object]
@@ -131,7 +125,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:
-      self._stopping.wait(_POLL_SECS)
+      self._stopping.wait(timeouts.current().poll_secs)
 
   def take_in(self, worker: int, address: str, timeout_secs: float) -> bool:
     """Has a worker in the cluster that was not, or was elsewhere.
@@ -280,7 +274,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   def run(self) -> None:
     while not self._is_over():
-      if not self.due.wait(_LOOK_SECS):
+      if not self.due.wait(timeouts.current().stuck_every_secs):
         self._find_changes()
         continue
       if self._stopping.is_set() or self._has_mended():
@@ -293,7 +287,8 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       (worker.busy_since or math.inf for worker in self._cluster.workers),
       default=math.inf,
     )
-    if time.monotonic() - since > _LOOK_SECS and self._ps.have_changed():
+    secs = time.monotonic() - since
+    if secs > timeouts.current().stuck_every_secs and self._ps.have_changed():
       self.repair()
 
   def _pause(self) -> bool:
@@ -301,8 +296,10 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
     Short at first: a ps may be taken over, or back, at once.
     """
-    secs = self._ps.retry_secs() if self._ps.is_lost else _RETRY_SECS
-    return self._stopping.wait(secs)
+    secs = timeouts.current().repair_poll_secs
+    return self._stopping.wait(
+      self._ps.retry_secs() if self._ps.is_lost else secs
+    )
 
   def _has_mended(self) -> bool:
     """Does what can be done now; whether it was anything."""
@@ -385,7 +382,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
         self._server_def,
         without=without,
         moved=moved,
-        forget_secs=_FORGET_SECS,
+        forget_secs=timeouts.current().forget_worker_secs,
       )
     except stale_cache.StillExecutingError as error:
       names = ', '.join(self._executing()) or 'This process'

@@ -14,6 +14,7 @@ from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
@@ -28,11 +29,6 @@ from tfps.server import task_monitor as task_monitor_lib
 from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
-
-_HOME_SECS = 2.0  # how often to look whether a guest can go home
-_FAREWELL_SECS = 15.0  # how long a task that is to end may be kept
-_ASK_SECS = 1.0
-_JOIN_SECS = 30.0  # for the cluster to be told of a new worker
 
 
 class Guard(repair_interface.Repairs):
@@ -94,7 +90,7 @@ class Guard(repair_interface.Repairs):
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
     self._sends_home = threads.Periodic(
-      'tfps-send-home', _HOME_SECS, self._send_home
+      'tfps-send-home', timeouts.current().fail_back_every_secs, self._send_home
     )
     self.workers = dict(workers)
     self.tell_rest: Callable[[bool], object] = lambda rest: None
@@ -155,14 +151,14 @@ class Guard(repair_interface.Repairs):
     if handler is None:
       return
     if task.job == 'worker':
-      handler.dismiss(task.index, _FAREWELL_SECS)
+      handler.dismiss(task.index, timeouts.current().farewell_secs)
     else:
       self._have_left.clear()
       self._are_to_leave = {task.index}
-      deadline = deadlines.after(_FAREWELL_SECS)
+      deadline = deadlines.after(timeouts.current().farewell_secs)
       while not self._have_left.is_set() and not deadlines.is_over(deadline):
         handler.repair()  # again, if it was at another repair
-        self._have_left.wait(_ASK_SECS)
+        self._have_left.wait(timeouts.current().probe_every_secs)
       self._are_to_leave = set()
 
   def take_in(self, worker: spec_lib.Task, address: str) -> bool:
@@ -175,7 +171,8 @@ class Guard(repair_interface.Repairs):
     if handler is None or watch is None or self._add_worker is None:
       return False
     watch.move(worker, address)
-    if not handler.take_in(worker.index, address, _JOIN_SECS):
+    secs = timeouts.current().admission_secs
+    if not handler.take_in(worker.index, address, secs):
       logging.warning('%s at %s is not reached yet.', worker, address)
       return False
     if worker not in self.workers:

@@ -7,8 +7,8 @@ import time
 
 from absl import logging
 
-_CALM_SECS = 60.0  # after which trouble is new trouble
-_STRANGE_SECS = 5.0  # how long a ps may be there and not know this process
+from tfps._utils import timeouts
+
 _IS_OF_STRANGERS = re.compile(r'find a context_id|different device incarnation')
 _TASK = re.compile(r'/job:(\w+)/replica:0/task:(\d+)')
 
@@ -22,7 +22,7 @@ class Trouble:
   def note(self) -> float:
     """To be called of each failure; since when there has been trouble, in s."""
     now = time.monotonic()
-    if now > self._last + _CALM_SECS:
+    if now > self._last + timeouts.current().failure_memory_secs:
       self._first = now
     self._last = now
     return now - self._first
@@ -39,7 +39,8 @@ class Trouble:
       ps: all there are, of which any may be meant where none is named.
     """
     secs, text = self.note(), str(failure)
-    if not _IS_OF_STRANGERS.search(text) or secs < _STRANGE_SECS:
+    is_early = secs < timeouts.current().stranger_secs
+    if is_early or not _IS_OF_STRANGERS.search(text):
       return set()
     task = _TASK.search(text)
     if task is not None and task[1] != 'ps':

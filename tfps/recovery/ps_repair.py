@@ -13,15 +13,11 @@ from tfps import errors
 from tfps._compat import preemption_handler
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
+from tfps._utils import timeouts
 from tfps.recovery import cluster_changes
 from tfps.recovery import error_classifier
 from tfps.recovery import repair_interface
 
-_RETRY_SECS = 0.2
-# Of a ps that has restarted: how long what was executed may take to end by
-# itself. Whatever was to come from the ps as it was comes no more.
-_END_SECS = 5.0
-_MIN_RETRY_SECS = 0.05
 # Of the time that a ps has been lost, how much to wait before the next look.
 _PATIENCE = 0.25
 
@@ -182,19 +178,23 @@ class PsRepairs:
     Short at first: a ps may be taken over, or back, at once.
     """
     lost_secs = time.monotonic() - self._lost_at
-    return min(_RETRY_SECS, max(_MIN_RETRY_SECS, _PATIENCE * lost_secs))
+    times = timeouts.current()
+    secs = max(times.repair_min_poll_secs, _PATIENCE * lost_secs)
+    return min(times.repair_poll_secs, secs)
 
   def _hurry(self) -> quiesce_lock.Hurry:
+    secs = timeouts.current().lost_execution_secs
+
     def cancel(names: list[str]) -> None:
       logging.warning(
         '%s is not done %g seconds after all ps were back: what it executes is '
         'cancelled, and done again.',
         ', '.join(names),
-        _END_SECS,
+        secs,
       )
       self._cancel()
 
-    return quiesce_lock.Hurry(_END_SECS, cancel)
+    return quiesce_lock.Hurry(secs, cancel)
 
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""
@@ -204,7 +204,7 @@ class PsRepairs:
     stale_cache.forget_if_stale(failure)
     strangers = self._trouble.strangers(failure, self.known)
     self.known.update(dict.fromkeys(strangers))
-    self._stopping.wait(_RETRY_SECS)
+    self._stopping.wait(timeouts.current().repair_poll_secs)
     return not self._stopping.is_set()
 
   def _wait_for_repair(self) -> None:

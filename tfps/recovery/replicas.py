@@ -13,12 +13,11 @@ from tfps._compat import handles
 from tfps._compat import replicated_writes as compat
 from tfps._utils import deadlines
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.recovery import config
 from tfps.recovery import inventory
 from tfps.recovery import replica_copy
 from tfps.variables import placement_ledger
-
-_POLL_SECS = 0.05
 
 
 class Replicas:
@@ -117,7 +116,7 @@ class Replicas:
             f'replica of {entry.key}. Is it alive, and does it train with '
             'replicas=1, too?'
           )
-        time.sleep(_POLL_SECS)
+        time.sleep(timeouts.current().poll_secs)
 
   def renew(self, variables: Sequence[Any], ps: set[int]) -> None:
     """Gives what was on ps that have restarted memory there, without a value.

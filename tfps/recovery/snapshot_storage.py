@@ -22,12 +22,11 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.recovery import inventory
 from tfps.variables import placement_ledger
 
 _VALUES = 'values'
-_SEEN_SECS = 10.0  # how long a network's disk may take to show a new file
-_POLL_SECS = 0.05
 # What is wrong with a disk. All other errors are about a task or the way to it.
 _OF_DISKS = (
   tf.errors.NotFoundError,
@@ -188,11 +187,11 @@ def _explaining(device: str, what: str, path: object) -> Iterator[None]:
 
 def _wait_for(path: pathlib.Path, device: str) -> None:
   """Returns once this process sees what a ps has written."""
-  deadline = deadlines.after(_SEEN_SECS)
+  deadline = deadlines.after(timeouts.current().file_visible_secs)
   while not path.exists():
     if deadlines.is_over(deadline):
       raise _complaint(device, f'has written {path}, which is not to be seen')
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().poll_secs)
 
 
 def _complaint(device: str, what: str) -> DiskError:

@@ -13,10 +13,8 @@ from absl import logging
 
 from tfps._compat import cancellation
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.recovery import cluster_changes
-
-# How long something is executed before ps are looked at, and how often.
-_LOOK_SECS = 5.0
 
 Incarnations = Mapping[int, int | None]
 
@@ -40,7 +38,9 @@ class Overdue:
     self._find = find
     self._known = known
     self._changes = cluster_changes.Changes()
-    self._period = threads.Periodic('tfps-overdue', _LOOK_SECS, self._look)
+    self._period = threads.Periodic(
+      'tfps-overdue', timeouts.current().stuck_every_secs, self._look
+    )
 
   def start(self) -> None:
     """Cancels from now on what does not end."""
@@ -51,7 +51,7 @@ class Overdue:
     self._period.stop()
 
   def _look(self) -> None:
-    latest = time.monotonic() - _LOOK_SECS
+    latest = time.monotonic() - timeouts.current().stuck_every_secs
     # Those of now: what begins meanwhile may have to do with ps that are back.
     long_ones = [
       call for call in self._calls.under_way() if call.since < latest

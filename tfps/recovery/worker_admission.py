@@ -6,12 +6,11 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import health
 from tfps.server import registration as registration_lib
-
-_SAY_SECS = 60.0  # who is turned away asks again and again
 
 
 class Newcomers:
@@ -52,7 +51,7 @@ class Newcomers:
     logging.log_every_n_seconds(
       logging.WARNING,
       '%s at %s cannot join: %s',
-      _SAY_SECS,
+      timeouts.current().warn_every_secs,
       worker,
       address,
       reason,

@@ -7,13 +7,11 @@ import time
 
 from absl import logging
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import registration
 
-_LINGER_SECS = 2.0  # a client that is done still closes its connections
-_PROBE_SECS = 1.0
-_MAX_LOOK_SECS = 15.0
 _LOOKS_BEFORE_WARNING = 2  # it may be busy as it begins
 _ALIVE = health.State.ALIVE
 
@@ -34,7 +32,8 @@ class _Client:
   listens: bool = False
 
   def may_need_us(self, now: float) -> bool:
-    return self.done_at is None or now < self.done_at + _LINGER_SECS
+    linger_secs = timeouts.current().linger_secs
+    return self.done_at is None or now < self.done_at + linger_secs
 
 
 class Attendance:
@@ -122,7 +121,8 @@ class Attendance:
     return Verdict.DONE if self._chief_done else Verdict.ABANDONED
 
   def _pause(self) -> float:
-    return min(_MAX_LOOK_SECS, self._timeout_secs / 4)
+    every_secs = timeouts.current().client_probe_every_secs
+    return min(every_secs, self._timeout_secs / 4)
 
   def _best_state(self, now: float) -> health.State:
     """ALIVE if any client that may need us is; else HUNG if any is."""
@@ -134,7 +134,7 @@ class Attendance:
     return next(state for state in order if state in states)
 
   def _state(self, client: _Client) -> health.State:
-    status = self._ask(client.task, client.address, timeout_secs=_PROBE_SECS)
+    status = self._ask(client.task, client.address)
     self._check_return_path(client, status.state)
     return status.state
 

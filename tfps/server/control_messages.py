@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfps import _standstill
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
@@ -26,8 +27,6 @@ from tfps.server import mailbox as mailbox_lib
 _LEAVING = 'leaving'
 _JOINING = 'joining'
 _MAY_LEAVE = 'may_leave'
-_CALL_SECS = 5.0
-_LISTEN_SECS = 0.25
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -117,11 +116,11 @@ class Listener:
   def stop(self) -> None:
     """Hears no more; twice is harmless."""
     self._stopping.set()
-    self._thread.join(_CALL_SECS)
+    self._thread.join(timeouts.current().thread_stop_secs)
     atexit.unregister(self.stop)
 
   def _run(self) -> None:
-    while not self._stopping.wait(_LISTEN_SECS):
+    while not self._stopping.wait(timeouts.current().listen_every_secs):
       try:
         self._hear(mailbox_lib.take_own(self._device))
       except tf.errors.OpError as error:
@@ -152,7 +151,9 @@ def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
   if not health.is_alive(task, address):
     return False
   try:
-    with mailbox_lib.Mailbox(task, address, timeout_secs=_CALL_SECS) as mailbox:
+    with mailbox_lib.Mailbox(
+      task, address, timeout_secs=timeouts.current().call_secs
+    ) as mailbox:
       mailbox.put(message)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', task, errors.first_line(error))

@@ -18,14 +18,13 @@ from absl import logging
 
 from tfps import errors
 from tfps._compat import eager_contexts
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import broadcast
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_lease_{}'
-_CALL_SECS = 5.0
-_ALL_SECS = 20.0
 
 
 class Lease:
@@ -59,6 +58,7 @@ class Lease:
     """
     self._number = eager_contexts.own_id()
     addresses = _only(jobs, self._servers())
+    call_secs = timeouts.current().call_secs
 
     def take_over(server: spec_lib.Task) -> None:
       address = addresses[server]
@@ -67,11 +67,13 @@ class Lease:
         mailbox.post(f'{self._number} {self._job}', self._board)
       number, job = _parse(before)
       if number not in (None, self._number):
-        eager_contexts.close(address, number, timeout_secs=_CALL_SECS)
+        eager_contexts.close(address, number, timeout_secs=call_secs)
       if job not in ('', self._job):
-        eager_contexts.empty(address, job, timeout_secs=_CALL_SECS)
+        eager_contexts.empty(address, job, timeout_secs=call_secs)
 
-    failures = broadcast.for_each(addresses, take_over, timeout_secs=_ALL_SECS)
+    failures = broadcast.for_each(
+      addresses, take_over, timeout_secs=timeouts.current().handshake_secs
+    )
     if failures:
       logging.warning(
         'Where %s was before, it may still be: %s.',
@@ -100,7 +102,9 @@ class Lease:
           if number not in (None, self._number):
             others.add(str(server))
 
-    broadcast.for_each(addresses, look, timeout_secs=_CALL_SECS)
+    broadcast.for_each(
+      addresses, look, timeout_secs=timeouts.current().call_secs
+    )
     if others:
       raise errors.ReplacedError(
         f'{self._task} is another process by now, according to '
@@ -111,7 +115,8 @@ class Lease:
   def _mailbox(
     self, server: spec_lib.Task, address: str
   ) -> mailbox_lib.Mailbox:
-    return mailbox_lib.Mailbox(server, address, timeout_secs=_CALL_SECS)
+    call_secs = timeouts.current().call_secs
+    return mailbox_lib.Mailbox(server, address, timeout_secs=call_secs)
 
 
 def _only(

@@ -22,6 +22,7 @@ from google.protobuf import unknown_fields
 import grpc
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
 _CHANNEL_OPTIONS = (
@@ -67,9 +68,11 @@ class Status:
 
 
 def probe(
-  task: spec_lib.Task, address: str, *, timeout_secs: float = 2.0
+  task: spec_lib.Task, address: str, *, timeout_secs: float | None = None
 ) -> Status:
-  """Asks the server at an address who it is."""
+  """Asks the server at an address who it is; by default, for 2 seconds."""
+  if timeout_secs is None:
+    timeout_secs = timeouts.current().probe_secs
   try:
     answer = _get_status(address, timeout_secs=timeout_secs)
     found, incarnation = _identity(answer)
@@ -87,7 +90,7 @@ def probe(
 
 
 def is_alive(
-  task: spec_lib.Task, address: str, *, timeout_secs: float = 2.0
+  task: spec_lib.Task, address: str, *, timeout_secs: float | None = None
 ) -> bool:
   """Whether the server at an address answers as that task."""
   status = probe(task, address, timeout_secs=timeout_secs)
@@ -95,7 +98,9 @@ def is_alive(
 
 
 def probe_all(
-  addresses: Mapping[spec_lib.Task, str], *, timeout_secs: float = 2.0
+  addresses: Mapping[spec_lib.Task, str],
+  *,
+  timeout_secs: float | None = None,
 ) -> list[Status]:
   """Asks the servers of many tasks at once, in the order of the tasks."""
   number = max(1, min(_MAX_PROBES_AT_ONCE, len(addresses)))
@@ -143,7 +148,7 @@ def wait_until_alive(
   """
   deadline = time.monotonic() + timeout_secs
   waiting = list(tasks)
-  pause = 0.05
+  pause = timeouts.current().poll_secs
   while True:
     statuses = [_probe_by(deadline, cluster, task) for task in waiting]
     silent = [s for s in statuses if s.state is not State.ALIVE]
@@ -153,14 +158,14 @@ def wait_until_alive(
       raise errors.UnreachableError(complaint(silent, timeout_secs))
     waiting = [status.task for status in silent]
     time.sleep(pause)
-    pause = min(2 * pause, 1.0)
+    pause = min(2 * pause, timeouts.current().probe_every_secs)
 
 
 def _probe_by(
   deadline: float, cluster: spec_lib.Cluster, task: spec_lib.Task
 ) -> Status:
-  left = max(0.2, min(2.0, deadline - time.monotonic()))
-  return probe(task, cluster.address(task), timeout_secs=left)
+  left = min(timeouts.current().probe_secs, deadline - time.monotonic())
+  return probe(task, cluster.address(task), timeout_secs=max(0.2, left))
 
 
 def complaint(silent: Iterable[Status], timeout_secs: float) -> str:

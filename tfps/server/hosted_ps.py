@@ -17,13 +17,13 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
 _TAKE_IN = 'take_in'
 _LET_GO = 'let_go'
-_CALL_SECS = 10.0
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -122,7 +122,9 @@ def _tell(
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
   request = {what: dataclasses.asdict(task)}
   try:
-    with mailbox_lib.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+    with mailbox_lib.Mailbox(
+      host, address, timeout_secs=timeouts.current().call_secs
+    ) as mailbox:
       mailbox.put(json.dumps(request))
   except tf.errors.OpError as error:
     raise errors.UnreachableError(
@@ -133,7 +135,9 @@ def _tell(
 
 def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
-    with mailbox_lib.Mailbox(host, address, timeout_secs=_CALL_SECS) as mailbox:
+    with mailbox_lib.Mailbox(
+      host, address, timeout_secs=timeouts.current().call_secs
+    ) as mailbox:
       text = mailbox.read(mailbox_lib.GUESTS)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', host, errors.first_line(error))

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 import time
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import control_messages
 from tfps.server import health
-
-_FIRST_SECS = 3.0  # a chief that has it in its cluster is sooner
-_EVERY_SECS = 5.0
 
 
 class Joining:
@@ -44,7 +42,7 @@ class Joining:
     }
     self._clock = clock
     self._ask = ask
-    self._next_look = clock() + _FIRST_SECS
+    self._next_look = clock() + timeouts.current().join_every_secs
     # The incarnations of clients that know this worker.
     self._known_to: dict[spec_lib.Task, int | None] = {}
 
@@ -60,7 +58,7 @@ class Joining:
     """
     now = self._clock()
     if self._servers and now >= self._next_look:
-      self._next_look = now + _EVERY_SECS
+      self._next_look = now + timeouts.current().join_every_secs
       if not any(self._is_client(*client) for client in clients.items()):
         control_messages.ask_to_join(self._task, self._address, self._servers)
 
@@ -72,4 +70,4 @@ class Joining:
     return is_alive and found.incarnation == self._known_to.get(client)
 
   def _find(self, client: spec_lib.Task, address: str) -> health.Status:
-    return self._ask(client, address, timeout_secs=1.0)
+    return self._ask(client, address)

@@ -10,12 +10,12 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_latecomers'
-_CALL_SECS = 5.0
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -46,7 +46,7 @@ def find(servers: Addresses) -> set[spec_lib.Task]:
     if health.is_alive(server, address):
       try:
         with mailbox_lib.Mailbox(
-          server, address, timeout_secs=_CALL_SECS
+          server, address, timeout_secs=timeouts.current().call_secs
         ) as mailbox:
           posted = json.loads(mailbox.read(_BOARD) or '{}')
       except tf.errors.OpError as error:  # since then

@@ -9,14 +9,10 @@ from absl import logging
 
 from tfps import errors
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import hosted_ps
-
-_POLL_SECS = 0.1
-_MAX_POLL_SECS = 1.0
-_FOLLOW_SECS = 0.02  # between two looks whether a guest is there
-_MOVE_SECS = 5.0
 
 
 class Housing:
@@ -68,16 +64,17 @@ class Housing:
       errors.UnreachableError: names each silent task, its address and state.
     """
     deadline = deadlines.after(timeout_secs)
-    pause = _POLL_SECS
+    times = timeouts.current()
+    pause, max_pause = times.poll_secs, times.probe_every_secs
     while silent := self._silent(workers):
       if deadlines.is_over(deadline):
         raise errors.UnreachableError(
           health.complaint(silent.values(), timeout_secs)
         )
-      if pause >= _MAX_POLL_SECS:  # it is not just starting
+      if pause == max_pause:  # it is not just starting
         self.follow({task.index for task in silent if task.job == 'ps'})
       time.sleep(pause)
-      pause = min(2 * pause, _MAX_POLL_SECS)
+      pause = min(2 * pause, max_pause)
 
   def replace(
     self, silent: Collection[int], lost_secs: float, after_secs: float
@@ -112,12 +109,12 @@ class Housing:
       # One that is to leave may answer at home for a while.
       self._gone[status.task] = status.incarnation
       self._ask(status.task, hosts)
-    deadline = deadlines.after(_MOVE_SECS)
+    deadline = deadlines.after(timeouts.current().failover_secs)
     while not deadlines.is_over(deadline):
       self.follow(silent)
       if all(task in self.moved for task in lost):
         return
-      time.sleep(_FOLLOW_SECS)
+      time.sleep(timeouts.current().repair_min_poll_secs)
 
   def follow(self, silent: Collection[int]) -> None:
     """Goes to where ps that do not answer are guests already."""

@@ -24,17 +24,12 @@ from absl import logging
 from tfps import _standstill
 from tfps import errors
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import agreement
 from tfps.server import broadcast
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
-
-_HELLO_SECS = 20.0
-_DONE_SECS = 5.0
-_PROBE_SECS = 1.0
-_NOTICE_SECS = 0.2
-_POLL_SECS = 0.1
 
 ENDING = 'ending'  # the notice of a server that is about to end
 
@@ -129,7 +124,7 @@ class Presence:
     servers = [server for server in self._servers if server not in without]
     self._agree(servers)
     failures = broadcast.for_each(
-      servers, self._greet, timeout_secs=_HELLO_SECS
+      servers, self._greet, timeout_secs=timeouts.current().handshake_secs
     )
     if failures:
       raise errors.UnreachableError(
@@ -163,7 +158,7 @@ class Presence:
     if self._started:
       self._forget()
       failures = broadcast.for_each(
-        self._servers, self._leave, timeout_secs=_DONE_SECS
+        self._servers, self._leave, timeout_secs=timeouts.current().call_secs
       )
       if failures:
         logging.warning(
@@ -179,7 +174,7 @@ class Presence:
     posted what it knows of the cluster. Who posts nothing is taken as it is.
     """
     failures = broadcast.for_each(
-      servers, self._compare, timeout_secs=_HELLO_SECS
+      servers, self._compare, timeout_secs=timeouts.current().handshake_secs
     )
     for error in failures.values():
       if isinstance(error, errors.ClusterMismatchError):
@@ -192,10 +187,10 @@ class Presence:
 
   def _compare(self, server: spec_lib.Task, address: str | None = None) -> None:
     address = address or self._address_of(server)
-    with _open(server, address, _HELLO_SECS) as mailbox:
+    with _open(server, address, timeouts.current().handshake_secs) as mailbox:
       notice = mailbox.read()
       if notice is None:  # it may be about to post one, or be a plain server
-        time.sleep(_NOTICE_SECS)
+        time.sleep(timeouts.current().notice_secs)
         notice = mailbox.read()
     if notice not in (None, ENDING):
       theirs = spec_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
@@ -217,7 +212,7 @@ class Presence:
 
   def _greet(self, server: spec_lib.Task) -> None:
     address = self._address_of(server)
-    with _open(server, address, _HELLO_SECS) as mailbox:
+    with _open(server, address, timeouts.current().handshake_secs) as mailbox:
       mailbox.put(self._hello.to_json())
       _check_stays(server, mailbox)
       if not self._hello.chief:  # which ends it
@@ -227,7 +222,9 @@ class Presence:
 
   def _leave(self, server: spec_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)
-    with _open(server, self._address_of(server), _DONE_SECS) as mailbox:
+    with _open(
+      server, self._address_of(server), timeouts.current().call_secs
+    ) as mailbox:
       mailbox.put(done.to_json())
 
   def _address_of(self, server: spec_lib.Task) -> str:
@@ -267,7 +264,7 @@ def chief_of(cluster: spec_lib.Cluster) -> spec_lib.Task:
 def _open(
   server: spec_lib.Task, address: str, timeout_secs: float
 ) -> mailbox_lib.Mailbox:
-  status = health.probe(server, address, timeout_secs=_PROBE_SECS)
+  status = health.probe(server, address)
   if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(str(status))
   return mailbox_lib.Mailbox(server, address, timeout_secs=timeout_secs)
@@ -275,11 +272,11 @@ def _open(
 
 def _check_stays(server: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:
   """Raises UnreachableError if a server ends although it was said hello to."""
-  deadline = deadlines.after(_PROBE_SECS)
+  deadline = deadlines.after(timeouts.current().probe_secs)
   while mailbox.read() == ENDING:
     if deadlines.is_over(deadline):
       raise errors.UnreachableError(f'{server} ends: its training is done.')
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().poll_secs)
 
 
 def _program_failed() -> bool:

@@ -39,6 +39,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import eager_contexts
 from tfps._utils import leaving
+from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.server import client_registry
@@ -50,8 +51,6 @@ from tfps.server import service as service_lib
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
 
-_PORT_RETRY_SECS = 3.0  # a port that was just released may take a moment
-_FIRST_SECS = 20.0  # for the server's answer to its own process
 _SPARE_THREADS = 28  # with fewer threads than workers, servers deadlock
 
 
@@ -100,7 +99,7 @@ class Server:
         self.address,
         job=self.task.job,
         index=self.task.index,
-        timeout_secs=_FIRST_SECS,
+        timeout_secs=timeouts.current().handshake_secs,
       )
     except grpc.RpcError as error:
       raise errors.ServerStartError(
@@ -236,7 +235,7 @@ def wait_for_port(task: spec_lib.Task, address: str) -> None:
     errors.ServerStartError: it is in use; by whom, if that can be told.
   """
   port = int(address.rpartition(':')[2])
-  deadline = time.monotonic() + _PORT_RETRY_SECS
+  deadline = time.monotonic() + timeouts.current().port_retry_secs
   while _is_taken(port):
     if time.monotonic() > deadline:
       raise errors.ServerStartError(
@@ -244,7 +243,7 @@ def wait_for_port(task: spec_lib.Task, address: str) -> None:
         f'use{_by_whom(task, port)}. End the other process, or give the task '
         'another port.'
       )
-    time.sleep(0.1)
+    time.sleep(timeouts.current().poll_secs)
 
 
 def _is_taken(port: int) -> bool:
@@ -259,7 +258,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _by_whom(task: spec_lib.Task, port: int) -> str:
-  alive = health.is_alive(task, f'localhost:{port}', timeout_secs=1.0)
+  alive = health.is_alive(task, f'localhost:{port}')
   return f' by a server that is {task}, too' if alive else ''
 
 

@@ -8,6 +8,7 @@ import time
 from tfps import _standstill
 from tfps._utils import deadlines
 from tfps._utils import leaving
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import client_registry
 from tfps.server import control_messages
@@ -19,7 +20,6 @@ from tfps.server import mailbox as mailbox_lib
 from tfps.server import registration
 
 _CHIEF = spec_lib.Task('chief', 0)
-_LISTEN_SECS = 0.25
 
 
 class Service:
@@ -80,7 +80,7 @@ class Service:
     with own as mailbox:
       mailbox.post(self._notice)
       leaving.say(f'{self._task} is ready at {self._address}.')
-      while not self._is_told.wait(_LISTEN_SECS):
+      while not self._is_told.wait(timeouts.current().listen_every_secs):
         self._hear(mailbox)
         self._joining.tend(self._attendance.clients())
         verdict = self._attendance.verdict()
@@ -104,7 +104,7 @@ class Service:
     )
     deadline = deadlines.after(self._grace_secs)
     while self._holding and not deadlines.is_over(deadline):
-      time.sleep(_LISTEN_SECS)
+      time.sleep(timeouts.current().listen_every_secs)
       self._hear(mailbox)
       # One that has left meanwhile needs nobody.
       found = health.probe_all({c: listening[c] for c in self._holding})

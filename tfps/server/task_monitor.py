@@ -18,12 +18,11 @@ from tfps import errors
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import futures
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 
 _Result = TypeVar('_Result')
-
-_LOOK_SECS = 1.0
 
 # What TensorFlow may say when a task is lost.
 _LOSSES = (
@@ -127,7 +126,7 @@ class Watch:
       self._known = self._look()
     future = futures.begin(f'tfps-{what}', function)
     missed: dict[spec_lib.Task, float] = {}
-    while not futures.is_done(future, _LOOK_SECS):
+    while not futures.is_done(future, timeouts.current().probe_every_secs):
       now = time.monotonic()
       gone = {status.task: status for status in self._gone()}
       missed = {task: missed.get(task, now) for task in gone}
@@ -143,10 +142,12 @@ class Watch:
 
   def _gone_after(self, error: tf.errors.OpError) -> list[health.Status]:
     """Who is gone, which the connection tells sooner than its server."""
-    secs = _LOOK_SECS if isinstance(error, _LOSSES) else 0.0
+    secs = (
+      timeouts.current().probe_every_secs if isinstance(error, _LOSSES) else 0.0
+    )
     deadline = deadlines.after(secs)
     while not (gone := self._gone()) and not deadlines.is_over(deadline):
-      time.sleep(_LOOK_SECS / 10)
+      time.sleep(timeouts.current().probe_every_secs / 10)
     return gone
 
   def _look(self) -> dict[spec_lib.Task, int | None]:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import keras_variables
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import events as events_lib
 from tfps.server import health
@@ -43,7 +44,6 @@ from tfps.wire import config
 _Result = TypeVar('_Result')
 
 _ROWS_PER_STEP = 4096
-_SILENCE_SECS = 15.0
 
 
 class Extended(shared_extended.Extended):
@@ -142,7 +142,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     timeout_secs: float = 120.0,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    silence_secs = min(_SILENCE_SECS, timeout_secs)
+    silence_secs = min(timeouts.current().silence_secs, timeout_secs)
     super().__init__(
       cluster,
       variable_partitioner,

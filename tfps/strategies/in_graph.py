@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
 from tfps.input import iterators
@@ -40,8 +41,6 @@ from tfps.variables import extended
 from tfps.variables import placement as placement_lib
 
 _Result = TypeVar('_Result')
-
-_LOOK_SECS = 1.0
 
 
 class _Extended(extended.Extended):
@@ -136,7 +135,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     )
     self._timeout_secs = timeout_secs
     self._watch = task_monitor.Watch(self.addresses(), dict)
-    self._looked_at = -_LOOK_SECS
+    self._looked_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
     # It would have a coordinator call the steps.
     self.extended._allow_run_without_coordinator = True
@@ -248,7 +247,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       errors.DeadlineError: names the tasks that are frozen.
     """
     now = time.monotonic()
-    if now > self._looked_at + _LOOK_SECS:
+    if now > self._looked_at + timeouts.current().probe_every_secs:
       # A function that has yet to be traced is sent to all tasks, and one that
       # is frozen would have that hold the interpreter's lock.
       self._watch.wait_while_hung('InGraphStrategy', self._timeout_secs)

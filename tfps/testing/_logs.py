@@ -6,10 +6,10 @@ import time
 from typing import IO
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
 _TAIL = 2000
-_POLL_SECS = 0.05
 
 
 class Logs:
@@ -62,7 +62,7 @@ class Logs:
           f'{task} has not written {beginning!r} after {timeout_secs:g} '
           f'seconds.{self.tail(task)}'
         )
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
 
   def _path(self, task: spec_lib.Task) -> pathlib.Path:
     return self._folder / f'{task.job}-{task.index}.log'

@@ -5,10 +5,9 @@ import pathlib
 import time
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
-_STOP_SECS = 10.0  # at most; it is a matter of milliseconds
-_POLL_SECS = 0.001
 _STOPPED = frozenset('TtZX')  # states of threads that do not run
 
 
@@ -24,14 +23,15 @@ def wait(task: spec_lib.Task, pid: int) -> None:
   Raises:
     errors.DeadlineError: some go on for too long.
   """
-  deadline = time.monotonic() + _STOP_SECS
+  secs = timeouts.current().thread_stop_secs
+  deadline = time.monotonic() + secs
   while running := _thread_states(pid) - _STOPPED:
     if time.monotonic() > deadline:
       raise errors.DeadlineError(
-        f'{task} was told to stop {_STOP_SECS:g} seconds ago, and has threads '
+        f'{task} was told to stop {secs:g} seconds ago, and has threads '
         f'in the states {", ".join(sorted(running))}, as /proc/{pid}/task says.'
       )
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().short_poll_secs)
 
 
 def _thread_states(pid: int) -> set[str]:

@@ -24,8 +24,8 @@ from tfps.cluster import spec as spec_lib
 from tfps.testing import process_cluster
 from tfps.testing.chaos import disks
 
-_SLOW_STOPPED_SECS = 0.04
-_SLOW_RUNNING_SECS = 0.01
+# A slow process is stopped, and runs, for so many seconds in turn.
+_STOPPED_FOR, _RUNS_FOR = 0.04, 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,9 +211,9 @@ def _slow(cluster: process_cluster.ProcessCluster, fault: Fault) -> None:
   end = time.monotonic() + fault.for_secs
   while time.monotonic() < end:
     cluster.freeze(fault.task.job, fault.task.index)
-    time.sleep(_SLOW_STOPPED_SECS)
+    time.sleep(_STOPPED_FOR)
     cluster.thaw(fault.task.job, fault.task.index)
-    time.sleep(_SLOW_RUNNING_SECS)
+    time.sleep(_RUNS_FOR)
 
 
 def _cut(cluster: process_cluster.ProcessCluster, fault: Fault) -> None:

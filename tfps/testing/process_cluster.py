@@ -18,6 +18,7 @@ from tfps import errors
 from tfps._utils import ports
 from tfps._utils import process_groups
 from tfps._utils import processes
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.launch import forked_process
 from tfps.server import health
@@ -28,7 +29,6 @@ from tfps.testing.chaos import network as network_lib
 
 _SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = spec_lib.Task('chief', 0)
-_POLL_SECS = 0.05
 
 _Process = subprocess.Popen[bytes] | forked_process.Forked
 
@@ -252,7 +252,7 @@ class ProcessCluster:
       except errors.UnreachableError:  # it ends
         if time.monotonic() > deadline:
           raise
-        time.sleep(_POLL_SECS)
+        time.sleep(timeouts.current().poll_secs)
 
   def stop(self) -> None:
     """Kills what still runs; twice is harmless."""
@@ -373,7 +373,7 @@ class ProcessCluster:
           f'{task} does not answer at {self.cluster.address(task)}.'
           f'{self._logs.tail(task)}'
         )
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
 
   def _answers(self, task: spec_lib.Task) -> bool:
     if self.network is None:

@@ -11,12 +11,11 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.variables import placement_ledger
 from tfps.variables import shared_variables
 
-_POLL_SECS = 0.05
-_LOOK_SECS = 0.5  # how often to look who has joined
 _DEVICE = placement_ledger.ps_device(0)
 _NUM_SLOTS = 1024
 _CHIEF = spec_lib.Task('chief', 0)
@@ -78,7 +77,7 @@ class Barriers:
           f'After {timeout_secs:g} seconds, {", ".join(map(str, late))} '
           f'did not come to the barrier {name!r}.'
         )
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """See `BetweenGraphStrategy.wait_for_chief`."""
@@ -147,7 +146,7 @@ class _Look:
   def __call__(self) -> Collection[spec_lib.Task]:
     if time.monotonic() >= self._next_at:
       self._found = self._joined()
-      self._next_at = time.monotonic() + _LOOK_SECS
+      self._next_at = time.monotonic() + timeouts.current().peers_every_secs
     return self._found
 
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.recovery import coordinator_failures
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import task_monitor
@@ -38,8 +39,6 @@ from tfps.training import train_spec
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
-
-_CLOSE_SECS = 10.0
 
 
 class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
@@ -429,7 +428,9 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     compat.forget(self.strategy)
     if self._guard is not None:
       self._guard.stop()
-    left = compat.stop(self._cluster, deadlines.after(_CLOSE_SECS))
+    left = compat.stop(
+      self._cluster, deadlines.after(timeouts.current().thread_stop_secs)
+    )
     if left:
       logging.warning('Threads still wait for their tasks: %s.', left)
 

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.updates.sync import session as session_lib
-
-_LOOK_SECS = 0.01
 
 Surviving = Callable[[Callable[[], Any]], Any]
 
@@ -45,7 +44,7 @@ class Rests:
     while self._queue.num_queued and not self._queue.failed:
       if deadlines.is_over(deadline):
         return  # who waits for what is scheduled names the tasks
-      time.sleep(_LOOK_SECS)
+      time.sleep(timeouts.current().short_poll_secs)
     self._is_on = True
     surviving(meetings.rest)
 
@@ -81,7 +80,7 @@ class Rests:
     while not (done := is_done()) and self._is_on:
       if deadlines.is_over(deadline):
         break  # as it will be for what is about to be scheduled
-      time.sleep(_LOOK_SECS)
+      time.sleep(timeouts.current().short_poll_secs)
     if self._is_on or done:
       self._is_on = False
       surviving(meetings.start_afresh)

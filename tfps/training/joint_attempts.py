@@ -6,10 +6,9 @@ import time
 from typing import Any
 
 from tfps._utils import futures
+from tfps._utils import timeouts
 from tfps.input import joint_readers
 from tfps.training import queue_attempts
-
-_PAUSE_SECS = 0.05
 
 
 class Attempt:
@@ -52,7 +51,7 @@ class Attempt:
       self._do_singly(ready)
       self.num_steps = len(self._results)
     if not self.num_steps and not self._feeds.finished:
-      time.sleep(_PAUSE_SECS)
+      time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._results)
 
   def _do_all(self, function: Callable[..., Any], full: int) -> None:

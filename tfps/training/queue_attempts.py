@@ -6,6 +6,7 @@ import time
 from typing import Any
 from typing import Protocol
 
+from tfps._utils import timeouts
 from tfps.input import readers
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
@@ -15,7 +16,6 @@ from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import shifts
 from tfps.updates.sync import turnouts
 
-_PAUSE_SECS = 0.05
 _AGAIN = object()
 
 # What functions get besides batches, of who waits for each other, or of marks.
@@ -141,7 +141,7 @@ class Attempt:
       self._end(feed)
     if turnout.is_idle and not feed.finished:
       self._feeds.look_for_lost()
-      time.sleep(_PAUSE_SECS)
+      time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._singles)
 
   def _at_work(self) -> contextlib.AbstractContextManager[_Told]:

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.server import task_monitor as task_monitor_lib
-
-_GLANCE_SECS = 1.0
 
 
 class RemoteValues:
@@ -56,7 +55,9 @@ class RemoteValues:
     while True:
       if self._is_overdue(timeout_secs):
         raise self._watch.error('wait_any', timeout_secs)
-      glance = deadlines.earliest(deadline, deadlines.after(_GLANCE_SECS))
+      glance = deadlines.earliest(
+        deadline, deadlines.after(timeouts.current().probe_every_secs)
+      )
       found = compat.wait_until_any(self._cluster, waiting, glance)
       if found:
         return found

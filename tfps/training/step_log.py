@@ -23,16 +23,13 @@ import tensorflow as tf
 
 from tfps._compat import replicated_writes
 from tfps._compat import writes
+from tfps._utils import timeouts
 
 # A mark is an id and a number of steps. An id has, in its lowest bits, the slot
 # for its marks.
 _STEP_BITS, _SLOT_BITS, _ID_BITS = 24, 12, 27
 NUM_SLOTS = 1 << _SLOT_BITS
 MAX_STEPS = (1 << _STEP_BITS) - 2
-
-# What a lost task had sent may still be at work for so long.
-_QUIET_SECS = 0.1
-_SETTLE_SECS = 5.0
 
 ID = tf.TensorSpec([], tf.int64)
 
@@ -96,10 +93,10 @@ class Marks:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    deadline = time.monotonic() + _SETTLE_SECS
+    deadline = time.monotonic() + timeouts.current().step_settle_secs
     found = self._read(id)
     while True:
-      time.sleep(_QUIET_SECS)
+      time.sleep(timeouts.current().step_quiet_secs)
       before, found = found, self._read(id)
       if found == before or time.monotonic() > deadline:
         return found

@@ -18,10 +18,9 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import shared_variables as compat
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.variables import name_table
 from tfps.variables import variable_types
-
-_POLL_SECS = 0.05
 
 
 class SharedVariable(compat.NamedVariable):
@@ -159,7 +158,7 @@ class SharedVariables:
           f'variable {memory.name!r}. Is it alive, and does it run the same '
           'program?'
         )
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
     return variable
 
 

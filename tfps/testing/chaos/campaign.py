@@ -28,6 +28,7 @@ from absl import flags
 
 from tfps import errors
 from tfps._utils import deadlines
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
@@ -46,18 +47,18 @@ _AT_ONCE = flags.DEFINE_integer(
 )
 _SEED = flags.DEFINE_integer('seed', 1, 'Of the moments and tasks.')
 _STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
-_TIMEOUT_SECS = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
-_EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_TIMEOUT = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
+_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
 _REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
-_REPLICATE_EVERY_SECS = flags.DEFINE_float(
+_REPLICATE_EVERY = flags.DEFINE_float(
   'replicate_every_secs',
   None,
   'Between two copies to replicas; by default, they get each update.',
 )
-_TAKE_OVER_SECS = flags.DEFINE_float(
+_TAKE_OVER = flags.DEFINE_float(
   'take_over_secs', None, 'After which another ps serves a lost one.'
 )
-_FOR_SECS = flags.DEFINE_list(
+_FOR = flags.DEFINE_list(
   'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
 )
 _SPARES = flags.DEFINE_bool(
@@ -84,9 +85,6 @@ _PRELOAD = ('tensorflow', 'keras')
 # By any other command than the default one, servers are not forked.
 _SERVE = (sys.executable, '-u', '-m', 'tfps.server')
 _STRIKE_AT = (0.1, 0.5)  # of all steps
-_UNDER_WAY_SECS = 0.3
-_POLL_SECS = 0.05
-_START_SECS = 120.0
 _MARKS = '<!-- {}: begin -->', '<!-- {}: end -->'
 
 
@@ -167,10 +165,10 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
       *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
       f'--steps_per_execution={_PER_EXECUTION}',
-      f'--every_secs={_EVERY_SECS.value}',
+      f'--every_secs={_EVERY.value}',
       f'--replicas={_REPLICAS.value}',
-      *_if_given(_TAKE_OVER_SECS),
-      *_if_given(_REPLICATE_EVERY_SECS),
+      *_if_given(_TAKE_OVER),
+      *_if_given(_REPLICATE_EVERY),
     )
     logs = pathlib.Path(folder, 'logs')
     with process_cluster.ProcessCluster(
@@ -284,7 +282,7 @@ def _choose(
     kind,
     choices.choice(tasks),
     at_secs=0.0,
-    for_secs=choices.uniform(*map(float, _FOR_SECS.value)),
+    for_secs=choices.uniform(*map(float, _FOR.value)),
     directory=directory if kind == 'fill' else None,
   )
 
@@ -343,7 +341,7 @@ def _outcome(
     job,
     mode,
     completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
-    resume_secs=progress.resumed_after(times, began, within=_UNDER_WAY_SECS),
+    resume_secs=progress.resumed_after(times, began, within=0.3),
     pause_secs=went_on_at - paused_at,
     lost=lost,
     missing=missing if is_known else None,
@@ -358,17 +356,18 @@ def _outcome(
 def _wait_for_step(
   cluster: process_cluster.ProcessCluster, step: float
 ) -> None:
-  cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
-  deadline = deadlines.after(_TIMEOUT_SECS.value)
+  cluster.wait_for_line(
+    'chief', 0, 'at ', timeout_secs=timeouts.current().start_secs
+  )
+  deadline = deadlines.after(_TIMEOUT.value)
   while all(
     at[0] < step for at in progress.numbers(cluster.log('chief', 0), 'at')
   ):
     if deadlines.is_over(deadline):
       raise errors.DeadlineError(
-        f'chief:0 is not at step {step:.0f} after {_TIMEOUT_SECS.value:g} '
-        'seconds.'
+        f'chief:0 is not at step {step:.0f} after {_TIMEOUT.value:g} seconds.'
       )
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().poll_secs)
 
 
 def _wait_for_end(
@@ -376,7 +375,7 @@ def _wait_for_end(
 ) -> None:
   """Waits for a task's orderly end, which may come after a restart."""
   cluster.wait_for_line(
-    task.job, task.index, 'done', timeout_secs=_TIMEOUT_SECS.value
+    task.job, task.index, 'done', timeout_secs=_TIMEOUT.value
   )
 
 

@@ -15,6 +15,7 @@ from absl import flags
 import tensorflow as tf
 
 import tfps
+from tfps._utils import timeouts
 
 _MODE = flags.DEFINE_enum(
   'mode',
@@ -24,23 +25,22 @@ _MODE = flags.DEFINE_enum(
 )
 _STEPS = flags.DEFINE_integer('steps', 1000, 'Where to stop.')
 _PER_EXECUTION = flags.DEFINE_integer('steps_per_execution', 5, 'In one call.')
-_EVERY_SECS = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
+_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
 _REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
-_REPLICATE_EVERY_SECS = flags.DEFINE_float(
+_REPLICATE_EVERY = flags.DEFINE_float(
   'replicate_every_secs', None, 'Between two copies; by default, no copies.'
 )
-_TAKE_OVER_SECS = flags.DEFINE_float('take_over_secs', None, 'Of a lost ps.')
+_TAKE_OVER = flags.DEFINE_float('take_over_secs', None, 'Of a lost ps.')
 _DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
 _TOGETHER = flags.DEFINE_bool(
   'together', False, 'Between graphs, whether all begin before one trains.'
 )
-_PAUSE_SECS = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
+_PAUSE = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
 
 _FEATURES = 4
 _NUM_POINTS = 640
 _NOISE = 0.1
 _LEARNING_RATE = 0.05
-_TIMEOUT_SECS = 120.0
 
 tfps.define_flags()
 
@@ -54,10 +54,10 @@ def main(_: list[str]) -> None:
     return tfps.serve(cluster)
   recovery = tfps.Recovery(
     _DIRECTORY.value or '',
-    every_secs=_EVERY_SECS.value,
-    take_over_secs=_TAKE_OVER_SECS.value,
+    every_secs=_EVERY.value,
+    take_over_secs=_TAKE_OVER.value,
     replicas=_REPLICAS.value,
-    replicate_every_secs=_REPLICATE_EVERY_SECS.value,
+    replicate_every_secs=_REPLICATE_EVERY.value,
   )
   if mode.startswith('between'):
     strategy: Any = tfps.BetweenGraphStrategy(cluster, recovery=recovery)
@@ -69,7 +69,9 @@ def main(_: list[str]) -> None:
       _train(strategy, strategy)
   else:
     strategy = tfps.ParameterServerStrategy(cluster, recovery=recovery)
-    with tfps.Coordinator(strategy, timeout_secs=_TIMEOUT_SECS) as coordinator:
+    with tfps.Coordinator(
+      strategy, timeout_secs=timeouts.current().start_secs
+    ) as coordinator:
       if mode == 'fit':
         _fit(strategy)
       else:
@@ -84,7 +86,7 @@ def _begin_together(strategy: tfps.BetweenGraphStrategy) -> None:
   """
   step = strategy.global_step
   if int(step.numpy()) == 0:
-    strategy.barrier('begin', _TIMEOUT_SECS)
+    strategy.barrier('begin', timeouts.current().start_secs)
     if _MODE.value.endswith('fit') and strategy.is_chief:
       step.assign_add(1)  # `fit` does not count here
 
@@ -185,7 +187,7 @@ def _line() -> tf.data.Dataset:
 def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
   def say(_: object) -> None:
     _say('at', int(step().numpy()), f'{time.time():.3f}')
-    time.sleep(_PAUSE_SECS.value)
+    time.sleep(_PAUSE.value)
 
   return say
 

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 
+from tfps._utils import timeouts
 from tfps.testing.chaos import rights
 
 _COMMANDS = ('mount', 'umount', 'unshare')
@@ -32,9 +33,6 @@ _HOLD = f'if {_SIZED}; then read -r line; umount --lazy "$2"; fi; rmdir "$2"'
 _MOST_FREE_BYTES = 2**30
 _CHUNK_BYTES = 2**20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_REFILL_SECS = 0.005
-_HOLD_SECS = 30.0
-_POLL_SECS = 0.005
 
 
 def problem() -> str:
@@ -76,7 +74,7 @@ def small_disk(num_bytes: int) -> Iterator[pathlib.Path]:
   try:
     yield folder
   finally:
-    _, said = holder.communicate(timeout=_HOLD_SECS)
+    _, said = holder.communicate(timeout=timeouts.current().command_secs)
     if holder.returncode:
       raise RuntimeError(f'{folder} could not be unmounted: {said.strip()}')
 
@@ -166,7 +164,7 @@ class _Ballast:
 
   def _refill(self) -> None:
     try:
-      while not self._stopping.wait(_REFILL_SECS):
+      while not self._stopping.wait(timeouts.current().short_poll_secs):
         self.fill()
     except Exception as error:
       self._error = error
@@ -175,9 +173,9 @@ class _Ballast:
 def _wait_until_mounted(
   folder: pathlib.Path, holder: subprocess.Popen[str]
 ) -> None:
-  deadline = time.monotonic() + _HOLD_SECS
+  deadline = time.monotonic() + timeouts.current().command_secs
   while not folder.is_mount():
     if holder.poll() is not None or time.monotonic() > deadline:
-      _, said = holder.communicate(timeout=_HOLD_SECS)
+      _, said = holder.communicate(timeout=timeouts.current().command_secs)
       raise RuntimeError(f'{folder} could not be mounted: {said.strip()}')
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().short_poll_secs)

@@ -30,6 +30,7 @@ from typing import IO
 
 from tfps._utils import process_groups
 from tfps._utils import processes
+from tfps._utils import timeouts
 from tfps.testing.chaos import rights
 
 _COMMANDS = ('ip', 'tc', 'unshare', 'nsenter', 'sleep')
@@ -41,7 +42,6 @@ _MOST_HOSTS = 250
 # Large enough for the 64 KB in which TCP hands its segments down, small enough
 # to matter little for a transfer of a megabyte.
 _SHAPED = 'burst 128kb latency 50ms'
-_START_SECS = 30.0
 _NOBODY = '02:00:00:00:00:ff'  # a hardware address that no interface has
 
 
@@ -205,11 +205,11 @@ class Network:
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + _START_SECS
+    deadline = time.monotonic() + timeouts.current().command_secs
     while not _has_namespace(holder.pid):
       if holder.poll() is not None or time.monotonic() > deadline:
         raise RuntimeError('unshare --net made no network namespace.')
-      time.sleep(0.005)
+      time.sleep(timeouts.current().short_poll_secs)
     return holder.pid
 
   def _spawn(
@@ -301,7 +301,7 @@ def _run(holder: int, tool: str, lines: Sequence[str]) -> None:
     input='\n'.join(lines) + '\n',
     capture_output=True,
     text=True,
-    timeout=_START_SECS,
+    timeout=timeouts.current().command_secs,
   )
   if done.returncode:
     raise RuntimeError(f'{tool} failed: {done.stderr.strip()}')

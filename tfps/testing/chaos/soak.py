@@ -16,6 +16,7 @@ import tempfile
 import time
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
 from tfps.testing.chaos import disks
@@ -23,10 +24,6 @@ from tfps.testing.chaos import progress
 
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _NUM_PARTS = 3
-_POLL_SECS = 2.0
-_START_SECS = 120.0
-_GO_ON_SECS = 60.0  # at most, once the last fault is over
-_LEAVE_SECS = 60.0
 _NO_END = 10**9  # steps
 _DISK_BYTES = 2**24
 _LEFT = 143  # the status on SIGTERM
@@ -39,6 +36,7 @@ def main(args: Sequence[str]) -> int:
   """The status: 0 if training went on to the end, and ended in order."""
   options = _parser().parse_args(args)
   secs = 60.0 * options.minutes
+  recovery_secs = timeouts.current().fault_recovery_secs
   with _folder(options.faults) as folder:
     command = (
       *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
@@ -51,7 +49,9 @@ def main(args: Sequence[str]) -> int:
     with process_cluster.ProcessCluster(
       2, 2, commands=dict.fromkeys(jobs, command), log_dir=options.keep_logs
     ) as cluster:
-      cluster.wait_for_line('chief', 0, 'at ', timeout_secs=_START_SECS)
+      cluster.wait_for_line(
+        'chief', 0, 'at ', timeout_secs=timeouts.current().start_secs
+      )
       began = time.time()
       faults = faults_lib.random_faults(
         cluster,
@@ -63,10 +63,10 @@ def main(args: Sequence[str]) -> int:
       )
       with faults_lib.Faults(cluster, faults) as struck:
         memory = _watch(cluster, began + secs)
-      has_gone_on = _goes_on(cluster, _GO_ON_SECS)
+      has_gone_on = _goes_on(cluster, recovery_secs)
       try:
         cluster.terminate('chief', 0)
-        status = cluster.wait('chief', 0, timeout_secs=_LEAVE_SECS)
+        status = cluster.wait('chief', 0, timeout_secs=recovery_secs)
       except errors.DeadlineError as error:
         print(error, file=sys.stderr)
         status = -1
@@ -76,7 +76,7 @@ def main(args: Sequence[str]) -> int:
   print(report(at, memory, began, secs))
   print(f'{len(faults)} faults; chief:0 has ended with status {status}.')
   if not has_gone_on:
-    print(f'Training has not gone on for {_GO_ON_SECS:g} s after the last.')
+    print(f'Training has not gone on for {recovery_secs:g} s after the last.')
   return 0 if status == _LEFT and has_gone_on else 1
 
 
@@ -161,7 +161,7 @@ def _watch(cluster: process_cluster.ProcessCluster, until: float) -> Memory:
       megabytes = _resident_megabytes(cluster.pid(task.job, task.index))
       if megabytes is not None:
         memory[str(task)].append((now, megabytes))
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().probe_every_secs)
   return memory
 
 
@@ -174,7 +174,7 @@ def _goes_on(
     at = progress.numbers(cluster.log('chief', 0), 'at')
     if at and at[-1][1] > now:
       return True
-    time.sleep(_POLL_SECS)
+    time.sleep(timeouts.current().probe_every_secs)
   return False
 
 

@@ -18,15 +18,13 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import health
 from tfps.updates.allreduce import collectives
 from tfps.updates.allreduce import membership_table as membership_table_lib
 
-_EVERY_SECS = 0.3
-_PROBE_AFTER_SECS = 1.0
-_STOP_SECS = 10.0
 _INCARNATION_BITS = 62  # which an int64 holds
 
 # The place of who is nowhere yet: whatever others do concerns it.
@@ -101,7 +99,7 @@ class Silence:
   def lost(self, entries: Mapping[int, membership_table_lib.Entry]) -> set[int]:
     """Those of some workers, as of a short while ago; by their entries."""
     now = time.monotonic()
-    if entries and now > self._looked_at + _EVERY_SECS:
+    if entries and now > self._looked_at + timeouts.current().listen_every_secs:
       self._looked_at = now
       addresses = {self._peers[i].task: self._peers[i].address for i in entries}
       statuses = health.probe_all(addresses)
@@ -179,7 +177,7 @@ class Watch:
     self._stopping.set()
     thread, self._thread = self._thread, None
     if thread is not None:
-      thread.join(_STOP_SECS)
+      thread.join(timeouts.current().thread_stop_secs)
 
   @contextlib.contextmanager
   def during(self, round: Round, step_secs: float) -> Iterator[None]:
@@ -194,7 +192,7 @@ class Watch:
     self, round: Round, step_secs: float, stopping: threading.Event
   ) -> None:
     silence = Silence(self._peers, self._silence_secs)
-    while not stopping.wait(_EVERY_SECS):
+    while not stopping.wait(timeouts.current().listen_every_secs):
       try:
         reason = self._reason(round, step_secs, silence)
       except tf.errors.OpError as error:  # a ps is lost, which others see to
@@ -218,7 +216,7 @@ class Watch:
     for i, entry in others.items():
       if not round.is_along(entry) and entry.place < next_place:
         return f'{self._peers[i].task} has left the steps of all.'
-    if secs is not None and secs < _PROBE_AFTER_SECS:
+    if secs is not None and secs < timeouts.current().probe_every_secs:
       return ''
     lost = silence.lost(others)
     for i in lost:  # this one itself may be waiting where gradients meet

@@ -18,13 +18,12 @@ import tensorflow as tf
 from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import ports as ports_lib
+from tfps._utils import timeouts
 from tfps.server import health
 from tfps.updates.allreduce import collectives
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
-
-_POLL_SECS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Rounds:
         return False
       if deadlines.is_over(deadline):
         raise self._not_come(late, secs)
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
       state = self._roster.read()
     return self._begin(made, state, secs)
 
@@ -216,7 +215,7 @@ class Rounds:
       elif deadlines.is_over(deadline):
         raise self._not_come(missing, secs)
       else:
-        time.sleep(_POLL_SECS)
+        time.sleep(timeouts.current().poll_secs)
       state = self._roster.read()
     self._number = state.round
     return state
@@ -314,7 +313,7 @@ class Rounds:
         return False
       if silence.lost(late):
         return False
-      time.sleep(_POLL_SECS)
+      time.sleep(timeouts.current().poll_secs)
       now = self._roster.read()
     return False
 

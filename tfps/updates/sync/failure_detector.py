@@ -8,13 +8,11 @@ import time
 from absl import logging
 import tensorflow as tf
 
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import health
 from tfps.updates.sync import session as session_lib
-
-_EVERY_SECS = 1.0
-_STOP_SECS = 10.0
 
 
 class Absences:
@@ -64,10 +62,12 @@ class Absences:
     with self._lock:
       thread = self._thread
     if thread is not None:
-      thread.join(_STOP_SECS)
+      thread.join(timeouts.current().thread_stop_secs)
 
   def _run(self) -> None:
-    while self._goes_on() and not self._stopping.wait(_EVERY_SECS):
+    while self._goes_on() and not self._stopping.wait(
+      timeouts.current().probe_every_secs
+    ):
       self._look_or_say()
 
   def _goes_on(self) -> bool:

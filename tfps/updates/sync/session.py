@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._utils import timeouts
 from tfps.updates import host_sums
 from tfps.updates import policies
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
@@ -21,8 +22,6 @@ from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import step_sync
 from tfps.updates.sync import turnouts
-
-_LOOK_SECS = 0.002
 
 WORKER = calls.WORKER
 
@@ -167,7 +166,7 @@ class Meetings:
             raise tf.errors.DeadlineExceededError(
               None, None, 'An update has not ended.'
             )
-          time.sleep(_LOOK_SECS)
+          time.sleep(timeouts.current().short_poll_secs)
         yield
       except BaseException:
         self._pause(0)
