@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfps._compat import reads
 from tfps._compat import replicated_writes
 from tfps.variables import placement_ledger
+from tfps.wire import pull
 from tfps.wire import step_transfers as step_transfers_lib
 
 NUM_BINS = 64
@@ -80,7 +81,7 @@ class Staleness:
       now = tf.raw_ops.ReadVariableOp(
         resource=self._counts[ps].handle, dtype=tf.int64
       )
-      found = step_transfers_lib.since_tag(now, tag)
+      found = pull.since_tag(now, tag)
       if counts:
         place = tf.minimum(found, NUM_BINS - 1)
         # Unlike `ResourceScatterAdd` it keeps others out.

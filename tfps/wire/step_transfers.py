@@ -24,6 +24,7 @@ from tfps.variables import step_replicas
 from tfps.wire import config
 from tfps.wire import fused_transfer
 from tfps.wire import local_copies as local_copies_lib
+from tfps.wire import pull
 from tfps.wire import sparse_rows as sparse_rows_lib
 from tfps.wire import workspace as workspace_lib
 
@@ -35,10 +36,6 @@ _NUMBERS = frozenset(
     *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
   )
 )
-
-
-# Whole numbers below are floats, too.
-_TAGS = 1 << 20
 
 
 class HoistedError(Exception):
@@ -113,6 +110,7 @@ class Steps:
     self.round = Round(-1)
     self._home = tf.compat.v1.get_default_graph()
     self._crossings = fused_transfer.Crossings(workspace)
+    self._puller = pull.Puller(wire, self._crossings, meeting)
     self._num_steps = num_steps
     self._kept = kept
     self._may_repeat = may_repeat
@@ -217,13 +215,13 @@ class Steps:
     """A count as it was when the parameters of its ps were read.
 
     Returns:
-      A float32 scalar, which travels with them; see `since_tag`.
+      A float32 scalar, which travels with them; see `pull.since_tag`.
     """
     with self._home.as_default(), compat.stop_recording():
       for index in range(self.round.index, self._last_ahead + 1):
         key = ('tag', _key(count)), index, ''
         if key not in self._values:
-          self._values[key] = self._pull_tag(count, index)
+          self._values[key] = self._puller.tag(count, (self._step, index))
       return self._values[('tag', _key(count)), self.round.index, '']
 
   def is_home(self) -> bool:
@@ -275,7 +273,7 @@ class Steps:
       self._write(group)
 
   def _write(self, group: list[tuple[Any, tf.Tensor, bool]]) -> None:
-    route = self._route(fused_transfer.PUSH, group[0][0])
+    route = pull.route(fused_transfer.PUSH, group[0][0])
     items = [fused_transfer.Item(value) for _, value, _ in group]
     arrived = fused_transfer.cross(items, route, self.workspace)
     with route.destination:
@@ -292,19 +290,21 @@ class Steps:
       return False
     if _key(variable) in self._kept:
       return False
-    if self._ps(variable) is None or _is_on_ps(compat.current_device()):
+    if not _is_on_ps(variable.device) or _is_on_ps(compat.current_device()):
       return False
     before = self.round.writes.get(id(variable.handle), 0)
     return compat.num_writes(variable, place, self._home) <= before
 
   def _value(self, variable: Any) -> tf.Tensor:
     """What the round is to see."""
-    last = self.round.index if _is_live(variable) else self._last_ahead
+    last = self.round.index if pull.is_live(variable) else self._last_ahead
     key, worker = _place(variable)
     # Those of later rounds are read here, before this one's update.
     for index in range(self.round.index, last + 1):
       if (key, index, worker) not in self._values:
-        self._values[key, index, worker] = self._pull(variable, index)
+        self._values[key, index, worker] = self._puller.value(
+          variable, (self._step, index)
+        )
     return self._values[key, self.round.index, worker]
 
   @property
@@ -315,74 +315,13 @@ class Steps:
   def _last_ahead(self) -> int:
     return min(self.round.index + self.wire.prefetch, self._last_round)
 
-  def _pull_tag(self, count: Any, index: int) -> tf.Tensor:
-    with self._read_at(count.device):
-      value = tf.raw_ops.ReadVariableOp(resource=count.handle, dtype=tf.int64)
-      value = tf.cast(value % _TAGS, tf.float32)
-    return self._crossings.promise(
-      fused_transfer.Item(value),
-      self._route(fused_transfer.PULL, count),
-      ('dense', self._step, index),
-    )
-
-  def _pull(self, variable: Any, index: int) -> tf.Tensor:
-    with self._read_at(variable.device):
-      value = tf.raw_ops.ReadVariableOp(
-        resource=variable.handle, dtype=variable.dtype
-      )
-    codec = None if _is_live(variable) else self.wire.pull
-    group = 'live' if _is_live(variable) and self.wire.prefetch else 'dense'
-    return self._crossings.promise(
-      fused_transfer.Item(value, codec),
-      self._route(fused_transfer.PULL, variable),
-      (group, self._step, index),
-    )
-
   def _rows(
     self, variable: Any, distinct: tf.Tensor, copy: local_copies_lib.Copy | None
   ) -> tf.Tensor:
     if copy is not None and copy.is_whole:
       return tf.gather(copy.value(), distinct)
-    rows = self._pull_rows(variable, distinct)
+    rows = self._puller.rows(variable, distinct, self.round.index)
     return rows if copy is None else copy.rows(distinct, rows)
-
-  def _pull_rows(self, variable: Any, distinct: tf.Tensor) -> tf.Tensor:
-    level = self._crossings.level(distinct)
-    there = self._crossings.promise(
-      fused_transfer.Item(distinct),
-      self._route(fused_transfer.PUSH, variable),
-      ('indices', self.round.index),
-      level,
-    )
-    with self._read_at(variable.device):
-      rows = tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=there, dtype=variable.dtype
-      )
-    return self._crossings.promise(
-      fused_transfer.Item(rows, _for_rows(self.wire.pull)),
-      self._route(fused_transfer.PULL, variable),
-      ('rows', self.round.index),
-      level if level is None else level + 1,
-    )
-
-  @contextlib.contextmanager
-  def _read_at(self, device: str) -> Iterator[None]:
-    gate = getattr(self.meeting, 'gate', [])
-    with (
-      tf.device(device),
-      tf.control_dependencies(gate),
-      compat.stop_recording(),
-    ):
-      yield
-
-  def _route(self, direction: int, variable: Any) -> fused_transfer.Route:
-    ps = self._ps(variable)
-    return fused_transfer.Route(
-      direction, variable.device, ps, step_replicas.worker_device()
-    )
-
-  def _ps(self, variable: Any) -> Any:
-    return placement_ledger.ps_index(variable.device)
 
   @contextlib.contextmanager
   def _at_home(self, place: Any) -> Iterator[None]:
@@ -404,11 +343,6 @@ class Steps:
       raise HoistedError
 
 
-def since_tag(count: tf.Tensor, tag: tf.Tensor) -> tf.Tensor:
-  """By how much a count has grown since it was a tag."""
-  return (count - tf.cast(tag, tf.int64)) % _TAGS
-
-
 def _key(variable: Any) -> Any:
   """The same for a variable and for what a strategy wraps it in."""
   return variable.handle.ref()
@@ -417,15 +351,6 @@ def _key(variable: Any) -> Any:
 def _place(variable: Any) -> tuple[Any, str]:
   """A variable, and the worker that reads it."""
   return _key(variable), step_replicas.worker_device()
-
-
-def _for_rows(codec: Any) -> Any:
-  return codec if codec is not None and codec.for_rows else None
-
-
-def _is_live(variable: Any) -> bool:
-  """Whether it is a counter or a rate, which has to be up to date."""
-  return not variable.dtype.is_floating or variable.shape.rank == 0
 
 
 def _is_on_ps(device: str) -> bool:
