@@ -22,6 +22,8 @@ _NUM_STEPS = {
   null_step_task.SPARSE: 200,
 }
 _NUM_ROUNDS = 7
+# What a task imports, in place from the start where little is measured.
+_QUICK_PRELOAD = ('tensorflow', 'keras')
 
 
 def compare(*, quick: bool) -> Iterator[report.Found]:
@@ -30,7 +32,7 @@ def compare(*, quick: bool) -> Iterator[report.Found]:
   for num_workers in (1,) if quick else (1, 2, 4):
     with contextlib.ExitStack() as stack:
       by_mode = {
-        mode: stack.enter_context(_side(mode, num_workers))
+        mode: stack.enter_context(_side(mode, num_workers, quick=quick))
         for mode in ('stock', *_MODES)
       }
       for size in ('scalar',) if quick else _NUM_STEPS:
@@ -98,10 +100,11 @@ def _compare(
   )
 
 
-def _side(mode: str, num_workers: int) -> sides.ClusterSide:
+def _side(mode: str, num_workers: int, *, quick: bool) -> sides.ClusterSide:
   return sides.ClusterSide(
     lambda folder: ['-m', null_step_task.__name__, mode, folder],
     num_workers,
     1,
     by_workers=mode == 'between graphs',
+    preload=_QUICK_PRELOAD if quick else (),
   )

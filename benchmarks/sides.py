@@ -23,7 +23,7 @@ from tfps import testing
 
 Command = Callable[[str], Sequence[str]]
 
-_ENV = {'TF_CPP_MIN_LOG_LEVEL': '2'}
+_ENV = {'TF_CPP_MIN_LOG_LEVEL': os.environ.get('TF_CPP_MIN_LOG_LEVEL', '2')}
 _LOG_TAIL = 2000
 _TIMEOUT_SECS = 600.0
 
@@ -114,6 +114,7 @@ class ClusterSide(Side):
     num_workers: how many workers.
     num_ps: how many ps.
     by_workers: whether workers take orders; else a chief does.
+    preload: what those that take orders are forked with; see `ProcessCluster`.
     make_cluster: makes the cluster of processes.
   """
 
@@ -124,6 +125,7 @@ class ClusterSide(Side):
     num_ps: int,
     *,
     by_workers: bool = False,
+    preload: Sequence[str] = (),
     make_cluster: Callable[..., Any] = testing.ProcessCluster,
   ) -> None:
     job = 'worker' if by_workers else 'chief'
@@ -135,6 +137,7 @@ class ClusterSide(Side):
       num_ps,
       commands={job: [sys.executable, *command(self.folder)]},
       env=_ENV,
+      preload=preload,
     )
 
   @property

@@ -5,61 +5,39 @@ import dataclasses
 import gc
 import os
 import pathlib
+import sys
 
 import pytest
 
+_HERE = pathlib.Path(__file__).parent
+
 # Set before TensorFlow is imported, and inherited by the tests' processes.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# Programs of the tests import others; where all have the same environment, one
+# process forks them all.
+os.environ.setdefault('PYTHONPATH', str(_HERE.parent))
 
 # Graphs are many objects of which few are garbage; looking for it in between
 # took a tenth of the time.
 gc.set_threshold(100_000, 50, 50)
 
-_HERE = pathlib.Path(__file__).parent
+# By tier, the one with the longest files first: were one of them begun last,
+# the other processes that share the suite would wait for it.
+_TIERS = ('process', 'cluster', 'unit')
 
-# Several minutes together: were one of them begun last, all but one of the
-# processes that share the suite would wait for it.
-_LONGEST = (
-  'recovery/test_between_graph.py',
-  'recovery/test_lost_ps.py',
-  'recovery/test_lease.py',
-  'recovery/test_snapshots.py',
-  'recovery/test_full_disk.py',
-  'recovery/test_repeats.py',
-  'recovery/test_handing_over.py',
-  'recovery/test_joining.py',
-  'replication/test_hybrid_processes.py',
-  'replication/test_hybrid_queues.py',
-  'updates/test_by_host.py',
-  'updates/test_sync_faults.py',
-  'input/test_losses.py',
-  'input/test_by_host.py',
-  'keras/test_fit.py',
-  'keras/test_concurrent_updates.py',
-  'examples/test_flights.py',
-  'recovery/test_leaving.py',
-  'examples/test_fashion_mnist.py',
-  'keras/test_fewer_updates.py',
-  'test_training_loop.py',
-  'keras/test_optimizers.py',
-  'test_readme.py',
-  'test_between_graph_processes.py',
-  'keras/test_models.py',
-  'keras/test_callbacks.py',
-  'test_launch.py',
-  'testing/test_process_cluster.py',
-  'wire/test_steps.py',
-  'input/test_queue.py',
-  'testing/test_pytest_plugin.py',
-  'testing/test_campaign.py',
-  'testing/test_in_process_cluster.py',
-  'keras/test_saving.py',
-  'test_coordinator_faults.py',
-  'test_benchmarks.py',
-  'wire/test_counting.py',
-  'testing/test_network.py',
-  'examples/test_classic.py',
-)
+
+@pytest.fixture(autouse=True)
+def leaves_scopes():
+  """Leaves the strategies' scopes that a test has not left, and fails it.
+
+  Without that, the tests after it would fail in its process.
+  """
+  yield
+  if 'tensorflow' in sys.modules:
+    from tfps._compat import scopes
+
+    if scopes.leave_all():
+      pytest.fail("The test has not left a strategy's scope.")
 
 
 @pytest.fixture(scope='module')
@@ -116,10 +94,15 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Puts the files that take longest first, without what need not be run."""
+  """Puts the longest tier first, and leaves out what need not be run."""
   if not config.getoption('--exhaustive'):
     left_out = {item for item in items if item.get_closest_marker('exhaustive')}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
-  places = {_HERE / name: place for place, name in enumerate(_LONGEST)}
-  items.sort(key=lambda item: places.get(item.path, len(places)))
+  items.sort(key=_place)
+
+
+def _place(item):
+  """Where a test's tier comes; those of no tier come first."""
+  folders = item.path.relative_to(_HERE).parts
+  return max((i for i, t in enumerate(_TIERS) if t in folders[:1]), default=-1)

@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import report
 from benchmarks import runner
 from benchmarks import sides
 from benchmarks import usage
+from tests import commands
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -104,13 +106,31 @@ def test_a_process_that_ends_instead_of_working_is_told():
     side.run('step', 1)
 
 
-# The wire's benchmark is like the null step's.
-_QUICKEST = ['placement', 'null_step', 'keras_fit']
+def _check_written(folder, output, *names):
+  """That what was found is on the screen and in a file; the file's path."""
+  (path,) = folder.glob('*.json')
+  written = json.loads(path.read_text())
+  found = [entry['name'] for entry in written['benchmarks']]
+  assert set(names) <= set(found)
+  assert all(name in output for name in found)
+  assert all(entry['median_ratio'] > 0 for entry in written['benchmarks'])
+  return path
 
 
 @pytest.mark.slow
-def test_the_benchmarks_run_and_write_json(tmp_path):
-  command = [sys.executable, '-m', 'benchmarks', '--quick', *_QUICKEST]
+def test_the_command_runs_a_benchmark_and_writes_json(tmp_path):
+  done = commands.run(
+    *('-m', 'benchmarks', '--quick', 'placement', f'--output={tmp_path}'),
+    cwd=_ROOT,
+  )
+  assert done.status == 0, done.output
+  _check_written(tmp_path, done.output, 'placement: ResNet-50, 2 ps')
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_models_are_fitted_in_turns(tmp_path):
+  command = [sys.executable, '-m', 'benchmarks', '--quick', 'keras_fit']
   done = subprocess.run(
     [*command, f'--output={tmp_path}'],
     cwd=_ROOT,
@@ -119,14 +139,20 @@ def test_the_benchmarks_run_and_write_json(tmp_path):
     timeout=240,
   )
   assert done.returncode == 0, done.stderr
-  (path,) = tmp_path.glob('*.json')
+  name = 'fit: MLP, short executions, one process'
+  _check_written(tmp_path, done.stdout, name)
+
+
+# The wire's benchmark is like it.
+@pytest.mark.slow
+def test_tasks_that_take_orders_are_compared_and_drawn(tmp_path, capsys):
+  command.main(['--quick', 'null_step', f'--output={tmp_path}'])
+  path = _check_written(
+    tmp_path,
+    capsys.readouterr().out,
+    'null step: coordinator, scalar, 1 worker',
+    'null step: between graphs, scalar, 1 worker',
+  )
   assert path.with_name(f'{path.stem}-null_step.png').exists()
-  written = json.loads(path.read_text())
-  assert [table['name'] for table in written['tables']] == ['null_step']
-  names = [entry['name'] for entry in written['benchmarks']]
-  for name in names:
-    assert name in done.stdout
-  assert 'fit: MLP, short executions, one process' in names
-  assert 'null step: coordinator, scalar, 1 worker' in names
-  assert 'null step: between graphs, scalar, 1 worker' in names
-  assert all(entry['median_ratio'] > 0 for entry in written['benchmarks'])
+  tables = json.loads(path.read_text())['tables']
+  assert [table['name'] for table in tables] == ['null_step']

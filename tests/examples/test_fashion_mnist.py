@@ -2,7 +2,6 @@ import gzip
 import pathlib
 import re
 import struct
-import subprocess
 import sys
 
 import numpy as np
@@ -13,6 +12,8 @@ sys.path.insert(
 )
 
 import images
+
+from tests import commands
 
 _FOLDER = pathlib.Path(images.__file__).parent
 
@@ -69,33 +70,25 @@ _DIGITS = ('--images=digits', '--epochs=5')
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('options', 'num_ps'),
-  [
-    (['--num_chiefs=1', '--num_ps=1'], 1),
-    (['--num_chiefs=0', '--num_ps=2'], 2),
-  ],
+  ('num_chiefs', 'num_ps'),
+  [pytest.param(1, 1, marks=pytest.mark.exhaustive), (0, 2)],
   ids=['coordinator', 'between graphs'],
 )
-def test_the_network_learns(tmp_path, options, num_ps):
-  launch = [
-    *options,
+def test_the_network_learns(tmp_path, capfd, num_chiefs, num_ps):
+  done = commands.launch(
+    capfd,
+    f'--num_chiefs={num_chiefs}',
+    f'--num_ps={num_ps}',
     '--num_workers=2',
     f'--log_dir={tmp_path}',
-    '--preload=tensorflow,keras',
-  ]
-  program = [str(_FOLDER / 'train.py'), *_DIGITS]
-  done = subprocess.run(
-    [sys.executable, '-m', 'tfps.launch', *launch, *program],
-    capture_output=True,
-    text=True,
-    timeout=240,
+    _FOLDER / 'train.py',
+    *_DIGITS,
   )
-  output = done.stdout + done.stderr
-  assert done.returncode == 0, output
-  holding = re.findall(r'ps:\d +\d+ +[\d,]*[1-9][\d,]*\n', output)
+  assert done.status == 0, done.output
+  holding = re.findall(r'ps:\d +\d+ +[\d,]*[1-9][\d,]*\n', done.output)
   assert len(holding) == num_ps
   ((steps, accuracy),) = re.findall(
-    r'(\d+) steps, held-out accuracy (\S+)', output
+    r'(\d+) steps, held-out accuracy (\S+)', done.output
   )
   assert 60 <= int(steps) <= 70  # 60, and what others had begun
   assert float(accuracy) > 0.7

@@ -1,11 +1,11 @@
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import metrics
 import tensorflow as tf
@@ -17,6 +17,8 @@ import baseline
 import data
 import features
 
+from tests import commands
+
 FOLDER = pathlib.Path(data.__file__).parent
 NUM_EXAMPLES = 20_000
 
@@ -24,6 +26,11 @@ NUM_EXAMPLES = 20_000
 @pytest.fixture(scope='module')
 def flights():
   return data.load()
+
+
+@pytest.fixture(scope='module')
+def parts(flights):
+  return data.parts(flights)
 
 
 @pytest.fixture(scope='module')
@@ -64,19 +71,18 @@ def test_a_missing_dataset_names_the_extra_that_has_it(monkeypatch):
     data.load()
 
 
-def test_each_flight_is_in_one_part(flights):
-  parts = data.parts(flights)
+def test_each_flight_is_in_one_part(parts):
   assert parts.held_out.mean() == pytest.approx(0.2, abs=0.002)
   assert parts.validation.mean() == pytest.approx(0.08, abs=0.002)
   each = (parts.training, parts.validation, parts.held_out)
   assert (np.sum(each, axis=0) == 1).all()
 
 
-def test_a_flight_is_in_the_same_part_in_any_subset(flights, some):
-  whole, found = data.parts(flights), data.parts(some)
+def test_a_flight_is_in_the_same_part_in_any_subset(flights, parts, some):
+  found = data.parts(some)
   for name in ('training', 'validation', 'held_out'):
-    part = dict(zip(flights.index, getattr(whole, name), strict=True))
-    assert [part[i] for i in some.index] == list(getattr(found, name))
+    part = pd.Series(getattr(parts, name), index=flights.index)
+    assert list(part[some.index]) == list(getattr(found, name))
 
 
 def test_other_flights_change_nothing_about_training(some, split):
@@ -146,44 +152,35 @@ def test_the_baseline_learns(split):
 
 @pytest.mark.slow
 def test_a_missing_package_ends_the_program(tmp_path):
-  program = (
-    'import runpy, sys; sys.modules["sklearn"] = None;'
-    f'sys.argv[1:] = ["--output_dir={tmp_path}"];'
-    f'sys.path.insert(0, {str(FOLDER)!r});'
-    'runpy.run_path("train.py", run_name="__main__")'
+  program = tmp_path / 'without_sklearn.py'
+  program.write_text(
+    'import runpy, sys\n'
+    'sys.modules["sklearn"] = None\n'
+    f'sys.path.insert(0, {str(FOLDER)!r})\n'
+    'runpy.run_path(sys.argv[1], run_name="__main__")\n'
   )
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=FOLDER,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert done.returncode == 1
-  assert 'sklearn' in done.stderr
-  assert "Install the extra 'examples'" in done.stderr
+  done = commands.run(program, FOLDER / 'train.py', cwd=tmp_path)
+  assert done.status == 1
+  assert 'sklearn' in done.output
+  assert "Install the extra 'examples'" in done.output
 
 
-def train(mode, folder, *launcher_options):
-  options = [
+def train(capfd, mode, folder, *launcher_options):
+  done = commands.launch(
+    capfd,
     *launcher_options,
     f'--log_dir={folder}/logs',
-    '--preload=tensorflow,keras',
-  ]
-  arguments = [
+    FOLDER / 'train.py',
     f'--mode={mode}',
     f'--output_dir={folder}',
     f'--max_examples={NUM_EXAMPLES}',
     '--epochs=2',
     '--steps_per_execution=2',
     '--baseline_auc=0.7',
-  ]
-  program = [str(FOLDER / 'train.py'), *arguments]
-  launch = [sys.executable, '-m', 'tfps.launch', *options, *program]
-  done = subprocess.run(launch, capture_output=True, text=True, timeout=280)
-  assert done.returncode == 0, done.stdout + done.stderr
+  )
+  assert done.status == 0, done.output
   assert (folder / 'report.png').read_bytes().startswith(b'\x89PNG')
-  return json.loads((folder / 'result.json').read_text()), done.stdout
+  return json.loads((folder / 'result.json').read_text()), done.output
 
 
 def check_checkpoint(folder, split, auc):
@@ -197,9 +194,9 @@ def check_checkpoint(folder, split, auc):
 
 
 @pytest.mark.slow
-def test_training_with_a_coordinator_leaves_its_results(tmp_path, split):
+def test_training_with_a_coordinator_leaves_its_results(tmp_path, capfd, split):
   result, output = train(
-    'coordinator', tmp_path, '--num_workers=1', '--num_ps=2'
+    capfd, 'coordinator', tmp_path, '--num_workers=1', '--num_ps=2'
   )
   assert result['mode'] == 'coordinator'
   assert result['steps'] == 52
@@ -213,8 +210,10 @@ def test_training_with_a_coordinator_leaves_its_results(tmp_path, split):
 
 
 @pytest.mark.slow
-def test_training_between_graphs_leaves_its_results(tmp_path, split):
+@pytest.mark.exhaustive
+def test_training_between_graphs_leaves_its_results(tmp_path, capfd, split):
   result, output = train(
+    capfd,
     'between_graph',
     tmp_path,
     '--num_workers=2',

@@ -127,15 +127,16 @@ def spawn(
     command: program and arguments.
     env: the child's whole environment.
     stdout: where its output goes, and its errors.
-    preload: modules to have in place, beside `tensorflow`.
+    preload: modules to have in place, besides `tensorflow`, which always is.
     timeout_secs: how long to wait for it to have a process id.
 
   Raises:
     ImportError: it cannot be had this way, for reasons that it gives.
     errors.DeadlineError: it did not come in time.
   """
+  modules = tuple(module for module in preload if module != 'tensorflow')
   with _SERVERS:
-    server = _server(tuple(preload), tuple(sorted(_heeded(env).items())))
+    server = _server(modules, tuple(sorted(_heeded(env).items())))
   request = {'argv': command[1:], 'env': dict(env), 'cwd': os.getcwd()}
   try:
     return Forked(_ask(server, request, stdout), timeout_secs)

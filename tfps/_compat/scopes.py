@@ -1,0 +1,26 @@
+"""Strategies' scopes that a thread has entered and cannot leave any more."""
+
+import collections
+
+from tensorflow.python.framework import ops
+
+
+def leave_all() -> bool:
+  """Leaves every scope that this thread is in; whether there was one.
+
+  An exception that interrupts the leaving of a scope, such as that of a signal
+  handler, leaves it entered in part: each scope that is entered later then
+  fails, be it another strategy's.
+  """
+  graph = ops.get_default_graph()
+  is_within = any(
+    (
+      graph._distribution_strategy_stack,
+      graph._variable_creator_stack,
+      graph._resource_creator_stack,
+    )
+  )
+  graph._distribution_strategy_stack = []
+  graph._variable_creator_stack = []
+  graph._resource_creator_stack = collections.defaultdict(list)
+  return is_within
