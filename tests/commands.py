@@ -8,12 +8,12 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
-from tfps import _forks
-from tfps import launch as launch_lib
+from tfps._utils import process_groups
+from tfps.launch import forked_process
+from tfps.launch import local
 
 PRELOAD = ('tensorflow', 'keras')
 
@@ -33,11 +33,11 @@ class Ended:
 
 def run(*words, cwd=None, timeout_secs=240.0, **env) -> Ended:
   """Runs a program, or -m and a module, with arguments, to its end."""
-  # As `_forks` needs it: the interpreter's own output comes unbuffered.
+  # As clusters of processes have it, so that they share the forking process.
   env = os.environ | {'PYTHONUNBUFFERED': '1'} | env
   with tempfile.TemporaryFile() as output:
     with _within(cwd):
-      process = _forks.spawn(
+      process = forked_process.spawn(
         [sys.executable, *map(str, words)],
         env=env,
         stdout=output,
@@ -46,9 +46,8 @@ def run(*words, cwd=None, timeout_secs=240.0, **env) -> Ended:
       )
     try:
       status = process.wait(timeout_secs)
-    except subprocess.TimeoutExpired:
-      process.terminate()
-      raise
+    finally:
+      process_groups.end(process)
     output.seek(0)
     return Ended(status, output.read().decode(errors='replace'))
 
@@ -57,7 +56,7 @@ def launch(capfd, *words, cwd=None) -> Ended:
   """Runs `tfps launch` within this process, whose tasks are forked."""
   with _within(cwd):
     preload = f'--preload={",".join(PRELOAD)}'
-    status = launch_lib.main([preload, *map(str, words)])
+    status = local.main([preload, *map(str, words)])
   return Ended(status, ''.join(capfd.readouterr()))
 
 
