@@ -20,14 +20,6 @@ from tfps import updates
     (lambda: updates.LocalSteps(8, float('nan')), 'inner_learning_rate is nan'),
     (lambda: updates.LocalSteps(8, float('inf')), 'inner_learning_rate is inf'),
     (lambda: updates.LocalSteps(8, None), 'inner_learning_rate is None'),
-    (
-      lambda: updates.Async(delay_compensation=-1),
-      'Async: delay_compensation is -1',
-    ),
-    (
-      lambda: updates.BoundedStaleness(1, delay_compensation='much'),
-      "delay_compensation is 'much'",
-    ),
     (lambda: updates.LocalSteps(8, 0.1, outer='adam'), "outer is 'adam'"),
   ],
 )

@@ -1,8 +1,6 @@
 """How old gradients are when they are applied, and what that does to them."""
 
 import keras
-from keras import layers
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -110,79 +108,6 @@ def test_learning_rates_are_divided_by_staleness(tfps_cluster, updates):
   for number in ones.numbers:
     assert float(number.numpy()) == pytest.approx(-3 - 1 / 4)
   assert strategy.updates_report().staleness[:5] == (3, 0, 0, 0, 1)
-
-
-@pytest.mark.parametrize('num_shards', [1, 2])
-@pytest.mark.parametrize(
-  'policy',
-  [tfps.updates.Async, lambda **kw: tfps.updates.BoundedStaleness(8, **kw)],
-)
-def test_gradients_make_up_for_what_others_change(
-  tfps_cluster, policy, num_shards
-):
-  strategy = tfps.BetweenGraphStrategy(
-    tfps_cluster.cluster,
-    tfps.partitioners.FixedShards(num_shards),
-    updates=policy(delay_compensation=0.5),
-  )
-  with strategy.scope():
-    dense = keras.Variable(np.ones([4, 2], 'f'), name='dense')
-    layer = layers.Embedding(6, 2, embeddings_initializer='ones')
-    layer.build()
-    table = layer.embeddings
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build([dense, table])
-  by_others = []
-
-  def update_by_others(value):
-    for variable, change in by_others:
-      variable.assign(variable.numpy() + change)
-    return value
-
-  def step(batch):
-    with tf.GradientTape() as tape:
-      rows = layer(tf.constant([4, 1, 4]) + batch)
-      more = layer(tf.constant([1, 5]) + batch)
-      loss = tf.reduce_sum(2 * rows) + tf.reduce_sum(more)
-      loss += tf.reduce_sum(3 * keras.ops.convert_to_tensor(dense))
-    gradients = tape.gradient(loss, [dense.value, table.value])
-    done = tf.numpy_function(update_by_others, [loss], tf.float32)
-    with tf.control_dependencies([done]):
-      gradients = tf.nest.map_structure(
-        tf.identity, gradients, expand_composites=True
-      )
-    optimizer.apply(gradients, [dense, table])
-
-  of_dense = np.full([4, 2], 3.0)
-  of_table = np.array([0.0, 3, 0, 0, 4, 1])[:, np.newaxis] * np.ones(2)
-  strategy.train(step, _zeros, steps=1)
-  np.testing.assert_allclose(dense.numpy(), 1 - 0.1 * of_dense, rtol=1e-6)
-  np.testing.assert_allclose(table.numpy(), 1 - 0.1 * of_table, rtol=1e-6)
-  by_others += [
-    (dense, np.arange(8.0).reshape(4, 2)),
-    (table, np.arange(12.0).reshape(6, 2)),
-  ]
-  expected = []
-  for (variable, change), gradient in zip(
-    by_others, (of_dense, of_table), strict=True
-  ):
-    compensated = gradient + 0.5 * gradient**2 * change
-    expected.append(variable.numpy() + change - 0.1 * compensated)
-  strategy.train(step, _zeros, steps=2)
-  np.testing.assert_allclose(dense.numpy(), expected[0], rtol=1e-5)
-  np.testing.assert_allclose(table.numpy(), expected[1], rtol=1e-5)
-
-
-@both
-def test_replicas_cannot_be_kept_of_compensated_gradients(
-  tfps_cluster, tmp_path, make_strategy
-):
-  with pytest.raises(ValueError, match=r'delay_compensation.*replicas=1'):
-    make_strategy(
-      tfps_cluster.cluster,
-      updates=tfps.updates.Async(delay_compensation=0.04),
-      recovery=tfps.Recovery(tmp_path, replicas=1),
-    )
 
 
 def _zeros(context):

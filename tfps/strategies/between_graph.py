@@ -120,7 +120,6 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    policies.check_replicas(updates, recovery.replicas if recovery else 0)
     self._local: local_pool.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
     self.task = client.trainer(self._cluster)
@@ -179,7 +178,6 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         extended.make_own,
         self._cluster.num_ps,
         divides_rate=getattr(updates, 'divide_rate', False),
-        delay_compensation=getattr(updates, 'delay_compensation', 0.0),
       )
     self.meetings: session_lib.Meetings | None = None
     if isinstance(updates, policies.Waiting):

@@ -126,7 +126,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    policies.check_replicas(updates, recovery.replicas if recovery else 0)
     policies.check_workers_run_programs(updates)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
@@ -193,7 +192,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         extended.make_own,
         self._num_ps,
         divides_rate=getattr(updates, 'divide_rate', False),
-        delay_compensation=getattr(updates, 'delay_compensation', 0.0),
       )
     self.meetings: session_lib.Meetings | None = None
     if isinstance(updates, policies.Waiting):

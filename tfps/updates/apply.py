@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import replicated_writes
-from tfps.updates import compensation
 from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
@@ -32,8 +31,6 @@ class Update:
     slots: those of the rule, on the same device.
     gradient: a tensor, or `tf.IndexedSlices`, which may name a row repeatedly.
     decay: by which, times the learning rate, the weights shrink beforehand.
-    before: the parameters by which the gradient was computed, if it is to be
-      compensated for what they have changed since.
     lazy: whether rows without a gradient stay as they are together with their
       slots, even if the rule says otherwise.
   """
@@ -42,7 +39,6 @@ class Update:
   variable: Any
   slots: Sequence[Any]
   gradient: Any
-  before: tf.Tensor | None = None
   decay: float | None = None
   lazy: bool = False
 
@@ -75,10 +71,7 @@ def apply(
     staleness: takes note of how old the gradients are.
   """
   by_device = collections.defaultdict(list)
-  factor = staleness.delay_compensation if staleness else 0.0
   for update in map(_with_distinct_rows, updates):
-    if factor:
-      update = _with_before(update)
     for each in filter(None, (update, update.twin)):
       by_device[each.variable.device].append(each)
   ages = _Ages(staleness)
@@ -90,11 +83,6 @@ def apply(
 def _with_distinct_rows(update: Update) -> Update:
   gradient = tf.cast(update.gradient, update.variable.dtype)
   return dataclasses.replace(update, gradient=with_distinct_rows(gradient))
-
-
-def _with_before(update: Update) -> Update:
-  before = compensation.pulled(update.variable, update.gradient)
-  return dataclasses.replace(update, before=before)
 
 
 class _Ages:
@@ -136,13 +124,6 @@ class _Ages:
       age = tf.cast(tf.maximum(found, 1), step.rate.dtype)
       return step._replace(rate=step.rate / age)
 
-  def compensated(self, variable: Any, gradient: Any, before: Any) -> Any:
-    """A gradient there, as it is about now."""
-    assert self._staleness is not None
-    factor = self._staleness.delay_compensation
-    with tf.device(variable.device):
-      return compensation.compensated(variable, gradient, before, factor)
-
 
 def _apply_on(
   device: str, updates: Sequence[Update], step: rules.Step, ages: _Ages
@@ -151,11 +132,11 @@ def _apply_on(
   inputs = [_inputs(chunk, step) for chunk in chunks]
   if any(_is_large_and_alone(chunk) for chunk in chunks):
     # Once for all chunks: what is there already is not sent again.
-    steps = [[own_step for own_step, *_ in each] for each in inputs]
+    steps = [[own_step for own_step, _ in each] for each in inputs]
     steps, tags = push.send((steps, ages.tags(device)), device, {})
     ages.note(device, tags)
     inputs = [
-      [(own, *rest) for own, (_, *rest) in zip(there, each, strict=True)]
+      [(own, gradient) for own, (_, gradient) in zip(there, each, strict=True)]
       for there, each in zip(steps, inputs, strict=True)
     ]
   for chunk, own in zip(chunks, inputs, strict=True):
@@ -182,10 +163,8 @@ def _apply_chunk(
   inputs, tags = push.send((inputs, ages.tags(device)), device, names)
   ages.note(device, tags)
   waiting = []
-  for update, (own_step, gradient, before) in zip(updates, inputs, strict=True):
+  for update, (own_step, gradient) in zip(updates, inputs, strict=True):
     own_step = ages.step(device, own_step)
-    if before is not None:
-      gradient = ages.compensated(update.variable, gradient, before)
     if not _runs_alone(update, own_step, gradient):
       job = functools.partial(_apply, update)
       waiting.append(ps_lock.Job(update.variable, job, (own_step, gradient)))
@@ -194,17 +173,13 @@ def _apply_chunk(
 
 def _inputs(
   updates: Sequence[Update], step: rules.Step
-) -> list[tuple[rules.Step, Any, tf.Tensor | None]]:
+) -> list[tuple[rules.Step, Any]]:
   """What each update needs, in the type of its variable."""
   steps = {
     dtype: step.cast(dtype) for dtype in {u.variable.dtype for u in updates}
   }
   return [
-    (
-      update.rule.needed(steps[update.variable.dtype]),
-      update.gradient,
-      update.before,
-    )
+    (update.rule.needed(steps[update.variable.dtype]), update.gradient)
     for update in updates
   ]
 
@@ -213,7 +188,7 @@ def _names(updates: Sequence[Update], inputs: Sequence[Any]) -> dict[int, str]:
   """Whose gradient a tensor is, by the tensor's identity."""
   return {
     id(getattr(gradient, 'values', gradient)): push.name_of(update.variable)
-    for update, (_, gradient, _) in zip(updates, inputs, strict=True)
+    for update, (_, gradient) in zip(updates, inputs, strict=True)
   }
 
 

@@ -14,21 +14,10 @@ class Async:
       staleness, where that is above 1 (Zhang et al., 2016, "Staleness-aware
       async-SGD for distributed deep learning",
       https://arxiv.org/abs/1511.05950).
-    delay_compensation: by how much gradients make up for what others have
-      changed since the parameters were read by which they were computed: the
-      lambda of Zheng et al., 2017, "Asynchronous stochastic gradient descent
-      with delay compensation", https://arxiv.org/abs/1609.08326. These
-      parameters travel with the gradients then. It is for optimizers of Keras'
-      own, and what a step pulls at its beginning; with 0, gradients stay as
-      they are.
   """
 
   divide_rate: bool = False
-  delay_compensation: float = 0.0
   steps_per_update = 1
-
-  def __post_init__(self) -> None:
-    _check_compensation(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,18 +165,15 @@ class BoundedStaleness:
     timeout_secs: how long others wait for a worker that is dead or frozen. For
       a worker that answers they wait without limit.
     divide_rate: as for `Async`.
-    delay_compensation: likewise.
   """
 
   max_lead: int
   timeout_secs: float = 15.0
   divide_rate: bool = False
-  delay_compensation: float = 0.0
   steps_per_update = 1
   waits = True
 
   def __post_init__(self) -> None:
-    _check_compensation(self)
     _check_count(self, 'max_lead', self.max_lead)
     _check_secs(self)
 
@@ -205,20 +191,6 @@ def _check_count(policy: Any, name: str, value: Any) -> None:
     )
 
 
-def check_replicas(policy: Policy | None, replicas: int) -> None:
-  """Checks that replicas can be kept of what is updated by a policy.
-
-  Raises:
-    ValueError: they would differ from it.
-  """
-  if replicas and getattr(policy, 'delay_compensation', 0):
-    raise ValueError(
-      f'{policy}: delay_compensation depends on what a ps has when a gradient '
-      f'comes, so that replicas would differ, and replicas={replicas} were '
-      'asked for. Leave out one of the two.'
-    )
-
-
 def check_workers_run_programs(policy: Policy | None) -> None:
   """Checks that a policy is one for workers that are called.
 
@@ -231,16 +203,6 @@ def check_workers_run_programs(policy: Policy | None) -> None:
       'the program. A coordinator calls what is traced for any worker. Have '
       'one worker on each host instead, with all of its devices: each has a '
       'replica, and the worker pushes the sum once.'
-    )
-
-
-def _check_compensation(policy: Any) -> None:
-  factor = policy.delay_compensation
-  is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
-  if not is_number or not 0 <= factor < math.inf:
-    raise ValueError(
-      f'{type(policy).__name__}: delay_compensation is {factor!r}. Give a '
-      'number from 0 on.'
     )
 
 

@@ -30,8 +30,6 @@ class Staleness:
     make: makes a variable; gets a ps, a name and a value.
     num_ps: how many ps there are.
     divides_rate: whether learning rates are divided by it.
-    delay_compensation: by which factor gradients make up for it; see
-      `compensation`.
   """
 
   def __init__(
@@ -40,10 +38,8 @@ class Staleness:
     num_ps: int,
     *,
     divides_rate: bool,
-    delay_compensation: float,
   ) -> None:
     self.divides_rate = divides_rate
-    self.delay_compensation = delay_compensation
     zero, zeros = tf.constant(0, tf.int64), tf.zeros([NUM_BINS], tf.int64)
     self._counts = [
       make(ps, f'tfps/staleness/{ps}/count', zero) for ps in range(num_ps)

@@ -13,13 +13,6 @@ def are_distinct(indices: tf.Tensor) -> bool:
   return indices.value_index == 0
 
 
-def places(wanted: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-  """Where each row is found; all are."""
-  order = tf.argsort(among)
-  found = tf.searchsorted(tf.gather(among, order), tf.cast(wanted, among.dtype))
-  return tf.gather(order, found)
-
-
 def distinct(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
   """Each index once, and where to find each; None if they are so already."""
   if are_distinct(indices):

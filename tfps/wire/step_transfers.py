@@ -184,33 +184,6 @@ class Steps:
     rows = tf.reshape(tf.gather(rows, positions), full)
     return tf.ensure_shape(rows, indices.shape + variable.shape[1:])
 
-  def pulled(
-    self, variable: Any, indices: tf.Tensor | None = None
-  ) -> tf.Tensor | None:
-    """What steps have read of a variable, of which nothing new is pulled.
-
-    Args:
-      variable: an ordinary one, or one shard.
-      indices: of the rows, which are among those that were read; None if it was
-        read as a whole.
-
-    Returns:
-      The values; None if steps have read none.
-    """
-    key, worker = _place(variable)
-    if indices is None:
-      return self._values.get((key, self.round.index, worker))
-    found = self.round.rows.get((key, worker), [])
-    if len(found) == 1 and found[0][0] is indices:
-      return found[0][1]
-    if not found:
-      return None
-    read, rows = zip(*found, strict=True)
-    among = tf.concat([tf.cast(each, tf.int64) for each in read], axis=0)
-    return tf.gather(
-      tf.concat(rows, axis=0), sparse_rows_lib.places(indices, among)
-    )
-
   def read_tag(self, count: Any) -> tf.Tensor:
     """A count as it was when the parameters of its ps were read.
 
