@@ -162,14 +162,14 @@ def hybrid(
   spec = tf.data.IteratorSpec(dataset.element_spec)
   number = HYBRID_STEPS_PER_EXECUTION
   to_do = _traced(strategy, step, spec, strategy.global_step, number)
-  meetings: Any = strategy.meetings
+  sync_session: Any = strategy.sync_session
 
   def execute(*id: tf.Tensor) -> Any:
     return to_do.function(iterator, *id).numpy()
 
   def run(num_steps: int) -> None:
     for _ in range(num_steps // number):
-      attempt = meetings.attempt(number)
+      attempt = sync_session.attempt(number)
       call = functools.partial(attempt, execute, *attempt.args)
       strategy.surviving(call)
 

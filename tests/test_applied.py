@@ -27,7 +27,7 @@ def test_what_marks_tell_of_five_steps(steps, marked, least, most):
 
 def test_ids_are_apart_and_keep_their_slots():
   ids = [
-    step_log_lib.Marks(
+    step_log_lib.StepLog(
       [], slots=[slot] * 3, own='worker:0', tell=print
     ).new_id()
     for slot in (0, 1, 1)

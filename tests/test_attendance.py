@@ -1,14 +1,14 @@
 import pytest
 
 from tfps.cluster.spec import Task
-from tfps.server import client_registry
+from tfps.server import client_registry as client_registry_lib
 from tfps.server import health
 from tfps.server import registration
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 1)
-_DONE = client_registry.Verdict.DONE
-_ABANDONED = client_registry.Verdict.ABANDONED
+_DONE = client_registry_lib.Verdict.DONE
+_ABANDONED = client_registry_lib.Verdict.ABANDONED
 
 
 class World:
@@ -17,7 +17,7 @@ class World:
   def __init__(self, timeout_secs: float | None = 100.0) -> None:
     self.now = 0.0
     self.states: dict[Task, health.State] = {}
-    self.attendance = client_registry.Attendance(
+    self.client_registry = client_registry_lib.ClientRegistry(
       timeout_secs, clock=lambda: self.now, ask=self._ask
     )
 
@@ -27,13 +27,13 @@ class World:
 
   def says(self, task: Task, *, done: bool = False) -> None:
     message = registration.Message(task, 'h:1', task == _CHIEF, done)
-    self.attendance.hear(message)
+    self.client_registry.hear(message)
 
-  def after(self, secs: float) -> client_registry.Verdict | None:
+  def after(self, secs: float) -> client_registry_lib.Verdict | None:
     """The first verdict within so many seconds."""
     for _ in range(int(secs * 4)):
       self.now += 0.25
-      verdict = self.attendance.verdict()
+      verdict = self.client_registry.verdict()
       if verdict:
         return verdict
     return None
@@ -102,13 +102,13 @@ def test_nobody_alive_for_long_is_abandoned(world, state):
 
 
 def test_nobody_ever_is_abandoned(world):
-  world.attendance.expect(_CHIEF, 'h:1')
+  world.client_registry.expect(_CHIEF, 'h:1')
   assert world.after(99) is None
   assert world.after(30) is _ABANDONED
 
 
 def test_an_expected_chief_that_lives_keeps_a_server_up(world):
-  world.attendance.expect(_CHIEF, 'h:1')
+  world.client_registry.expect(_CHIEF, 'h:1')
   world.states[_CHIEF] = health.State.ALIVE
   assert world.after(1000) is None
 
@@ -132,7 +132,7 @@ def test_a_client_that_cannot_be_reached_is_told_of_at_the_second_look(
   world, caplog
 ):
   world.says(_CHIEF)
-  world.attendance.verdict()
+  world.client_registry.verdict()
   assert 'said hello, but' not in caplog.text
   world.after(50)
   assert caplog.text.count('chief:0 said hello, but at h:1 it is') == 1
@@ -141,7 +141,7 @@ def test_a_client_that_cannot_be_reached_is_told_of_at_the_second_look(
 def test_a_client_that_is_slow_at_first_is_not_told_of(world, caplog):
   world.states[_CHIEF] = health.State.HUNG
   world.says(_CHIEF)
-  world.attendance.verdict()
+  world.client_registry.verdict()
   world.states[_CHIEF] = health.State.ALIVE
   world.after(60)
   world.states[_CHIEF] = health.State.HUNG

@@ -27,12 +27,12 @@ _KNOWN = {0: 7, 1: 8}
   ],
 )
 def test_looks(looks, are_lost):
-  changes = cluster_changes.Changes()
+  changes = cluster_changes.ClusterChanges()
   assert [changes.are(look, _KNOWN) for look in looks][-1] == are_lost
 
 
 def test_a_look_of_long_ago_is_forgotten():
   times = iter([0.0, 100.0, 101.0])
-  changes = cluster_changes.Changes(lambda: next(times))
+  changes = cluster_changes.ClusterChanges(lambda: next(times))
   silent = {0: 7, 1: None}
   assert [changes.are(silent, _KNOWN) for _ in range(3)] == [False, False, True]

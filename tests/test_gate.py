@@ -15,13 +15,13 @@ def in_thread(function):
 
 
 def test_several_are_inside_at_once():
-  gate = quiesce_lock.Gate()
+  gate = quiesce_lock.QuiesceLock()
   with gate, gate:
     assert gate.num_entries == 2
 
 
 def test_who_closes_waits_for_those_inside():
-  gate, seen = quiesce_lock.Gate(), []
+  gate, seen = quiesce_lock.QuiesceLock(), []
   leave = threading.Event()
   inside = threading.Event()
 
@@ -47,7 +47,7 @@ def test_who_closes_waits_for_those_inside():
 
 
 def test_who_comes_waits_while_it_is_closed():
-  gate, entered = quiesce_lock.Gate(), threading.Event()
+  gate, entered = quiesce_lock.QuiesceLock(), threading.Event()
 
   def enter():
     with gate:
@@ -60,7 +60,7 @@ def test_who_comes_waits_while_it_is_closed():
 
 
 def test_who_closes_in_vain_leaves_it_open():
-  gate, told = quiesce_lock.Gate(), []
+  gate, told = quiesce_lock.QuiesceLock(), []
   with gate:
     with (
       pytest.raises(TimeoutError),
@@ -73,7 +73,7 @@ def test_who_closes_in_vain_leaves_it_open():
 
 
 def test_who_is_waited_for_in_vain_is_named():
-  gate = quiesce_lock.Gate()
+  gate = quiesce_lock.QuiesceLock()
   with (
     gate.entered('worker:1'),
     gate,
@@ -89,7 +89,7 @@ def test_who_is_waited_for_in_vain_is_named():
 
 
 def test_who_stays_inside_is_hurried_once():
-  gate, hurried = quiesce_lock.Gate(), []
+  gate, hurried = quiesce_lock.QuiesceLock(), []
   leave = threading.Event()
 
   def enter():
@@ -108,14 +108,14 @@ def test_who_stays_inside_is_hurried_once():
 
 
 def test_nobody_is_hurried_who_leaves_by_himself():
-  gate, hurried = quiesce_lock.Gate(), []
+  gate, hurried = quiesce_lock.QuiesceLock(), []
   with gate.closed(hurry=quiesce_lock.Hurry(0.0, hurried.append)):
     pass
   assert not hurried
 
 
 def test_who_closes_while_another_is_alone_keeps_to_a_deadline():
-  gate = quiesce_lock.Gate()
+  gate = quiesce_lock.QuiesceLock()
 
   def close():
     with gate.closed(within_secs=0.1):
@@ -131,7 +131,7 @@ def test_who_closes_while_another_is_alone_keeps_to_a_deadline():
 
 
 def test_two_who_close_take_turns():
-  gate, second = quiesce_lock.Gate(), threading.Event()
+  gate, second = quiesce_lock.QuiesceLock(), threading.Event()
 
   def close():
     with gate.closed():

@@ -60,18 +60,18 @@ def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
   hosted_ps.ask(_HOST, cluster.address(_HOST), _GUEST)
   waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
   home, guest = cluster.address(_GUEST), hosted_ps.find(_GUEST, hosts(cluster))
-  housing = ps_addresses.Housing(cluster)
-  at_home = housing.incarnations()
+  address_book = ps_addresses.PsAddressBook(cluster)
+  at_home = address_book.incarnations()
   as_guest = {**at_home, 1: health.probe(_GUEST, guest).incarnation}
   for wanted, address in (
     (as_guest, guest),
     ({**at_home, 1: 123}, guest),  # nobody's
     (at_home, home),
   ):
-    housing.seek(wanted)
-    assert housing.addresses[_GUEST] == address
-    assert housing.addresses[_HOST] == cluster.address(_HOST)
-  assert housing.forget_moves() == [_GUEST, _GUEST]
+    address_book.seek(wanted)
+    assert address_book.addresses[_GUEST] == address
+    assert address_book.addresses[_HOST] == cluster.address(_HOST)
+  assert address_book.forget_moves() == [_GUEST, _GUEST]
 
 
 def test_a_host_that_is_not_there_is_named():

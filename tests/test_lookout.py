@@ -8,7 +8,7 @@ import pytest
 from tests import waiting
 from tfps import testing
 from tfps.cluster import spec as spec_lib
-from tfps.launch import hang_detector
+from tfps.launch import hang_detector as hang_detector_lib
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +27,10 @@ def processes():
 def looking_out(processes, silent_secs=1.5):
   reported = []
   addresses = {task: processes.cluster.address(task) for task in (PS, WORKER)}
-  with hang_detector.Lookout(
+  with hang_detector_lib.HangDetector(
     addresses, silent_secs=silent_secs, report=reported.append
-  ) as lookout:
-    waiting.until(lambda: len(lookout._answered) == 2)
+  ) as hang_detector:
+    waiting.until(lambda: len(hang_detector._answered) == 2)
     yield reported
 
 
@@ -65,5 +65,5 @@ def test_a_task_that_pauses_is_not_reported(processes):
 
 
 def test_nobody_needs_to_be_watched():
-  with hang_detector.Lookout({}, silent_secs=1, report=print):
+  with hang_detector_lib.HangDetector({}, silent_secs=1, report=print):
     pass

@@ -37,7 +37,7 @@ def best(sizes, num_ps):
 
 
 def one_by_one(policy, sizes, num_ps):
-  ledger = placement_ledger.Ledger(policy, num_ps)
+  ledger = placement_ledger.PlacementLedger(policy, num_ps)
   return [ledger.place([size], trainable=True)[0] for size in sizes]
 
 
@@ -111,7 +111,9 @@ def test_round_robin_deals_in_turn(sizes, num_ps):
 
 
 def test_room_is_kept_for_the_slots_of_trainable_variables():
-  ledger = placement_ledger.Ledger(placement.ByteBalanced(num_slots=2), 2)
+  ledger = placement_ledger.PlacementLedger(
+    placement.ByteBalanced(num_slots=2), 2
+  )
   assert ledger.place([100], trainable=True) == [0]  # 300 with its slots
   assert ledger.place([250], trainable=False) == [1]
   assert ledger.place([40], trainable=False) == [1]
@@ -125,7 +127,7 @@ def test_room_is_kept_for_the_slots_of_trainable_variables():
 
 
 def test_the_report_tells_bytes_names_and_imbalance():
-  ledger = placement_ledger.Ledger(placement.ByteBalanced(), 2)
+  ledger = placement_ledger.PlacementLedger(placement.ByteBalanced(), 2)
   assert ledger.report().imbalance == 1
   ledger.note('table', 3000, ps=0)
   ledger.note('bias', 1000, ps=1)
@@ -159,7 +161,9 @@ def test_the_index_of_a_ps_is_in_its_devices(device, index):
 
 
 def test_the_report_tells_the_bytes_of_replicas():
-  ledger = placement_ledger.Ledger(placement.ByteBalanced(), 3, replicas=1)
+  ledger = placement_ledger.PlacementLedger(
+    placement.ByteBalanced(), 3, replicas=1
+  )
   for ps, num_bytes in enumerate([3000, 1000, 200]):
     ledger.note(f'v{ps}', num_bytes, ps=ps)
   report = ledger.report()
@@ -296,7 +300,7 @@ def test_a_topology_takes_a_cluster():
 
 def test_the_report_tells_the_busiest_link():
   policy = _aware(['a', 'b'], ['a', 'c'], None)
-  ledger = placement_ledger.Ledger(policy, 2)
+  ledger = placement_ledger.PlacementLedger(policy, 2)
   ledger.note('table', 3000, ps=1)
   ledger.note_colocated('slot', 3000, ps=1)  # which does not cross
   report = ledger.report()

@@ -39,9 +39,9 @@ def test_a_message_survives_its_way():
 
 def _presence(
   address: str, *, workers: tuple[str, ...] = ('localhost:2',)
-) -> registration.Presence:
+) -> registration.Registration:
   cluster = tfps.Cluster({'ps': [address], 'worker': workers})
-  return registration.Presence(
+  return registration.Registration(
     cluster, Task('worker', 0), 'localhost:2', chief=True, servers=[_PS]
   )
 

@@ -27,7 +27,7 @@ class _Running:
       _PS,
       ps_server.address,
       cluster,
-      hosted_ps.Guests(lambda task: ''),
+      hosted_ps.HostedTasks(lambda task: ''),
       timeout_secs=None,
       grace_secs=1,
     )

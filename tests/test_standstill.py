@@ -107,7 +107,7 @@ def test_who_says_hello_meanwhile_waits(place, mailbox, monkeypatch):
   cluster = tfps.Cluster({'ps': [place.address], 'worker': ['localhost:2']})
 
   def hello(*, chief):
-    registration.Presence(
+    registration.Registration(
       cluster, _DEAD, 'localhost:2', chief=chief, servers=[place.task]
     ).expect()
 
@@ -124,7 +124,7 @@ def test_who_says_hello_meanwhile_waits(place, mailbox, monkeypatch):
 
 def test_who_is_waited_for_does_not_wait_to_say_hello_again(place, mailbox):
   cluster = tfps.Cluster({'ps': [place.address], 'worker': ['localhost:2']})
-  client = registration.Presence(
+  client = registration.Registration(
     cluster, _DEAD, 'localhost:2', chief=False, servers=[place.task]
   )
   client.start()

@@ -8,7 +8,7 @@ from tfps.recovery import error_classifier
 def test_trouble_goes_on_until_there_has_been_none_for_a_while(monkeypatch):
   now = [1000.0]
   monkeypatch.setattr(error_classifier.time, 'monotonic', lambda: now[0])
-  trouble = error_classifier.Trouble()
+  trouble = error_classifier.ErrorClassifier()
   found = []
   for secs in (0, 5, 50, 61, 1):
     now[0] += secs
@@ -33,7 +33,7 @@ def test_trouble_goes_on_until_there_has_been_none_for_a_while(monkeypatch):
 def test_a_ps_that_is_another_is_named_after_a_while(text, ps, monkeypatch):
   now = [1000.0]
   monkeypatch.setattr(error_classifier.time, 'monotonic', lambda: now[0])
-  trouble = error_classifier.Trouble()
+  trouble = error_classifier.ErrorClassifier()
   found = []
   for secs in (0, 2, 4, 1, 1):
     now[0] += secs

@@ -14,7 +14,7 @@ WORKER_1 = spec_lib.Task('worker', 1)
 
 
 def watch(addresses, in_flight=()):
-  return task_monitor_lib.Watch(addresses, lambda: dict(in_flight))
+  return task_monitor_lib.TaskMonitor(addresses, lambda: dict(in_flight))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from tfps.recovery import worker_states
 
 
 def test_who_is_silent_is_left_out_and_bare_until_it_is_filled():
-  workers = worker_states.Whereabouts()
+  workers = worker_states.WorkerStates()
   workers.incarnations = {0: 10, 1: 11}
   assert workers.note({0: 10, 1: None}) == ({1}, {1})
   assert workers.away() == {1}
@@ -15,7 +15,7 @@ def test_who_is_silent_is_left_out_and_bare_until_it_is_filled():
 
 
 def test_who_has_restarted_before_anybody_knew_is_bare():
-  workers = worker_states.Whereabouts()
+  workers = worker_states.WorkerStates()
   workers.incarnations = {0: 10}
   assert workers.note({0: 20}) == (set(), {0})
   assert workers.is_bare(0)
@@ -23,7 +23,7 @@ def test_who_has_restarted_before_anybody_knew_is_bare():
 
 
 def test_who_is_found_lost_is_waited_for_until_it_is_back():
-  workers = worker_states.Whereabouts()
+  workers = worker_states.WorkerStates()
   workers.wait_for(0)
   workers.leave_out(1)
   assert workers.away() == {0, 1}
@@ -33,6 +33,6 @@ def test_who_is_found_lost_is_waited_for_until_it_is_back():
 
 
 def test_who_comes_for_the_first_time_has_lost_nothing():
-  workers = worker_states.Whereabouts()
+  workers = worker_states.WorkerStates()
   assert workers.note({3: 30}) == (set(), set())
   assert not workers.is_bare(3)

@@ -15,7 +15,7 @@ from tfps._compat import survivors
 
 @pytest.fixture
 def make():
-  made = compat.Twins()
+  made = compat.ReplicatedWrites()
 
   def make(initial):
     variable = tf.Variable(initial)
@@ -130,7 +130,7 @@ def test_a_variable_without_a_twin_has_none(make):
 
 
 def test_twins_of_what_is_gone_are_forgotten():
-  made = compat.Twins()
+  made = compat.ReplicatedWrites()
   variable = tf.Variable(1)
   made.add(variable, compat.make(variable, 'CPU:0'))
   assert compat.of(variable) is not None

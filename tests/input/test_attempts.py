@@ -24,7 +24,7 @@ class _Feed:
 def attempt():
   def attempt(turnout):
     nothing = lambda *args: None  # noqa: E731
-    meetings = types.SimpleNamespace(
+    sync_session = types.SimpleNamespace(
       worker=lambda: 0,
       enter=nothing,
       leave=nothing,
@@ -33,7 +33,7 @@ def attempt():
       settle=lambda: True,
     )
     steps = types.SimpleNamespace(
-      num_steps=2, sizes=(1,), marks=None, meetings=meetings, join=list
+      num_steps=2, sizes=(1,), marks=None, sync_session=sync_session, join=list
     )
     feed = _Feed()
     feeds = types.SimpleNamespace(
@@ -47,7 +47,7 @@ def attempt():
 
 
 def test_who_is_an_epoch_behind_goes_along_with_the_others(attempt):
-  others_work = turnouts.Turnout(
+  others_work = turnouts.StepDecision(
     0, finished=False, is_idle=False, is_partial=True
   )
   made, feeds = attempt(others_work)
@@ -56,6 +56,6 @@ def test_who_is_an_epoch_behind_goes_along_with_the_others(attempt):
 
 
 def test_an_epoch_ends_where_nobody_has_batches(attempt):
-  made, feeds = attempt(turnouts.Turnout(0, finished=True, is_idle=True))
+  made, feeds = attempt(turnouts.StepDecision(0, finished=True, is_idle=True))
   assert not made.sat_out
   assert (feeds.until, feeds.finished) == (3, True)

@@ -54,8 +54,8 @@ def assert_same(made, scale):
 
 
 def cut(strategy):
-  strategy.guard.keeper.cut()
-  return strategy.guard.keeper.latest.path
+  strategy.guard.snapshotter.save()
+  return strategy.guard.snapshotter.latest.path
 
 
 def folders(tmp_path):
@@ -115,7 +115,7 @@ def test_what_is_not_on_a_ps_is_left_alone(make):
     kept = tf.Variable(1.0)
   with tf.device('/job:chief/task:0'):
     local = tf.Variable(2.0)
-  noted = [e.variable for e in strategy.guard.keeper.inventory.entries()]
+  noted = [e.variable for e in strategy.guard.snapshotter.inventory.entries()]
   assert any(variable is kept for variable in noted)
   assert not any(variable is local for variable in noted)
 
@@ -205,14 +205,16 @@ def gone(path):
 def make_two_cuts_of_the_same(strategy):
   kept = variables(strategy, scale=2)
   first = cut(strategy)
-  with strategy.guard.keeper.gate:  # as an execution that changes something
+  with (
+    strategy.guard.snapshotter.gate
+  ):  # as an execution that changes something
     kept[1].assign(7)
   return kept, first, cut(strategy)
 
 
 def put_back(strategy):
-  keeper = strategy.guard.keeper
-  return keeper.put_back({0}, strategy.guard._replicas)
+  snapshotter = strategy.guard.snapshotter
+  return snapshotter.put_back({0}, strategy.guard._replicas)
 
 
 @pytest.mark.parametrize('damage', [truncate, flip, lose_index, empty, gone])
@@ -224,7 +226,7 @@ def test_a_cut_that_is_damaged_when_it_is_needed_is_passed_over(
   damage(latest)
   assert 0 <= put_back(strategy) < 60
   assert_same(kept, scale=2)
-  assert strategy.guard.keeper.latest.path == first
+  assert strategy.guard.snapshotter.latest.path == first
   shutil.rmtree(latest, ignore_errors=True)
   assert cut(strategy).name == 'cut-000002'  # a sound one is due
 
@@ -258,7 +260,7 @@ def test_what_there_is_no_room_for_leaves_nothing(make, num_pages):
   with testing.small_disk(2**20) as disk:
     strategy = make(directory=disk / 'cuts')
     kept, *paths = make_two_cuts_of_the_same(strategy)
-    with strategy.guard.keeper.gate:
+    with strategy.guard.snapshotter.gate:
       kept[1].assign(8)
     page = os.sysconf('SC_PAGE_SIZE')
     num_values = max(paths[1].glob('values.data*')).stat().st_size // page
@@ -314,9 +316,9 @@ def test_a_cut_that_fails_leaves_the_one_before(make, tmp_path):
   moved = tmp_path / 'moved'
   (tmp_path / 'cuts').rename(moved)
   with pytest.raises(errors.CheckpointError, match='The latest is'):
-    strategy.guard.keeper.cut()
+    strategy.guard.snapshotter.save()
   moved.rename(tmp_path / 'cuts')
-  assert strategy.guard.keeper.latest.path == first
+  assert strategy.guard.snapshotter.latest.path == first
   assert cut(strategy).name == 'cut-000002'
 
 

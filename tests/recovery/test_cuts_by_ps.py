@@ -75,12 +75,12 @@ def test_a_part_that_cannot_be_read_is_an_error(tfps_cluster, tmp_path):
   )
   kept = _variables(strategy, scale=5)
   strategy.guard.keep()
-  cut = strategy.guard.keeper.latest
+  cut = strategy.guard.snapshotter.latest
   for path in cut.path.glob('values.*'):
     path.unlink()
-  entry = strategy.guard.keeper.inventory.entries()[0]
+  entry = strategy.guard.snapshotter.inventory.entries()[0]
   with pytest.raises(errors.CheckpointError, match=r'ps:\d cannot read '):
-    strategy.guard.keeper._put_back(entry, cut)
+    strategy.guard.snapshotter._put_back(entry, cut)
   del kept
 
 
@@ -93,16 +93,16 @@ def test_a_part_that_cannot_be_written_leaves_the_cut_before(
     tfps_cluster.cluster, recovery=_recovery(directory)
   )
   kept = _variables(strategy, scale=5)
-  keeper = strategy.guard.keeper
-  keeper.cut()
-  first = keeper.latest
-  groups = keeper._reader.read(keeper.inventory.entries())
+  snapshotter = strategy.guard.snapshotter
+  snapshotter.save()
+  first = snapshotter.latest
+  groups = snapshotter._reader.read(snapshotter.inventory.entries())
   missing = directory / 'missing' / 'draft'
   with pytest.raises(
     snapshot_storage.DiskError, match=rf'ps:\d cannot write {missing}'
   ):
-    keeper._cuts._disk.write(missing, groups)
-  assert keeper.latest is first
+    snapshotter._store._disk.write(missing, groups)
+  assert snapshotter.latest is first
   del kept
 
 
@@ -128,7 +128,7 @@ def test_a_ps_that_is_lost_as_it_writes_leaves_the_cut_before(
     coordinator.schedule(tf.function(lambda: losses.add_one(variables)))
     coordinator.join()
     assert losses.lose_within(
-      tfps_cluster, ('ps', 1), strategy.guard.keeper.cut_alone
+      tfps_cluster, ('ps', 1), strategy.guard.snapshotter.save_quiesced
     )
     lost = [v for v in variables if '/task:1/' in v.device]
     assert losses.values(lost) == {50}  # for which this waits

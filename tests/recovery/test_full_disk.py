@@ -59,23 +59,25 @@ def test_training_by_a_coordinator_goes_on(disk, caplog):
   def num_back():
     return sum(event.kind == 'back' for event in events)
 
-  def happens(keeper):
-    while keeper.latest is None or keeper.latest.path.name < 'cut-000003':
+  def happens(snapshotter):
+    while (
+      snapshotter.latest is None or snapshotter.latest.path.name < 'cut-000003'
+    ):
       yield
     with testing.full_disk(disk):
       while caplog.text.count(_FAILED) < 2:
         yield
-      before = keeper.latest
+      before = snapshotter.latest
       assert before.path.name in cuts(disk)
       losses.lose(processes, ('ps', 1))()
       while not num_back():
         yield
       assert 'as they were' in caplog.text
-      assert keeper.latest == before
+      assert snapshotter.latest == before
       num_failed = caplog.text.count(_FAILED)
       while caplog.text.count(_FAILED) == num_failed:
         yield
-    while keeper.latest == before:
+    while snapshotter.latest == before:
       yield
 
   with testing.ProcessCluster(2, 2) as processes:
@@ -87,7 +89,7 @@ def test_training_by_a_coordinator_goes_on(disk, caplog):
     )
     variables = losses.counters(strategy)
     with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-      plot = Plot(happens(strategy.guard.keeper))
+      plot = Plot(happens(strategy.guard.snapshotter))
       losses.count_to(coordinator, variables, 4_000, plot, per_execution=5)
       assert plot.is_over
       assert losses.values(variables) == {4_000}
@@ -135,7 +137,7 @@ def test_training_ends_although_what_it_has_done_cannot_be_kept(disk, caplog):
       with testing.full_disk(disk):
         losses.count_to(coordinator, variables, 20)
         assert losses.values(variables) == {20}
-        strategy.guard.keeper.cut_at_last()
+        strategy.guard.snapshotter.save_at_last()
         assert cuts(disk) == before
     assert caplog.text.count(_FAILED) == 1
     assert caplog.text.count('The last cut could not be made') == 1

@@ -177,7 +177,7 @@ def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     coordinator.schedule(fn)
     coordinator.join()
-    strategy.guard.keeper.cut()
+    strategy.guard.snapshotter.save()
     processes.kill('worker', 1)
     losses.lose(processes, ('ps', 1))()
     assert losses.values(variables) == {1}  # a repair was needed for this

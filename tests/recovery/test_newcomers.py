@@ -40,7 +40,7 @@ class Presence:
 def take_in(guard, presence, *worker):
   """Which workers were noted as new."""
   noted = []
-  worker_admission.Newcomers(
+  worker_admission.WorkerAdmission(
     guard, presence, lambda *worker: noted.append(worker)
   ).take_in(*worker)
   return noted

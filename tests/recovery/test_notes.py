@@ -22,7 +22,7 @@ def forget(mine, ps):
 
 
 def test_a_note_is_about_these_very_ps(connected):
-  mine = consistency_note.Notes()
+  mine = consistency_note.ConsistencyNotes()
   mine.leave({0: 11, 1: 22})
   assert mine.are({0: 11, 1: 22})
   assert not mine.are({0: 11, 1: 23})
@@ -31,19 +31,19 @@ def test_a_note_is_about_these_very_ps(connected):
 
 
 def test_a_ps_without_a_note_is_of_another_time(connected):
-  mine = consistency_note.Notes()
+  mine = consistency_note.ConsistencyNotes()
   mine.leave({0: 1, 1: 2})
   forget(mine, 1)
   assert not mine.are({0: 1, 1: 2})
 
 
 def test_the_notes_of_another_job_are_no_notes(connected):
-  consistency_note.Notes('one').leave({0: 1, 1: 2})
-  assert not consistency_note.Notes('other').are({0: 1, 1: 2})
+  consistency_note.ConsistencyNotes('one').leave({0: 1, 1: 2})
+  assert not consistency_note.ConsistencyNotes('other').are({0: 1, 1: 2})
 
 
 def test_a_ps_whose_note_was_taken_away_is_denied(connected):
-  mine = consistency_note.Notes('denied')
+  mine = consistency_note.ConsistencyNotes('denied')
   assert not mine.deny({0: 1, 1: 2})  # there are none yet
   mine.leave({0: 1, 1: 2})
   assert not mine.deny({0: 1, 1: 2})
@@ -55,7 +55,7 @@ def test_a_ps_whose_note_was_taken_away_is_denied(connected):
 @pytest.mark.slow
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 def test_a_note_is_read_without_the_eager_runtime(connected, tfps_cluster):
-  mine, first = consistency_note.Notes(), tfps.Task('ps', 0)
+  mine, first = consistency_note.ConsistencyNotes(), tfps.Task('ps', 0)
   forget(mine, 0)
   with consistency_note.Reader() as reader:
 

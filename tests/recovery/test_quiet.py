@@ -8,7 +8,7 @@ from tfps._utils import quiesce_lock
 
 
 def test_who_does_not_come_to_rest_is_named():
-  gate = quiesce_lock.Gate()
+  gate = quiesce_lock.QuiesceLock()
   with (
     gate.entered('worker:2'),
     pytest.raises(errors.DeadlineError, match=r'After 0\.1 .* worker:2 is not'),
@@ -20,7 +20,7 @@ def test_who_does_not_come_to_rest_is_named():
 
 
 def test_no_last_cut_is_made_beside_others():
-  gate, told = quiesce_lock.Gate(), []
+  gate, told = quiesce_lock.QuiesceLock(), []
   with gate:
     assert not quiesce.close(gate, 0.1, told.append)
   assert quiesce.close(gate, 0.1, told.append)

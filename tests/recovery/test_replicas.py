@@ -143,8 +143,8 @@ def test_what_the_chief_writes_goes_to_both(strategy):
 
 
 def _inventory_of(strategy):
-  keeper = getattr(strategy.guard, 'keeper', None)
-  return keeper.inventory if keeper else strategy.guard._inventory
+  snapshotter = getattr(strategy.guard, 'snapshotter', None)
+  return snapshotter.inventory if snapshotter else strategy.guard._inventory
 
 
 @IN_PROCESS

@@ -235,7 +235,7 @@ def test_fit_goes_on(tfps_cluster, tmp_path):
     is_mended = coordinator is None or not (
       coordinator._cluster.failure_handler._ps.is_lost
     )
-    return is_mended and not strategy.guard._housing.moved
+    return is_mended and not strategy.guard._address_book.moved
 
   history = losses.fit(strategy, tfps_cluster, {3: 0, 6: 1}, is_calm=is_calm)
   assert history.history['loss'][-1] < 1e-2

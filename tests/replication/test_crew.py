@@ -30,26 +30,26 @@ def _entry(round, **kwargs):
 
 
 def test_who_has_entered_is_in_the_round_that_is_closed():
-  roster = membership_table_lib.Roster(_make, 3)
+  membership = membership_table_lib.MembershipTable(_make, 3)
   for worker in (0, 2):
-    roster.enter(worker, _entry(1, port=10 + worker))
-  roster.close(1)
-  roster.enter(1, _entry(1))
-  roster.close(1)  # which it is
-  state = roster.read()
-  assert (state.round, state.crew) == (1, (0, 2))
+    membership.enter(worker, _entry(1, port=10 + worker))
+  membership.close(1)
+  membership.enter(1, _entry(1))
+  membership.close(1)  # which it is
+  state = membership.read()
+  assert (state.round, state.elastic_group) == (1, (0, 2))
   assert [entry.port for entry in state.entries] == [10, 0, 12]
   assert not state.has_begun
-  roster.note_begun()
-  roster.enter(1, _entry(2))
-  roster.close(2)
-  state = roster.read()
-  assert (state.round, state.crew, state.has_begun) == (2, (1,), True)
+  membership.note_begun()
+  membership.enter(1, _entry(2))
+  membership.close(2)
+  state = membership.read()
+  assert (state.round, state.elastic_group, state.has_begun) == (2, (1,), True)
 
 
 def test_holdings_are_handed_on_whatever_their_types():
   def holdings(fill):
-    made = local_state_lib.Holdings()
+    made = local_state_lib.LocalState()
     made.variables += [
       tf.Variable(tf.fill([3, 2], float(fill)), name='a'),
       tf.Variable(tf.constant(fill, tf.int64), name='b'),
@@ -69,43 +69,43 @@ def test_holdings_are_handed_on_whatever_their_types():
 class _Worker:
   """One of the crew, with a value of its own that it trains."""
 
-  def __init__(self, cluster, roster, index, waits):
+  def __init__(self, cluster, membership, index, waits):
     self.value = tf.Variable(float(index), name='value')
-    self.holdings = local_state_lib.Holdings()
+    self.holdings = local_state_lib.LocalState()
     self.holdings.variables.append(self.value)
     tasks = cluster.tasks('worker')
     self.told = []
-    self.meetings = []
-    self.crew = elastic_group_lib.Crew(
+    self.sync_session = []
+    self.elastic_group = elastic_group_lib.ElasticGroup(
       [group_monitor.Peer(task, cluster.address(task)) for task in tasks],
       index,
-      roster,
+      membership,
       self.holdings,
-      rendezvous.Meetings(
+      rendezvous.SyncSession(
         lambda: None,
-        lambda worker: self.meetings.append(('in', worker)),
-        lambda worker: self.meetings.append(('out', worker)),
+        lambda worker: self.sync_session.append(('in', worker)),
+        lambda worker: self.sync_session.append(('out', worker)),
       ),
       waits=waits,
       tell=lambda kind, who: self.told.append((kind, who)),
     )
 
   def step(self, gradient):
-    self.crew.take_up()
+    self.elastic_group.take_up()
     self.add(gradient)
-    self.crew.end_steps()
+    self.elastic_group.end_steps()
     return float(self.value)
 
   def add(self, gradient):
-    begun = self.crew.begin_mean(np.array([gradient], np.float32))
-    self.value.assign_add(self.crew.end_mean(begun)[0])
+    begun = self.elastic_group.begin_mean(np.array([gradient], np.float32))
+    self.value.assign_add(self.elastic_group.end_mean(begun)[0])
 
   def turn(self, *gradients, finished=False):
     """Steps on batches, if there are any; those of all, and the value."""
-    agreed = self.crew.agree(len(gradients), finished=finished)
+    agreed = self.elastic_group.agree(len(gradients), finished=finished)
     for gradient in gradients[: agreed.number]:
       self.add(gradient)
-    assert self.crew.settle()
+    assert self.elastic_group.settle()
     return agreed.number, agreed.finished, float(self.value)
 
   def steps(self, *gradients):
@@ -120,31 +120,31 @@ class _Worker:
       try:
         return function()
       except tf.errors.OpError as error:
-        if not self.crew.is_to_go_on(error):
+        if not self.elastic_group.is_to_go_on(error):
           raise
 
   def once(self, gradient):
     value = self.go_on(gradient)
-    self.crew.leave()
+    self.elastic_group.leave()
     return value
 
   def settle_once(self):
-    is_kept = self.surviving(self.crew.settle)
-    self.crew.leave()
+    is_kept = self.surviving(self.elastic_group.settle)
+    self.elastic_group.leave()
     return is_kept
 
 
 @pytest.fixture
-def roster(tfps_cluster):
-  return membership_table_lib.Roster(
+def membership(tfps_cluster):
+  return membership_table_lib.MembershipTable(
     _make, len(tfps_cluster.cluster.tasks('worker'))
   )
 
 
 @pytest.fixture
-def make(tfps_cluster, roster):
+def make(tfps_cluster, membership):
   def make(index, waits=_WAITS):
-    return _Worker(tfps_cluster.cluster, roster, index, waits)
+    return _Worker(tfps_cluster.cluster, membership, index, waits)
 
   return make
 
@@ -169,7 +169,7 @@ def test_who_is_done_is_not_waited_for_and_may_come_again(make, pool):
   some, other = make(0), make(1)
   first = pool.submit(some.steps, 1.0)
   assert other.steps(3.0) == [2.0]
-  other.crew.leave()
+  other.elastic_group.leave()
   assert first.result(60) == [2.0]
   assert some.go_on(5.0) == 7.0
   again = pool.submit(other.once, 1.0)
@@ -189,8 +189,8 @@ def test_all_may_be_done_and_go_on_with_the_same_ring(make, pool):
     last = workers[1].steps(3.0)
     assert first.result(60) == last
     for worker in workers:
-      rings.add(id(worker.crew._round.ring))
-      worker.crew.leave()
+      rings.add(id(worker.elastic_group._round.ring))
+      worker.elastic_group.leave()
   assert last == [6.0]
   assert len(rings) == 2  # each worker's own
 
@@ -210,7 +210,7 @@ def test_who_lives_and_does_something_else_is_named(make, pool):
     some.step(1.0)
   complaint = 'worker:0 and worker:1 have not come to the same step'
   with pytest.raises(tfps.DeadlineError, match=complaint):
-    some.crew.is_to_go_on(caught.value)
+    some.elastic_group.is_to_go_on(caught.value)
 
 
 def test_who_holds_something_else_is_told(make, pool):
@@ -218,7 +218,7 @@ def test_who_holds_something_else_is_told(make, pool):
   workers[1].holdings.variables.append(tf.Variable(1.0, name='slot'))
   first = pool.submit(workers[0].steps, 1.0)
   with pytest.raises(ValueError, match='other variables than worker:0'):
-    workers[1].crew.take_up()
+    workers[1].elastic_group.take_up()
   assert first.result(60) == [1.0]  # alone
 
 
@@ -271,20 +271,20 @@ def test_who_has_no_batches_gets_what_the_others_do(make, pool):
     assert found == [(len(means), False, value)] * 3
   last = [pool.submit(w.turn, finished=w is workers[1]) for w in workers]
   assert [turn.result(60) for turn in last] == [(0, True, value)] * 3
-  comings = [what for what, who in workers[1].meetings if who == 1]
+  comings = [what for what, who in workers[1].sync_session if who == 1]
   assert comings == ['out', 'in', 'out']
 
 
-def test_what_others_have_gone_on_without_is_not_kept(make, pool, roster):
+def test_what_others_have_gone_on_without_is_not_kept(make, pool, membership):
   some, other = make(0), make(1)
-  agreed = pool.submit(other.crew.agree, 0, finished=False)
-  some.crew.agree(1, finished=False)
+  agreed = pool.submit(other.elastic_group.agree, 0, finished=False)
+  some.elastic_group.agree(1, finished=False)
   agreed.result(60)
   some.add(1.0)
-  other.crew._round.ring.break_off()
-  is_kept = pool.submit(other.surviving, other.crew.settle)
-  waiting.until(lambda: roster.read().entered(2) == [1], timeout_secs=60)
-  roster.close(2)  # as if the other were silent
+  other.elastic_group._round.ring.break_off()
+  is_kept = pool.submit(other.surviving, other.elastic_group.settle)
+  waiting.until(lambda: membership.read().entered(2) == [1], timeout_secs=60)
+  membership.close(2)  # as if the other were silent
   assert is_kept.result(60)
   is_kept = pool.submit(some.settle_once)
   while not is_kept.done():

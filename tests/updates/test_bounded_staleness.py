@@ -115,7 +115,7 @@ def test_who_is_last_waits_for_nobody(tfps_cluster, ends_unheard_of):
 
   @tf.function
   def end():
-    strategy.meetings.turns.end(tf.constant(1, tf.int64))
+    strategy.sync_session.sync_ops.end(tf.constant(1, tf.int64))
 
   def end_once_more(progress):  # as when only the answer is lost
     if progress.step == 50 and ends_unheard_of:
@@ -136,24 +136,26 @@ def test_who_comes_back_does_not_wait_for_those_that_are_done(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.BoundedStaleness(0)
   )
-  meetings = strategy.meetings
+  sync_session = strategy.sync_session
 
   def steps(*told):
-    walk = meetings.meeting(*told)
+    walk = sync_session.sync_step(*told)
     for number in range(3):
       with walk.step(number):
         pass
     return tf.constant(0)
 
-  execute = tf.function(meetings.around(steps))
-  meetings.leave_out(1)
+  execute = tf.function(sync_session.around(steps))
+  sync_session.leave_out(1)
   for worker in (0, 2):
-    meetings.end(worker)
+    sync_session.end(worker)
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     pool.submit(execute, tf.constant(1, tf.int64)).result(30)
-  meetings.end(1)
+  sync_session.end(1)
   # Who comes next waits for all.
-  assert set(meetings.board.members.numpy()[:_WORKERS]) == {ps_state.PRESENT}
+  assert set(sync_session.state.members.numpy()[:_WORKERS]) == {
+    ps_state.PRESENT
+  }
 
 
 def test_fit_counts_every_batch(tfps_cluster):

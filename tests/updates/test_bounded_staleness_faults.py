@@ -20,7 +20,7 @@ _PER_EXECUTION = 5  # as in all of them
 
 def _clocks(strategy):
   """The steps that each of three workers has done."""
-  return strategy.meetings.board.clocks.numpy()[:3].tolist()
+  return strategy.sync_session.state.clocks.numpy()[:3].tolist()
 
 
 def _wait_until_all_step(strategy):

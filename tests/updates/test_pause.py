@@ -85,9 +85,9 @@ def test_one_that_was_ended_by_a_new_beginning_is_an_error(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
   )
-  meetings = session_lib.of(strategy)
-  with pytest.raises(tf.errors.AbortedError), meetings.paused():
-    meetings.start()
-  with meetings.paused():
+  sync_session = session_lib.of(strategy)
+  with pytest.raises(tf.errors.AbortedError), sync_session.paused():
+    sync_session.start()
+  with sync_session.paused():
     pass
   strategy.close()

@@ -24,7 +24,7 @@ class _Meeting:
     self.strategy = tfps.ParameterServerStrategy(
       cluster, updates=tfps.updates.Sync()
     )
-    self.meetings = self.strategy.meetings
+    self.sync_session = self.strategy.sync_session
     self.is_updating = threading.Event()
     self.is_computing = threading.Event()
     self.may_update = threading.Event()
@@ -35,7 +35,7 @@ class _Meeting:
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
     def execution(worker):
-      return self.meetings.around(self._step)(worker)
+      return self.sync_session.around(self._step)(worker)
 
     self._execution = execution.get_concrete_function()
 
@@ -45,12 +45,12 @@ class _Meeting:
       return int(self._execution(tf.constant(worker, tf.int64)))
 
   def _step(self, worker, *told):
-    meeting = self.meetings.meeting(worker, *told)
-    with meeting.step(0):
+    sync_step = self.sync_session.sync_step(worker, *told)
+    with sync_step.step(0):
       gradient = tf.numpy_function(self._compute, [worker], tf.float32)
       gradient = tf.ensure_shape(gradient, [])
-      meeting.meet([aggregation.Piece(self.number, gradient)], self._update)
-    return meeting.num_counted()
+      sync_step.meet([aggregation.Piece(self.number, gradient)], self._update)
+    return sync_step.num_counted()
 
   def _compute(self, worker):
     if worker == 2:
@@ -68,14 +68,14 @@ class _Meeting:
     return mean
 
   def point(self):
-    return ps_state.Point(*self.meetings.board.points.numpy()[0].tolist())
+    return ps_state.Point(*self.sync_session.state.points.numpy()[0].tolist())
 
   def wait_for_waiting(self, number):
     waiting.until(lambda: self.point().even + self.point().odd == number)
 
 
 @pytest.fixture
-def meeting(tfps_cluster):
+def sync_step(tfps_cluster):
   return _Meeting(tfps_cluster.cluster)
 
 
@@ -85,91 +85,93 @@ def pool():
     yield pool
 
 
-def test_who_has_stepped_out_is_not_waited_for_until_all_have(meeting, pool):
+def test_who_has_stepped_out_is_not_waited_for_until_all_have(sync_step, pool):
   for worker in (1, 2):
-    meeting.meetings.step_out(worker)
-  assert meeting.execute(0) == 1
-  assert meeting.point().short == 1
-  meeting.meetings.step_out(0)
-  first = [pool.submit(meeting.execute, worker) for worker in (0, 1)]
-  meeting.wait_for_waiting(2)
-  meeting.meetings.step_out(2)
+    sync_step.sync_session.step_out(worker)
+  assert sync_step.execute(0) == 1
+  assert sync_step.point().short == 1
+  sync_step.sync_session.step_out(0)
+  first = [pool.submit(sync_step.execute, worker) for worker in (0, 1)]
+  sync_step.wait_for_waiting(2)
+  sync_step.sync_session.step_out(2)
   assert [each.result(60) for each in first] == [1, 1]
-  point = meeting.point()
+  point = sync_step.point()
   assert (point.updates, point.short, point.late) == (2, 2, 0)
 
 
-def test_who_comes_back_is_part_of_the_next_update(meeting, pool):
+def test_who_comes_back_is_part_of_the_next_update(sync_step, pool):
   for worker in (1, 2):
-    meeting.meetings.step_out(worker)
-  meeting.may_update.clear()
-  first = pool.submit(meeting.execute, 0)
-  assert meeting.is_updating.wait(60)
-  second = pool.submit(meeting.execute, 1)
-  meeting.wait_for_waiting(1)
-  meeting.may_update.set()
+    sync_step.sync_session.step_out(worker)
+  sync_step.may_update.clear()
+  first = pool.submit(sync_step.execute, 0)
+  assert sync_step.is_updating.wait(60)
+  second = pool.submit(sync_step.execute, 1)
+  sync_step.wait_for_waiting(1)
+  sync_step.may_update.set()
   assert first.result(60) == 1
-  assert meeting.execute(0) == second.result(60) == 1
-  point = meeting.point()
+  assert sync_step.execute(0) == second.result(60) == 1
+  point = sync_step.point()
   assert (point.updates, point.late) == (2, 0)
-  assert meeting.number.numpy() == 2
+  assert sync_step.number.numpy() == 2
 
 
-def test_what_comes_of_a_worker_that_was_left_out_does_not_count(meeting, pool):
-  meeting.meetings.step_out(1)
-  late = pool.submit(meeting.execute, 2)
-  assert meeting.is_computing.wait(60)
-  meeting.meetings.leave_out(2)
-  assert meeting.execute(0) == 1
-  meeting.may_compute.set()
+def test_what_comes_of_a_worker_that_was_left_out_does_not_count(
+  sync_step, pool
+):
+  sync_step.sync_session.step_out(1)
+  late = pool.submit(sync_step.execute, 2)
+  assert sync_step.is_computing.wait(60)
+  sync_step.sync_session.leave_out(2)
+  assert sync_step.execute(0) == 1
+  sync_step.may_compute.set()
   assert late.result(60) == 0
-  assert meeting.point().late == 1
-  assert meeting.number.numpy() == 1
+  assert sync_step.point().late == 1
+  assert sync_step.number.numpy() == 1
 
 
 def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
-  meeting, pool
+  sync_step, pool
 ):
-  meetings = meeting.meetings
-  version = tf.constant(meeting.point().version, tf.int64)
+  sync_session = sync_step.sync_session
+  version = tf.constant(sync_step.point().version, tf.int64)
 
   @tf.function
   def arrive():  # of which nothing on the ps goes on
     worker = tf.constant(2, tf.int64)
-    rules = meetings.turns._rules
-    return meetings.board.locked(rules.look, 0, worker, version, version, 1)
+    rules = sync_session.sync_ops._rules
+    return sync_session.state.locked(rules.look, 0, worker, version, version, 1)
 
   leads, *_ = arrive()
   assert not leads
-  first = pool.submit(meeting.execute, 0)
-  meeting.wait_for_waiting(2)
-  meetings.leave_out(2)
-  assert meeting.execute(1) == 1
+  first = pool.submit(sync_step.execute, 0)
+  sync_step.wait_for_waiting(2)
+  sync_session.leave_out(2)
+  assert sync_step.execute(1) == 1
   assert first.result(60) == 1
-  point = meeting.point()
+  point = sync_step.point()
   assert (point.updates, point.late, point.repeated) == (1, 0, 0)
 
 
-def test_gradients_for_which_there_is_no_update_do_not_count(meeting):
+def test_gradients_for_which_there_is_no_update_do_not_count(sync_step):
   for worker in (1, 2):
-    meeting.meetings.step_out(worker)
-  meeting.meetings.start_for(lambda: 1)
-  assert [meeting.execute(0) for _ in range(2)] == [1, 0]
-  assert meeting.number.numpy() == 1
+    sync_step.sync_session.step_out(worker)
+  sync_step.sync_session.start_for(lambda: 1)
+  assert [sync_step.execute(0) for _ in range(2)] == [1, 0]
+  assert sync_step.number.numpy() == 1
 
 
 @pytest.mark.parametrize('how', ['rest', 'dismiss_idle'])
-def test_workers_with_nothing_to_do_are_dismissed(meeting, pool, how):
-  shift = shifts.Shift(meeting.meetings)
+def test_workers_with_nothing_to_do_are_dismissed(sync_step, pool, how):
+  shift = shifts.QueueParticipation(sync_step.sync_session)
   shift.note()
   with contextlib.ExitStack() as stack:
     stack.enter_context(tf.device('/job:worker/task:0'))
     stack.enter_context(shift.begun())
-    execution = pool.submit(meeting.execute, 0)
-    meeting.wait_for_waiting(1)
-    getattr(meeting.meetings, how)()
+    execution = pool.submit(sync_step.execute, 0)
+    sync_step.wait_for_waiting(1)
+    getattr(sync_step.sync_session, how)()
     assert execution.result(60) == 1
-  members = meeting.meetings.board.members.numpy()[:3].tolist()
+  members = sync_step.sync_session.state.members.numpy()[:3].tolist()
   # Who rests steps out, too, and all have.
   wanted = {
     'rest': [ps_state.PRESENT] * 3,
@@ -179,26 +181,26 @@ def test_workers_with_nothing_to_do_are_dismissed(meeting, pool, how):
 
 
 def test_workers_are_dismissed_once_all_others_wait_and_nothing_follows(
-  meeting, pool
+  sync_step, pool
 ):
   executions = {}
   for worker in (0, 2):
-    attempt = meeting.meetings.attempt(1)
+    attempt = sync_step.sync_session.attempt(1)
     attempt.note()
-    meeting.meetings.enter(attempt, worker)
-    executions[worker] = pool.submit(meeting.execute, worker)
-  meeting.wait_for_waiting(1)
-  assert meeting.is_computing.wait(60)
+    sync_step.sync_session.enter(attempt, worker)
+    executions[worker] = pool.submit(sync_step.execute, worker)
+  sync_step.wait_for_waiting(1)
+  assert sync_step.is_computing.wait(60)
 
   def dismiss():
-    meeting.meetings.dismiss_idle()
-    return meeting.meetings.board.members.numpy()[1]
+    sync_step.sync_session.dismiss_idle()
+    return sync_step.sync_session.state.members.numpy()[1]
 
-  with meeting.meetings.awaited():
+  with sync_step.sync_session.awaited():
     assert dismiss() == ps_state.PRESENT
-  meeting.may_compute.set()
-  meeting.wait_for_waiting(2)
+  sync_step.may_compute.set()
+  sync_step.wait_for_waiting(2)
   assert dismiss() == ps_state.PRESENT
-  with meeting.meetings.awaited():
+  with sync_step.sync_session.awaited():
     assert dismiss() == ps_state.AWAY
   assert [each.result(60) for each in executions.values()] == [1, 1]

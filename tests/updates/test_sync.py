@@ -228,7 +228,7 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
   )
   with strategy.scope():
     one, other = tf.Variable(0.0), tf.Variable(0.0)
-  meetings = strategy.meetings
+  sync_session = strategy.sync_session
   may_go_on = threading.Event()
 
   def go_on(gradient):
@@ -236,16 +236,16 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
     return gradient
 
   def step(*told):
-    meeting = meetings.meeting(*told)
-    with meeting.step(0):
+    sync_step = sync_session.sync_step(*told)
+    with sync_step.step(0):
       gradient = tf.constant(1.0)
-      meeting.meet(
+      sync_step.meet(
         [aggregation.Piece(one, gradient)],
         lambda means: one.assign_add(means[0]),
       )
       gradient = tf.numpy_function(go_on, [gradient], tf.float32)
       gradient = tf.ensure_shape(gradient, [])
-      meeting.meet(
+      sync_step.meet(
         [aggregation.Piece(other, gradient)],
         lambda means: other.assign_add(means[0]),
       )
@@ -253,18 +253,18 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
 
   @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
   def execution(worker):
-    return meetings.around(step)(worker)
+    return sync_session.around(step)(worker)
 
   def execute(worker):
     with tf.device(f'/job:worker/task:{worker}'):
       return execution(tf.constant(worker, tf.int64))
 
   def waiting_at_first():
-    row = ps_state.Point(*meetings.board.points.numpy()[0].tolist())
+    row = ps_state.Point(*sync_session.state.points.numpy()[0].tolist())
     return row.even + row.odd
 
   for worker in (1, 2):
-    meetings.leave_out(worker)
+    sync_session.leave_out(worker)
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     first = pool.submit(execute, 0)
     waiting.until(lambda: first.done() or one.numpy() == 1)
@@ -287,15 +287,15 @@ def test_how_many_updates_are_left_may_be_known_only_after_a_repair(
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
   )
-  meetings = strategy.meetings
+  sync_session = strategy.sync_session
 
   def updates_left():  # a repair tells of a rest
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-      pool.submit(meetings.try_to_rest, rest=True).result(20)
+      pool.submit(sync_session.try_to_rest, rest=True).result(20)
     return 5
 
-  meetings.start_for(updates_left)
-  version, goal = meetings.board.points.numpy()[0, :2]
+  sync_session.start_for(updates_left)
+  version, goal = sync_session.state.points.numpy()[0, :2]
   assert goal - version == 5
 
 
@@ -335,7 +335,7 @@ def test_a_ps_takes_no_gradient_twice(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     whole, table = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([4, 1]))
-  own = ps_state.Board(
+  own = ps_state.SyncState(
     strategy.extended.make_own, num_ps=2, num_workers=4, by_host=True
   )
 
@@ -348,13 +348,15 @@ def test_a_ps_takes_no_gradient_twice(tfps_cluster):
 
   @tf.function(reduce_retracing=True)
   def add(value, version, workers):
-    made = aggregation.Sums(own, 'twice', 1, pieces(value))
-    turn = protocol_ops.Turn(version, tf.constant(4, tf.int64))
+    made = aggregation.GradientAggregator(own, 'twice', 1, pieces(value))
+    turn = protocol_ops.StepTicket(version, tf.constant(4, tf.int64))
     return made.add(pieces(value), turn, workers)
 
   @tf.function
   def means(version):
-    found = aggregation.Sums(own, 'twice', 1, pieces(0.0)).take_means(version)
+    found = aggregation.GradientAggregator(
+      own, 'twice', 1, pieces(0.0)
+    ).take_means(version)
     return found[0], tf.convert_to_tensor(found[1])
 
   def counts(value, version, workers):
@@ -430,11 +432,11 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
   )
   before = _looking()
   with tfps.Coordinator(strategy, timeout_secs=60):
-    attempt = strategy.meetings.attempt(1)
+    attempt = strategy.sync_session.attempt(1)
 
   def execute(*args):
     (looking,) = _looking() - before
-    assert strategy.meetings.are_executing
+    assert strategy.sync_session.are_executing
     if ends == 'the next connection':
       connection.end()
       assert not looking.is_alive()
@@ -443,7 +445,7 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
   on_worker = tf.device('/job:worker/task:0')
   with on_worker, pytest.raises(ValueError, match='not one of the cluster'):
     attempt(execute, *attempt.args)
-  assert not strategy.meetings.are_executing
+  assert not strategy.sync_session.are_executing
   waiting.until(lambda: not _looking() - before)
 
 

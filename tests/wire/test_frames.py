@@ -32,7 +32,7 @@ _ARRAYS = st.lists(
 @hypothesis.settings(deadline=None, max_examples=60)
 def test_what_was_packed_is_unpacked(arrays):
   tensors = [tf.constant(array) for array in arrays]
-  frame = packing.Frame(tensors)
+  frame = packing.Packing(tensors)
   packed = frame.pack(tensors)
   assert frame.num_bytes == tf.size(packed) * packed.dtype.size
   for array, tensor in zip(arrays, frame.unpack(packed), strict=True):
@@ -51,7 +51,7 @@ def test_numbers_of_rows_go_along(rows):
 
   @tf.function(input_signature=specs)
   def there_and_back(*tensors):
-    frame = packing.Frame(tensors)
+    frame = packing.Packing(tensors)
     assert frame.num_bytes is None
     unpacked = frame.unpack(frame.pack(tensors))
     assert [t.shape.as_list() for t in unpacked] == [[None, 3], [2], [None], []]
@@ -70,7 +70,7 @@ def test_numbers_of_rows_go_along(rows):
 def test_more_than_one_unknown_dimension_is_refused():
   @tf.function(input_signature=[tf.TensorSpec([None, None])])
   def pack(tensor):
-    return packing.Frame([tensor]).pack([tensor])
+    return packing.Packing([tensor]).pack([tensor])
 
   with pytest.raises(ValueError, match='only the first dimension'):
     pack(tf.zeros([2, 2]))

@@ -70,7 +70,7 @@ def make(variable: Any, device: str) -> Any:
     )
 
 
-class Twins:
+class ReplicatedWrites:
   """Variables and their twins; what is written to the ones goes to both.
 
   Until this object is gone.

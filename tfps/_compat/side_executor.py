@@ -19,7 +19,7 @@ from tfps._utils import timeouts
 
 class _Asides:
   def __init__(self) -> None:
-    self._gate = quiesce_lock.Gate()
+    self._gate = quiesce_lock.QuiesceLock()
     self._managers: dict[cancellation.CancellationManager, str] = {}
     self._is_cancelling = False
 

@@ -12,7 +12,7 @@ from tfps._utils import quiesce_lock
 
 @contextlib.contextmanager
 def alone(
-  gate: quiesce_lock.Gate,
+  gate: quiesce_lock.QuiesceLock,
   timeout_secs: float,
   tell: Callable[[bool], object] = lambda rest: None,
 ) -> Iterator[None]:
@@ -40,7 +40,7 @@ def alone(
 
 
 def close(
-  gate: quiesce_lock.Gate,
+  gate: quiesce_lock.QuiesceLock,
   timeout_secs: float,
   tell: Callable[[bool], object] = lambda rest: None,
 ) -> bool:

@@ -34,7 +34,7 @@ class Hurry:
   function: Callable[[list[str]], object]
 
 
-class Gate:
+class QuiesceLock:
   """A context manager for those who go in; `closed` is for who must be alone.
 
   Who comes while the gate is closed, or about to be, waits outside. Whoever is
@@ -55,7 +55,7 @@ class Gate:
     """How many are inside."""
     return len(self._inside)
 
-  def __enter__(self) -> 'Gate':
+  def __enter__(self) -> 'QuiesceLock':
     self._enter(threading.current_thread().name)
     return self
 

@@ -68,7 +68,9 @@ class Post:
     self._address = address
     self._names = names
     self._changed = threading.Condition()
-    self._guests: dict[int, _Guest] = {}  # by the descriptors of their sockets
+    self._hosted_tasks: dict[
+      int, _Guest
+    ] = {}  # by the descriptors of their sockets
     self._taken: list[_Guest] = []
     self._over = _NEVER
     self._selector: selectors.BaseSelector | None = None
@@ -141,7 +143,7 @@ class Post:
         self._changed.wait(secs)
       self._over = max(self._over, turn)
       self._taken = sorted(
-        (guest for guest in self._guests.values() if guest.turn == turn),
+        (guest for guest in self._hosted_tasks.values() if guest.turn == turn),
         key=lambda guest: guest.worker,
       )
       return [Given(guest.worker, _arrays(guest)) for guest in self._taken]
@@ -160,12 +162,12 @@ class Post:
     """Who is expected and has offered nothing for the turn, nor since."""
     return [
       guest
-      for guest in self._guests.values()
+      for guest in self._hosted_tasks.values()
       if guest.is_expected and guest.last < turn
     ]
 
   def _dismiss(self, turn: Turn, but_for: Turn | None = None) -> None:
-    for guest in self._guests.values():
+    for guest in self._hosted_tasks.values():
       own = guest.turn
       if own is not None and own <= turn and own != but_for:
         guest.answer(messages.ALONE)
@@ -196,13 +198,13 @@ class Post:
           if key.fileobj is listener:
             self._accept(listener)
           else:
-            self._hear(self._guests[key.fd])
+            self._hear(self._hosted_tasks[key.fd])
 
   def _end(self) -> None:
     with self._changed:
-      for guest in self._guests.values():
+      for guest in self._hosted_tasks.values():
         guest.socket.close()
-      self._guests.clear()
+      self._hosted_tasks.clear()
       self._taken.clear()
       self._changed.notify_all()
 
@@ -215,7 +217,7 @@ class Post:
       assert self._selector is not None
       self._selector.register(connected, selectors.EVENT_READ)
       with self._changed:
-        self._guests[connected.fileno()] = _Guest(connected)
+        self._hosted_tasks[connected.fileno()] = _Guest(connected)
 
   def _hear(self, guest: _Guest) -> None:
     try:
@@ -245,7 +247,7 @@ class Post:
   def _forget(self, guest: _Guest) -> None:
     assert self._selector is not None
     self._selector.unregister(guest.socket)
-    del self._guests[guest.socket.fileno()]
+    del self._hosted_tasks[guest.socket.fileno()]
     guest.socket.close()
 
 

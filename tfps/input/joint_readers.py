@@ -26,7 +26,7 @@ from tfps.variables import step_replicas
 _Result = TypeVar('_Result')
 
 
-class Feeds(readers.OfQueue):
+class JointReaders(readers.QueueReaders):
   """Those of all workers, of which this process is the only client.
 
   Args:
@@ -57,42 +57,44 @@ class Feeds(readers.OfQueue):
     self.devices = tuple(devices)
     self.per_worker = replicas.per_worker
     new_tokens = readers.new_tokens()
-    self._feeds = [
-      worker_reader.Feed(next(new_tokens), self.ledger, pipeline, f'worker:{i}')
+    self._readers = [
+      worker_reader.WorkerReader(
+        next(new_tokens), self.split_progress, pipeline, f'worker:{i}'
+      )
       for i, pipeline in enumerate(traced)
     ]
-    tokens = tuple(feed.token for feed in self._feeds)
+    tokens = tuple(reader.token for reader in self._readers)
     self._owners = split_progress_lib.Owners(tokens, are_alive=True)
 
   def gather(self, wanted: int) -> list[int]:
     """Has so many batches at hand on each worker, if there are; how many."""
     found = self.on_each(
-      lambda feed: feed.gather(wanted, self._taking, self.until)
+      lambda reader: reader.gather(wanted, self._taking, self.until)
     )
-    self.finished |= any(feed.finished for feed in self._feeds)
+    self.finished |= any(reader.finished for reader in self._readers)
     return found
 
   def on_each(
-    self, call: Callable[[worker_reader.Feed], _Result]
+    self, call: Callable[[worker_reader.WorkerReader], _Result]
   ) -> list[_Result]:
     """Calls a function of each worker's feed, on all workers at once."""
 
-    def begin(feed: worker_reader.Feed, device: str) -> Any:
+    def begin(reader: worker_reader.WorkerReader, device: str) -> Any:
       def run() -> _Result:
-        with tf.device(device), feed.in_use():
-          return call(feed)
+        with tf.device(device), reader.in_use():
+          return call(reader)
 
       return futures.begin('tfps-feed', run)
 
     begun = [
-      begin(feed, device)
-      for feed, device in zip(self._feeds, self.devices, strict=True)
+      begin(reader, device)
+      for reader, device in zip(self._readers, self.devices, strict=True)
     ]
     return [future.result() for future in begun]
 
   def at_hand(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """Of each worker, as of a feed."""
-    return [feed.at_hand() for feed in self._feeds]
+    return [reader.at_hand() for reader in self._readers]
 
   def pick(self, numbers: Sequence[int]) -> list[Any]:
     """The next batches, so many of each worker, which stay where they are.
@@ -101,11 +103,11 @@ class Feeds(readers.OfQueue):
     that can be.
     """
     picked = []
-    for feed, device, number in zip(
-      self._feeds, self.devices, numbers, strict=True
+    for reader, device, number in zip(
+      self._readers, self.devices, numbers, strict=True
     ):
       with tf.device(device):
-        picked.append(feed.pick(number))
+        picked.append(reader.pick(number))
     places = [i // self.per_worker for i in range(sum(numbers))]
     found = [picked[i].pop(0) if picked[i] else None for i in places]
     left = iter([batch for own in picked for batch in own])
@@ -116,8 +118,8 @@ class Feeds(readers.OfQueue):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """As of a feed, for steps that take so many batches of each worker."""
     tables = [
-      feed.table(num_steps, number)
-      for feed, number in zip(self._feeds, numbers, strict=True)
+      reader.table(num_steps, number)
+      for reader, number in zip(self._readers, numbers, strict=True)
     ]
     with tf.device(None):
       splits, values = zip(*tables, strict=True)
@@ -125,13 +127,15 @@ class Feeds(readers.OfQueue):
 
   def use(self, numbers: Sequence[int]) -> None:
     """To be told once so many batches of each have been trained on."""
-    for feed, number in zip(self._feeds, numbers, strict=True):
-      feed.use(number)
+    for reader, number in zip(self._readers, numbers, strict=True):
+      reader.use(number)
 
   def take_in(self, ahead: Sequence[tuple[tf.Tensor, int, bool]]) -> None:
     """To be told of the batches that each has read meanwhile, and no others."""
-    for feed, (batches, number, ended) in zip(self._feeds, ahead, strict=True):
-      feed.take_in(batches, number, ended=ended)
+    for reader, (batches, number, ended) in zip(
+      self._readers, ahead, strict=True
+    ):
+      reader.take_in(batches, number, ended=ended)
 
   @contextlib.contextmanager
   def _taking(self) -> Iterator[split_progress_lib.Owners]:

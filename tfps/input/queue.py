@@ -103,7 +103,7 @@ class SplitQueue(tf.Module):
     self._exact = visitation == EXACTLY_ONCE
     self._progress = _make(extended, 'progress', [0] * len(splits))
     self._fingerprint = _make(extended, 'kind', [splits.fingerprint()])
-    self.ledger = split_progress_lib.Ledger(
+    self.split_progress = split_progress_lib.SplitProgress(
       self._progress,
       _make(extended, 'owners', [0] * len(splits)),
       epochs=split_progress_lib.ENDLESS if epochs is None else epochs,
@@ -140,10 +140,10 @@ class SplitQueue(tf.Module):
 
   def report(self) -> Report:
     """How many splits are to do, being done and done, by epoch."""
-    progress, owners = self.ledger.read()
+    progress, owners = self.split_progress.read()
     epochs = progress >> split_progress_lib.POSITION_BITS
     counts = {}
-    last = self.ledger.last_epoch(int(epochs.max()))
+    last = self.split_progress.last_epoch(int(epochs.max()))
     for epoch in range(max(0, int(epochs.min()) - 1), last + 1):
       done = int(np.sum(epochs > epoch))
       doing = int(np.sum((epochs == epoch) & (owners != 0)))

@@ -29,24 +29,24 @@ _TOKEN_BITS = 62
 _INCARNATION_BITS = 48
 
 
-class Feeds(Protocol):
+class Readers(Protocol):
   """Who is given splits, and which.
 
   Attributes:
-    ledger: of the splits.
+    split_progress: of the splits.
     until: the epoch before which all is to be done.
     finished: whether it has been.
     are_endless: whether that is never so.
     element_spec: the type of a batch.
   """
 
-  ledger: split_progress_lib.Ledger
+  split_progress: split_progress_lib.SplitProgress
   until: int
   finished: bool
   are_endless: bool
   element_spec: Any
 
-  def here(self) -> worker_reader.Feed:
+  def here(self) -> worker_reader.WorkerReader:
     """That of the worker on which this thread has functions executed."""
 
   def taking(
@@ -54,14 +54,14 @@ class Feeds(Protocol):
   ) -> contextlib.AbstractContextManager[split_progress_lib.Owners]:
     """Within which a feed of this process takes a split; who is alive."""
 
-  def release(self, feed: worker_reader.Feed) -> None:
+  def release(self, reader: worker_reader.WorkerReader) -> None:
     """Lets others take what a feed was at."""
 
   def look_for_lost(self) -> None:
     """To be called by who finds nothing to do while others are doing it."""
 
 
-class OfQueue:
+class QueueReaders:
   """What feeds of all kinds know of a queue; see `Feeds`.
 
   Args:
@@ -70,7 +70,7 @@ class OfQueue:
 
   def __init__(self, pipelines: pipelines_lib.Pipelines) -> None:
     queue = pipelines.queue
-    self.ledger: split_progress_lib.Ledger = queue.ledger
+    self.split_progress: split_progress_lib.SplitProgress = queue.split_progress
     self.until = split_progress_lib.ENDLESS
     self.finished = False
     self.are_endless: bool = queue.is_endless
@@ -83,7 +83,7 @@ def new_tokens() -> Iterator[int]:
   return itertools.count(first | 1)
 
 
-class OfWorkers(OfQueue):
+class WorkerReaders(QueueReaders):
   """Those of the workers of a coordinator's, all in its process.
 
   Args:
@@ -103,28 +103,28 @@ class OfWorkers(OfQueue):
     super().__init__(self._pipelines)
     self._lock = threading.Lock()
     self._taking = threading.Lock()
-    self._feeds: dict[int, tuple[int, worker_reader.Feed]] = {}
+    self._readers: dict[int, tuple[int, worker_reader.WorkerReader]] = {}
     # Of those whose splits are theirs, be they able to go on or not.
     self._tokens: set[int] = set()
     self._new_tokens = new_tokens()
 
-  def here(self) -> worker_reader.Feed:
+  def here(self) -> worker_reader.WorkerReader:
     spec: Any = tf.DeviceSpec.from_string(writes.current_device())
     worker: int = spec.task
     repairs = compat.num_repairs(self._coordinator)
     with self._lock:
-      before, feed = self._feeds.get(worker, (repairs, None))
-      if feed is not None and not feed.is_broken and before == repairs:
-        return feed
-      if feed is not None and not feed.is_broken:
-        self._tokens.discard(feed.token)
+      before, reader = self._readers.get(worker, (repairs, None))
+      if reader is not None and not reader.is_broken and before == repairs:
+        return reader
+      if reader is not None and not reader.is_broken:
+        self._tokens.discard(reader.token)
       token = next(self._new_tokens)
-      feed = worker_reader.Feed(
-        token, self.ledger, self._pipeline(worker), f'worker:{worker}'
+      reader = worker_reader.WorkerReader(
+        token, self.split_progress, self._pipeline(worker), f'worker:{worker}'
       )
       self._tokens.add(token)
-      self._feeds[worker] = repairs, feed
-      return feed
+      self._readers[worker] = repairs, reader
+      return reader
 
   @contextlib.contextmanager
   def taking(self) -> Iterator[split_progress_lib.Owners]:
@@ -134,19 +134,19 @@ class OfWorkers(OfQueue):
         tokens = tuple(self._tokens)
       yield split_progress_lib.Owners(tokens, are_alive=True)
 
-  def release(self, feed: worker_reader.Feed) -> None:
+  def release(self, reader: worker_reader.WorkerReader) -> None:
     with self._lock:
-      self._tokens.discard(feed.token)
+      self._tokens.discard(reader.token)
 
   def look_for_lost(self) -> None:
     repairs = compat.num_repairs(self._coordinator)
     absent = compat.absent_workers(self._coordinator)
     with self._lock:
-      for worker, (before, feed) in self._feeds.items():
+      for worker, (before, reader) in self._readers.items():
         is_lost = worker in absent or before != repairs
-        if is_lost and not feed.is_busy and not feed.is_broken:
-          feed.is_broken = True
-          self._tokens.discard(feed.token)
+        if is_lost and not reader.is_busy and not reader.is_broken:
+          reader.is_broken = True
+          self._tokens.discard(reader.token)
 
   def _pipeline(self, worker: int) -> worker_reader.Pipeline:
     if worker not in self._traced:
@@ -161,7 +161,7 @@ class OfWorkers(OfQueue):
     return self._traced[worker]
 
 
-class Own(OfQueue):
+class OwnReaders(QueueReaders):
   """That of this process, one of several that share the splits.
 
   Args:
@@ -191,29 +191,33 @@ class Own(OfQueue):
     self._num_interruptions = num_interruptions
     status = health.probe(task, addresses[task])
     self._token = _token(task, status.incarnation or 0)
-    self._feed: tuple[int, worker_reader.Feed] | None = None
+    self._reader: tuple[int, worker_reader.WorkerReader] | None = None
     self._suspects: set[int] = set()
     self._dead: set[int] = set()
     self._seen: dict[int, tuple[int, float]] = {}
 
-  def here(self) -> worker_reader.Feed:
+  def here(self) -> worker_reader.WorkerReader:
     number = self._num_interruptions()
-    if self._feed is None or self._feed[0] != number or self._feed[1].is_broken:
+    if (
+      self._reader is None
+      or self._reader[0] != number
+      or self._reader[1].is_broken
+    ):
       self._check()
       self._dead |= self._predecessors()
-      self._feed = (
+      self._reader = (
         number,
-        worker_reader.Feed(
-          self._token, self.ledger, self._pipeline, str(self._task)
+        worker_reader.WorkerReader(
+          self._token, self.split_progress, self._pipeline, str(self._task)
         ),
       )
-    return self._feed[1]
+    return self._reader[1]
 
   @contextlib.contextmanager
   def taking(self) -> Iterator[split_progress_lib.Owners]:
     yield split_progress_lib.Owners(tuple(self._dead), are_alive=False)
 
-  def release(self, feed: worker_reader.Feed) -> None:
+  def release(self, reader: worker_reader.WorkerReader) -> None:
     """The next feed, of the same token, gives back what it is not at."""
 
   def look_for_lost(self) -> None:
@@ -223,7 +227,7 @@ class Own(OfQueue):
       errors.DeadlineError: names who makes no progress.
     """
     time.sleep(timeouts.current().peers_every_secs)
-    progress, owners = self.ledger.read()
+    progress, owners = self.split_progress.read()
     now = time.monotonic()
     others = {}
     for split in owners.nonzero()[0].tolist():
@@ -274,7 +278,7 @@ class Own(OfQueue):
 
   def _predecessors(self) -> set[int]:
     """Owners that were this task before this process was."""
-    _, owners = self.ledger.read()
+    _, owners = self.split_progress.read()
     return {
       token
       for token in set(owners.tolist()) - {0, self._token}

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfps.input import iterators
 
 
-class Endless:
+class RestartableIterator:
   """Batches of this process.
 
   Args:

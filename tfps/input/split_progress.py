@@ -34,7 +34,7 @@ def value(epoch: int, position: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marks:
+class BatchMarks:
   """How far splits have come.
 
   Attributes:
@@ -80,7 +80,7 @@ class Owners:
   are_alive: bool
 
 
-class Ledger:
+class SplitProgress:
   """Of one queue.
 
   Args:
@@ -120,7 +120,7 @@ class Ledger:
     self,
     token: int,
     keep: Iterable[int],
-    done: Marks,
+    done: BatchMarks,
     owners: Owners,
     *,
     until: int = ENDLESS,
@@ -165,7 +165,7 @@ class Ledger:
         resource=self.progress.handle, indices=splits, updates=values
       )
 
-  def note(self, marks: Marks) -> None:
+  def note(self, marks: BatchMarks) -> None:
     """As `add`, outside of functions.
 
     Raises:
@@ -287,5 +287,5 @@ def _begin(progress: tf.Tensor) -> tf.Tensor:
 
 def _numbers(values: Iterable[int]) -> tf.Tensor:
   found = list(values)
-  with tf.device(None):  # see `_feed._number`
+  with tf.device(None):  # see `_reader._number`
     return tf.constant(found, tf.int64, shape=[len(found)])

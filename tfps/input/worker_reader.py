@@ -70,12 +70,12 @@ class Pipeline:
   pick: Callable[[tf.Tensor, tf.Tensor], Any]
 
 
-class Feed:
+class WorkerReader:
   """That of one worker, on whose device this has things done.
 
   Args:
     token: as which it owns splits.
-    ledger: of the splits.
+    split_progress: of the splits.
     pipeline: of its own.
     worker: for errors.
 
@@ -89,7 +89,7 @@ class Feed:
   def __init__(
     self,
     token: int,
-    ledger: split_progress_lib.Ledger,
+    split_progress: split_progress_lib.SplitProgress,
     pipeline: Pipeline,
     worker: str,
   ) -> None:
@@ -97,7 +97,7 @@ class Feed:
     self.is_busy = False
     self.is_broken = False
     self.finished = False
-    self._ledger = ledger
+    self._split_progress = split_progress
     self._pipeline = pipeline
     self._worker = worker
     self._runs: list[_Run] = []  # all but the last have ended
@@ -175,13 +175,13 @@ class Feed:
     places = range(self._first, self._first + number)
     return [self._pipeline.pick(self._batches, _number(i)) for i in places]
 
-  def marks(self, number: int) -> split_progress_lib.Marks:
+  def marks(self, number: int) -> split_progress_lib.BatchMarks:
     """How far splits are once so many batches have been trained on."""
     found = {}
     for run, used in self._used(number):
       if used or run.is_empty:
         found[run.split] = run.value(used)
-    return split_progress_lib.Marks(tuple(found), tuple(found.values()))
+    return split_progress_lib.BatchMarks(tuple(found), tuple(found.values()))
 
   def table(self, num_steps: int, width: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits, and how far they are after no step, after one, and so on."""
@@ -238,7 +238,7 @@ class Feed:
     """Whether there is another split to read."""
     keep = [run.split for run in self._runs if not run.is_empty]
     with taking() as owners:
-      taken = self._ledger.take(
+      taken = self._split_progress.take(
         self.token, keep, self.marks(0), owners, until=until
       )
     self._forget_done()

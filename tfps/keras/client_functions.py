@@ -31,7 +31,7 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
   except input_orders.NeedsOrderError:
     return split_adapter.QueueAdapter(
       x,
-      lambda _, dataset_fn: strategy.feeds(dataset_fn),
+      lambda _, dataset_fn: strategy.readers(dataset_fn),
       by_epochs=steps_per_epoch is None,
     )
 
@@ -53,9 +53,9 @@ class TrainFunction(step_function.StepFunction):
 
   def leave(self) -> None:
     """Has other workers wait no longer for this one; it is done."""
-    meetings = self._meetings
-    if meetings is not None:
-      self._executor.surviving(lambda: meetings.end(meetings.worker()))
+    sync_session = self._sync_session
+    if sync_session is not None:
+      self._executor.surviving(lambda: sync_session.end(sync_session.worker()))
 
 
 class TestFunction(step_function.StepFunction):

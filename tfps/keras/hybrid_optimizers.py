@@ -49,7 +49,7 @@ def apply(
     _check_is_fresh(optimizer, strategy)
   variables = shards.variables_of(optimizer, trainable_variables)
   here, there = _divide(strategy, zip(grads, variables, strict=True))
-  course: Any = sync_apply.steps_of(optimizer).meeting
+  course: Any = sync_apply.steps_of(optimizer).sync_step
   first = writes.num_operations()
   with tf.control_dependencies(course.written):
     means = strategy.begin_means([tf.convert_to_tensor(g) for g, _ in here])

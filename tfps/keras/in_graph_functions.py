@@ -27,7 +27,7 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
   if split_adapter.takes_from_queue(x):
     return split_adapter.QueueAdapter(
       x,
-      lambda _, dataset_fn: strategy.feeds(dataset_fn),
+      lambda _, dataset_fn: strategy.readers(dataset_fn),
       by_epochs=steps_per_epoch is None,
     )
   train_functions.check_steps(x, steps_per_epoch)

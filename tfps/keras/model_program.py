@@ -87,7 +87,7 @@ class Executions:
     strategy: runs the steps, in its replica context.
     step_fn: a model's `train_step` or `test_step`.
     state: the model's metrics and seeds.
-    meetings: where the gradients of workers meet, if they do.
+    sync_session: where the gradients of workers meet, if they do.
   """
 
   def __init__(
@@ -95,9 +95,9 @@ class Executions:
     strategy: tf.distribute.Strategy,
     step_fn: StepFn,
     state: metric_state_lib.State,
-    meetings: session_lib.Meetings | None,
+    sync_session: session_lib.SyncSession | None,
   ) -> None:
-    self._meetings = meetings
+    self._sync_session = sync_session
     self._strategy = strategy
     self._transfers = transfers.of(strategy)
     self._step_fn = step_fn
@@ -160,7 +160,7 @@ class Executions:
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
     told = step_log_lib.id_spec(self._strategy, num_steps)
-    if self._meetings is not None:
+    if self._sync_session is not None:
       told = (session_lib.WORKER,)
     return _function(around).get_concrete_function(
       source.spec, self._state.handed_on_spec, *told
@@ -203,21 +203,21 @@ class Executions:
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
       function = _function(execute)
-      if self._meetings is not None:
+      if self._sync_session is not None:
         function = _function(self._met(function))
       self._functions[key] = function
     return self._functions[key]
 
   def _met(self, function: Any) -> Any:
     """What begins and ends a worker's part in meetings, if there are any."""
-    meetings = self._meetings
-    return function if meetings is None else meetings.around(function)
+    sync_session = self._sync_session
+    return function if sync_session is None else sync_session.around(function)
 
   def _course(self, *told: tf.Tensor, comes_and_goes: bool = False) -> Any:
     """What steps do besides computing, in the function that is traced."""
-    if self._meetings is None:
+    if self._sync_session is None:
       return step_log_lib.marking(self._strategy, *told)
-    return self._meetings.meeting(*told, comes_and_goes=comes_and_goes)
+    return self._sync_session.sync_step(*told, comes_and_goes=comes_and_goes)
 
   def _execute(
     self,
@@ -227,9 +227,9 @@ class Executions:
     course: Any,
   ) -> Any:
     added = []
-    meeting = None if self._meetings is None else course
+    sync_step = None if self._sync_session is None else course
     workspace = self._transfers.workspace()
-    steps = self._transfers.steps(workspace, num_steps, meeting)
+    steps = self._transfers.steps(workspace, num_steps, sync_step)
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(handed_on)
       for i in range(num_steps):

@@ -89,7 +89,7 @@ def apply(
   if trainable_variables is None:
     trainable_variables = optimizer._trainable_variables
   variables = list(trainable_variables)
-  gathered = accumulation.Gathering(steps, optimizer)
+  gathered = accumulation.Accumulation(steps, optimizer)
   gathered.add(grads, variables)
   if not gathered.is_complete:
     for variable, gradient in zip(variables, grads, strict=True):
@@ -119,7 +119,10 @@ def _outer(
 
 
 def _descend(
-  gathered: accumulation.Gathering, optimizer: Any, variable: Any, gradient: Any
+  gathered: accumulation.Accumulation,
+  optimizer: Any,
+  variable: Any,
+  gradient: Any,
 ) -> None:
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     gradient = accumulation.times(1 / optimizer.dynamic_scale, gradient)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfps._compat import keras_data
 from tfps.input import per_worker
 from tfps.input import pipelines
-from tfps.input import readers
+from tfps.input import readers as readers_lib
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import tracing
 from tfps.keras import model_program
@@ -57,7 +57,7 @@ class QueueAdapter(keras_data.DataAdapter):
     self.has_own_epochs = by_epochs
     self._dataset_fn = dataset_fn
     self._make_feeds = make_feeds
-    self._feeds: readers.Feeds | None = None
+    self._readers: readers_lib.Readers | None = None
 
   @property
   def num_batches(self) -> None:
@@ -84,12 +84,12 @@ class QueueAdapter(keras_data.DataAdapter):
   def __iter__(self) -> 'Epoch':
     return Epoch(self)
 
-  def feeds(self, executor: Any) -> readers.Feeds:
+  def readers(self, executor: Any) -> readers_lib.Readers:
     """Where batches come from."""
-    if self._feeds is None:
-      self._feeds = self._make_feeds(executor, self._dataset_fn)
-      self._feeds.ledger.trace()
-    return self._feeds
+    if self._readers is None:
+      self._readers = self._make_feeds(executor, self._dataset_fn)
+      self._readers.split_progress.trace()
+    return self._readers
 
 
 class Epoch:
@@ -101,7 +101,7 @@ class Epoch:
 
   def __init__(self, adapter: QueueAdapter) -> None:
     self._adapter = adapter
-    self._feeds: readers.Feeds | None = None
+    self._readers: readers_lib.Readers | None = None
     self._is_looked_at = False
 
   def __next__(self) -> Any:
@@ -113,37 +113,37 @@ class Epoch:
     self._is_looked_at = True
     return next(iter(self._adapter.get_tf_dataset()))
 
-  def feeds(self, executor: Any) -> readers.Feeds:
+  def readers(self, executor: Any) -> readers_lib.Readers:
     """Where batches come from until the epoch ends.
 
     Raises:
       tf.errors.OpError: the ps is lost.
     """
-    feeds = self._feeds
-    if feeds is None:
-      feeds = self._adapter.feeds(executor)
+    readers = self._readers
+    if readers is None:
+      readers = self._adapter.readers(executor)
       if self._adapter.has_own_epochs:
-        _begin(feeds)
-      self._feeds = feeds
-    return feeds
+        _begin(readers)
+      self._readers = readers
+    return readers
 
 
-def _begin(feeds: readers.Feeds) -> None:
+def _begin(readers: readers_lib.Readers) -> None:
   """Has an epoch begin: the one in which the queue is, or the next."""
-  if feeds.until == split_progress_lib.ENDLESS:
-    feeds.until = feeds.ledger.first_epoch()
-  feeds.until += 1
-  feeds.finished = False
+  if readers.until == split_progress_lib.ENDLESS:
+    readers.until = readers.split_progress.first_epoch()
+  readers.until += 1
+  readers.finished = False
 
 
-def is_over(feeds: readers.Feeds) -> bool:
+def is_over(readers: readers_lib.Readers) -> bool:
   """Whether an epoch has ended, looked up where the ledger is.
 
   Raises:
     tf.errors.OpError: the ps is lost.
   """
-  feeds.finished = feeds.ledger.is_finished(feeds.until)
-  return feeds.finished
+  readers.finished = readers.split_progress.is_finished(readers.until)
+  return readers.finished
 
 
 class Attempts:
@@ -154,7 +154,7 @@ class Attempts:
     executor: executes them.
     replicas: of a step.
     marks: theirs; None if nothing is known of those that are cut short.
-    meetings: where workers wait for each other; None if they do not.
+    sync_session: where workers wait for each other; None if they do not.
   """
 
   def __init__(
@@ -162,19 +162,22 @@ class Attempts:
     executions: model_program.Executions,
     executor: Any,
     replicas: step_replicas.Replicas,
-    marks: step_log_lib.Marks | None,
-    meetings: session_lib.Meetings | None,
+    marks: step_log_lib.StepLog | None,
+    sync_session: session_lib.SyncSession | None,
   ) -> None:
     self._executions = executions
     self._executor = executor
     self._replicas = replicas
     self._marks = marks
-    self._meetings = meetings
+    self._sync_session = sync_session
     self._kind: Any = None
     self._functions: dict[int, tuple[Any, Callable[[int], Any]]] = {}
 
   def make(
-    self, feeds: readers.Feeds, num_steps: int, handed_on: list[np.ndarray]
+    self,
+    readers: readers_lib.Readers,
+    num_steps: int,
+    handed_on: list[np.ndarray],
   ) -> tuple[Any, queue_sources.Attempt]:
     """A function for so many steps, and what calls it if there are as many.
 
@@ -184,12 +187,12 @@ class Attempts:
     Raises:
       execution.NotAdditiveError: functions have to be made anew.
     """
-    kind = (feeds.ledger, feeds.element_spec)
+    kind = (readers.split_progress, readers.element_spec)
     if kind != self._kind:
       self._kind = kind
       self.forget()
     if num_steps not in self._functions:
-      found = queue_sources.of(feeds, self._replicas, num_steps)
+      found = queue_sources.of(readers, self._replicas, num_steps)
       self._functions[num_steps] = (
         self._traced(found.full, num_steps),
         found.traced(lambda source: self._traced(source, 1)),
@@ -197,8 +200,8 @@ class Attempts:
     function, single = self._functions[num_steps]
     steps = _Steps(num_steps, single, self._executions, handed_on)
     steps.sizes = self._replicas.sizes
-    steps.marks, steps.meetings = self._marks, self._meetings
-    return function, queue_sources.attempt(feeds, num_steps, steps)
+    steps.marks, steps.sync_session = self._marks, self._sync_session
+    return function, queue_sources.attempt(readers, num_steps, steps)
 
   def forget(self) -> None:
     """Has functions made anew."""
@@ -222,8 +225,8 @@ class _Steps:
   """
 
   sizes: tuple[int, ...] = (1,)
-  marks: step_log_lib.Marks | None = None
-  meetings: session_lib.Meetings | None = None
+  marks: step_log_lib.StepLog | None = None
+  sync_session: session_lib.SyncSession | None = None
 
   def __init__(
     self,

@@ -104,17 +104,17 @@ class StepFunction:
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
     self._marks = step_log_lib.of(strategy) if makes_updates else None
-    self._meetings = session_lib.of(strategy) if makes_updates else None
+    self._sync_session = session_lib.of(strategy) if makes_updates else None
     self._state = metric_state_lib.State(model)
     self._executions = model_program.Executions(
-      strategy, step_fn, self._state, self._meetings
+      strategy, step_fn, self._state, self._sync_session
     )
     self._attempts = split_adapter.Attempts(
       self._executions,
       executor,
       step_replicas.of(strategy),
       self._marks,
-      self._meetings,
+      self._sync_session,
     )
     self._under_way: deque[_Scheduled] = deque()
     self._num_done = 0
@@ -146,7 +146,7 @@ class StepFunction:
           'evaluate: x takes from a SplitQueue, which shares out what is to be '
           'trained on. Give it to fit, and evaluate on a dataset.'
         )
-      self._go_on(batches.feeds(self._executor), number)
+      self._go_on(batches.readers(self._executor), number)
       return self._logs
     is_alone = not isinstance(
       batches, data_adapters.Taking
@@ -167,7 +167,7 @@ class StepFunction:
       self.drain()
     return self._logs
 
-  def _go_on(self, feeds: Any, number: int) -> None:
+  def _go_on(self, readers: Any, number: int) -> None:
     """Schedules up to so many steps on splits, until some have been done.
 
     Those count of which others tell that they do them without this worker.
@@ -177,12 +177,12 @@ class StepFunction:
     """
     done, is_idle = self._num_done, True
     while is_idle:
-      if feeds.finished:
-        self._end_epoch(feeds)
+      if readers.finished:
+        self._end_epoch(readers)
       under_way = len(self._under_way)
       sizes = list(self._sizes(number))
       attempts: list[Any] = []
-      begin = functools.partial(self._begin_on_splits, feeds, attempts)
+      begin = functools.partial(self._begin_on_splits, readers, attempts)
       for size in sizes:
         self._schedule(begin, size, on_splits=True)
       # Others may be at all there is.
@@ -190,12 +190,12 @@ class StepFunction:
       is_idle = took_in and self._num_done == done
       is_idle &= not any(attempt.sat_out for attempt in attempts)
 
-  def _end_epoch(self, feeds: Any) -> None:
+  def _end_epoch(self, readers: Any) -> None:
     """Ends the epoch, unless the loss of a ps has undone its end."""
     self.drain()
-    if not self._executor.surviving(lambda: split_adapter.is_over(feeds)):
+    if not self._executor.surviving(lambda: split_adapter.is_over(readers)):
       return
-    if self._executor.surviving(feeds.ledger.is_finished):
+    if self._executor.surviving(readers.split_progress.is_finished):
       self._model.stop_training = True  # further epochs would be empty
     raise StopIteration
 
@@ -242,8 +242,8 @@ class StepFunction:
     schedule = self._executor.schedule
     args: tuple[Any, ...] = (batches, handed_on)
     attempt: Any = None
-    if self._meetings is not None:
-      attempt = self._meetings.attempt(num_steps)
+    if self._sync_session is not None:
+      attempt = self._sync_session.attempt(num_steps)
     elif self._marks is not None:
       attempt = attempts_lib.Attempt(self._marks, num_steps)
     if attempt is not None:
@@ -253,13 +253,13 @@ class StepFunction:
 
   def _begin_on_splits(
     self,
-    feeds: Any,
+    readers: Any,
     attempts: list[Any],
     num_steps: int,
     handed_on: list[np.ndarray],
   ) -> Any:
     """Begins an execution on as many batches as there are."""
-    function, attempt = self._attempts.make(feeds, num_steps, handed_on)
+    function, attempt = self._attempts.make(readers, num_steps, handed_on)
     attempts.append(attempt)
     return self._executor.schedule_through(attempt, function, ())
 

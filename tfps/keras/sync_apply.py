@@ -54,7 +54,7 @@ def apply(
     finally:
       steps.round.is_applying = False
 
-  steps.meeting.meet(pieces, update)
+  steps.sync_step.meet(pieces, update)
 
 
 def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
@@ -64,7 +64,7 @@ def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
     ValueError: there are none.
   """
   steps = reads.reader()
-  if not isinstance(steps, step_transfers_lib.Steps) or steps.meeting is None:
+  if not isinstance(steps, step_transfers_lib.Steps) or steps.sync_step is None:
     raise ValueError(
       f'{optimizer.name}: applies gradients outside of Coordinator.train, '
       'BetweenGraphStrategy.train and fit, where they do not meet those of '

@@ -31,7 +31,7 @@ def input_of(
   if split_adapter.takes_from_queue(x):
     by_epochs = steps_per_epoch is None
     return split_adapter.QueueAdapter(
-      x, readers_lib.OfWorkers, by_epochs=by_epochs
+      x, readers_lib.WorkerReaders, by_epochs=by_epochs
     )
   check_steps(x, steps_per_epoch)
   return data_adapters.PerWorkerAdapter(x)

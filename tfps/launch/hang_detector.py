@@ -18,7 +18,7 @@ if TYPE_CHECKING:
   from tfps.server import health
 
 
-class Lookout:
+class HangDetector:
   """Probes tasks and reports those that have fallen silent.
 
   A task whose server has not come up is not waited for, nor is one that has
@@ -47,7 +47,7 @@ class Lookout:
       target=self._run, name='tfps-lookout', daemon=True
     )
 
-  def __enter__(self) -> 'Lookout':
+  def __enter__(self) -> 'HangDetector':
     if self._addresses:
       self._thread.start()
     return self

@@ -111,7 +111,7 @@ class Supervisor:
     with (
       signals.reported(_heeded(), self._events.put),
       process_groups.Groups() as groups,
-      self._lookout(),
+      self._hang_detector(),
     ):
       self._groups = groups
       for command in self._commands:
@@ -121,9 +121,9 @@ class Supervisor:
     self._explain()
     return self._status or 0
 
-  def _lookout(self) -> hang_detector.Lookout:
+  def _hang_detector(self) -> hang_detector.HangDetector:
     addresses = {c.task: c.address for c in self._commands if c.address}
-    return hang_detector.Lookout(
+    return hang_detector.HangDetector(
       addresses, silent_secs=self._silent_secs, report=self._events.put
     )
 

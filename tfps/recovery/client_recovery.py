@@ -38,12 +38,12 @@ from tfps.variables import shared_variables
 _Result = TypeVar('_Result')
 
 
-class SharedGuard:
+class ClientRecovery:
   """Keeps the variables that several processes share; each has one.
 
   Args:
     recovery: how; the same in all of them.
-    housing: of the ps.
+    address_book: of the ps.
     task: of this process.
     chief: who saves the variables and puts them back, perhaps this process;
       with its address.
@@ -51,7 +51,7 @@ class SharedGuard:
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
-    lease: of this process.
+    fence: of this process.
 
   Attributes:
     events: of lost tasks.
@@ -66,61 +66,63 @@ class SharedGuard:
     self,
     recovery: config.Recovery,
     *,
-    housing: ps_addresses.Housing,
+    address_book: ps_addresses.PsAddressBook,
     task: spec_lib.Task,
     chief: tuple[spec_lib.Task, str],
     shared: shared_variables.SharedVariables,
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: fencing.Lease,
+    fence: fencing.Fence,
   ) -> None:
     is_chief = task == chief[0]
     self._task, self._chief = task, chief
-    self._housing = housing
-    self._replicas = replicas_lib.Replicas(recovery, len(housing.addresses))
+    self._address_book = address_book
+    self._replicas = replicas_lib.Replicas(
+      recovery, len(address_book.addresses)
+    )
     self.events = events.Events(recovery.on_event)
     self._recovery = recovery
-    self._gate = quiesce_lock.Gate()
+    self._gate = quiesce_lock.QuiesceLock()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is surviving already
-    self._notes = consistency_note_lib.Notes()
-    self._keeper: snapshotter_lib.Keeper | None = None
+    self._notes = consistency_note_lib.ConsistencyNotes()
+    self._snapshotter: snapshotter_lib.Snapshotter | None = None
     self._inventory = inventory.Inventory()
     if is_chief:
-      self._keeper = snapshotter_lib.Keeper(
+      self._snapshotter = snapshotter_lib.Snapshotter(
         recovery,
         device=device,
-        num_ps=len(housing.addresses),
-        confirm=lease.check,
+        num_ps=len(address_book.addresses),
+        confirm=fence.check,
         is_shared=True,
       )
-      self._inventory = self._keeper.inventory
-    self._mending = client_repair.Mending(
+      self._inventory = self._snapshotter.inventory
+    self._repair = client_repair.ClientRepair(
       recovery,
-      housing=housing,
+      address_book=address_book,
       notes=self._notes,
       shared=shared,
       replicas=self._replicas,
       events=self.events,
       greet=greet,
-      lease=lease,
-      keeper=self._keeper,
+      fence=fence,
+      snapshotter=self._snapshotter,
       inventory=self._inventory,
     )
-    self._overdue = stuck_calls.Overdue(
-      self._calls, housing.incarnations, lambda: self._mending.known
+    self._stuck_calls = stuck_calls.StuckCallCanceller(
+      self._calls, address_book.incarnations, lambda: self._repair.known
     )
     # Whether what is on the ps is not, or not all, from this very job.
-    self._begins_anew = is_chief and not self._notes.are(self._mending.known)
+    self._begins_anew = is_chief and not self._notes.are(self._repair.known)
     self._moves: moves.Moves | None = None
-    if self._keeper is not None:
-      self._keeper.start(self._gate)
+    if self._snapshotter is not None:
+      self._snapshotter.start(self._gate)
       self._replicas.start()
       self._moves = self._start_moves()
     else:
       self._find_who_has_moved()
-    self._overdue.start()
+    self._stuck_calls.start()
 
   def add(self, variable: Any) -> None:
     """Takes note of a variable on the ps.
@@ -135,11 +137,11 @@ class SharedGuard:
     entry = self._inventory.add(variable, self.reading)
     if entry is None:
       return
-    if self._keeper is None:
+    if self._snapshotter is None:
       self._replicas.attach(entry)
       return
     if self._begins_anew:
-      self._keeper.begin(entry)
+      self._snapshotter.begin(entry)
     self._replicas.add(entry, is_new=self._begins_anew)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
@@ -161,9 +163,9 @@ class SharedGuard:
     moves_ps = self._moves if self._recovery.moves_ps else None
     if moves_ps is not None and moves_ps.hand_over(task):
       return
-    if self._keeper is not None:
+    if self._snapshotter is not None:
       try:
-        self._keeper.cut()
+        self._snapshotter.save()
         self._replicas.refresh()
       except (
         tf.errors.OpError,
@@ -187,15 +189,15 @@ class SharedGuard:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    if self._keeper is not None:
-      self._keeper.cut_if_possible()
+    if self._snapshotter is not None:
+      self._snapshotter.save_if_possible()
       self._replicas.refresh()
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
     is_quiet = quiesce_lib.close(self._gate, self._recovery.timeout_secs)
-    if self._keeper is not None and is_quiet:
-      self._keeper.cut_at_last()
+    if self._snapshotter is not None and is_quiet:
+      self._snapshotter.save_at_last()
 
   def meet_by(
     self, start: Callable[[], object], quiet: snapshotter_lib.Quiet | None
@@ -204,11 +206,11 @@ class SharedGuard:
 
     Args:
       start: called each time that variables have been put back.
-      quiet: as for `Keeper.keep_quiet_by`; None for this process' gate.
+      quiet: as for `Snapshotter.keep_quiet_by`; None for this process' gate.
     """
-    if self._keeper is not None:
-      self._keeper.and_then(start)
-      self._keeper.keep_quiet_by(quiet)
+    if self._snapshotter is not None:
+      self._snapshotter.and_then(start)
+      self._snapshotter.keep_quiet_by(quiet)
     if self._moves is not None:
       # They come to no halt one by one: each waits for the others.
       self._moves.stop()
@@ -216,19 +218,19 @@ class SharedGuard:
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
-    self._overdue.stop()
-    if self._keeper is not None:
-      self._keeper.stop()
+    self._stuck_calls.stop()
+    if self._snapshotter is not None:
+      self._snapshotter.stop()
       self._replicas.stop()
     if self._moves is not None:
       self._moves.stop()
 
   def _start_moves(self) -> moves.Moves:
-    assert self._keeper is not None
+    assert self._snapshotter is not None
     started = moves.Moves(
       self._task,
-      housing=self._housing,
-      keeper=self._keeper,
+      address_book=self._address_book,
+      snapshotter=self._snapshotter,
       replicas=self._replicas,
       notes=self._notes,
       alone=self._alone,
@@ -240,7 +242,7 @@ class SharedGuard:
   def _stand_still(self, call: _standstill.Call) -> None:
     try:
       with self._alone():
-        self._housing.go(call.keep(self._task, *self._chief))
+        self._address_book.go(call.keep(self._task, *self._chief))
         self._mend_alone()
     except (errors.DeadlineError, errors.ReplacedError) as error:
       # Which the program will learn by itself.
@@ -248,12 +250,12 @@ class SharedGuard:
 
   def _find_who_has_moved(self) -> None:
     try:
-      self._mending.find_who_has_moved()
+      self._repair.find_who_has_moved()
     except tf.errors.OpError as error:
       logging.warning('A ps is lost, or out of reach: %s', error)
       self._mend(self._latest())
     finally:
-      self._housing.forget_moves()
+      self._address_book.forget_moves()
 
   @contextlib.contextmanager
   def _alone(self) -> Iterator[None]:
@@ -281,9 +283,9 @@ class SharedGuard:
             return function()
         except tf.errors.OpError as error:
           deadline = deadline or self._latest()
-          if deadlines.is_over(deadline) or not self._mending.is_due(error):
+          if deadlines.is_over(deadline) or not self._repair.is_due(error):
             # Else there are many ways in which operations fail.
-            self._mending.check()
+            self._repair.check()
             raise
           logging.warning('A ps is lost, or out of reach: %s', error)
           self.num_interruptions += 1
@@ -292,20 +294,20 @@ class SharedGuard:
       self._own.is_surviving = False
 
   def _cover(self) -> None:
-    if self._keeper is not None:
-      self._keeper.cover()
+    if self._snapshotter is not None:
+      self._snapshotter.cover()
       self._replicas.cover()
       if self._begins_anew:
-        self._notes.leave(self._mending.known)
+        self._notes.leave(self._repair.known)
         self._begins_anew = False
 
   def _mend(self, deadline: float | None) -> None:
     with self._alone():
-      self._mending.mend(deadline)
+      self._repair.mend(deadline)
 
   def _mend_alone(self) -> None:
     """As `_mend`, of who is alone already."""
-    self._mending.mend(self._latest())
+    self._repair.mend(self._latest())
 
   def _latest(self) -> float | None:
     return deadlines.after(self._recovery.timeout_secs)

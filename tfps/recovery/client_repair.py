@@ -42,20 +42,20 @@ _NOT_THERE = (
 )
 
 
-class Mending:
+class ClientRepair:
   """What one process knows of the ps, and how it catches up with them.
 
   Args:
     recovery: how long to wait, and for what.
-    housing: of the ps.
+    address_book: of the ps.
     notes: of the job.
     shared: makes the variables.
     replicas: of the variables.
     events: of lost tasks.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
-    lease: of this process.
-    keeper: of the variables, if this is the chief.
+    fence: of this process.
+    snapshotter: of the variables, if this is the chief.
     inventory: of the variables.
 
   Attributes:
@@ -66,28 +66,28 @@ class Mending:
     self,
     recovery: config.Recovery,
     *,
-    housing: ps_addresses.Housing,
-    notes: consistency_note_lib.Notes,
+    address_book: ps_addresses.PsAddressBook,
+    notes: consistency_note_lib.ConsistencyNotes,
     shared: shared_variables.SharedVariables,
     replicas: replicas_lib.Replicas,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: fencing.Lease,
-    keeper: snapshotter_lib.Keeper | None,
+    fence: fencing.Fence,
+    snapshotter: snapshotter_lib.Snapshotter | None,
     inventory: inventory_lib.Inventory,
   ) -> None:
     self._recovery = recovery
-    self._housing = housing
+    self._address_book = address_book
     self._notes = notes
     self._shared = shared
     self._replicas = replicas
     self._events = events
     self._greet = greet
-    self._lease = lease
-    self._keeper = keeper
+    self._fence = fence
+    self._snapshotter = snapshotter
     self._inventory = inventory
-    self.known: Found = housing.incarnations()
-    self._at = dict(housing.addresses)  # where the runtime has them
+    self.known: Found = address_book.incarnations()
+    self._at = dict(address_book.addresses)  # where the runtime has them
     # With whom the connection is new: what was held there has to be, too.
     self._left: set[int] = set()
     self._next_look = 0.0  # for a lost ps elsewhere
@@ -101,15 +101,15 @@ class Mending:
     for _ in range(2):  # there, and back if it is not there, either
       if not self._notes.deny(self.known):
         return
-      self._housing.reconsider()
+      self._address_book.reconsider()
       if moved := self._connect():
-        self._lease.take({'ps': moved})
-        self.known = self._housing.incarnations()
+        self._fence.take({'ps': moved})
+        self.known = self._address_book.incarnations()
         self._shared.rejoin()
 
   def is_due(self, error: tf.errors.OpError) -> bool:
     """Whether something has failed because of a ps."""
-    if self._housing.incarnations() != self.known:
+    if self._address_book.incarnations() != self.known:
       return True
     if isinstance(error, _OUT_OF_REACH):
       return '/job:ps' in str(error)
@@ -121,7 +121,7 @@ class Mending:
     Raises:
       errors.ReplacedError: one is.
     """
-    self._lease.check({'ps': self.known})
+    self._fence.check({'ps': self.known})
 
   def mend(self, deadline: float | None) -> None:
     """Goes on with the ps that are there, once all are.
@@ -139,9 +139,9 @@ class Mending:
       while True:
         lost_secs = time.monotonic() - begun
         try:
-          found = self._housing.incarnations()
+          found = self._address_book.incarnations()
           note = None
-          if self._keeper is not None:
+          if self._snapshotter is not None:
             found = self._replace(found, lost_secs)
           else:
             note = self._note(found, reader)
@@ -165,12 +165,12 @@ class Mending:
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if not silent:
       return found
-    before = self._housing.addresses.copy()
-    self._housing.replace(
+    before = self._address_book.addresses.copy()
+    self._address_book.replace(
       silent, lost_secs, self._recovery.waits_for_restart_secs
     )
-    moved = self._housing.addresses != before
-    return self._housing.incarnations() if moved else found
+    moved = self._address_book.addresses != before
+    return self._address_book.incarnations() if moved else found
 
   def _note(
     self, found: Found, reader: consistency_note_lib.Reader
@@ -179,7 +179,7 @@ class Mending:
     for ps, incarnation in found.items():
       if incarnation is not None and incarnation == self.known[ps]:
         task = spec_lib.Task('ps', ps)
-        return reader.read(task, self._housing.addresses[task])
+        return reader.read(task, self._address_book.addresses[task])
     return None
 
   def _follow(self, found: Found, note: Found | None) -> Found:
@@ -193,55 +193,57 @@ class Mending:
     if note in (None, self.known) and now < self._next_look:
       return found
     self._next_look = now + timeouts.current().repair_poll_secs
-    before = self._housing.addresses.copy()
+    before = self._address_book.addresses.copy()
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if note is not None:
-      self._housing.seek(note)
+      self._address_book.seek(note)
     elif silent:
-      self._housing.follow(silent)
+      self._address_book.follow(silent)
     else:
-      self._housing.reconsider()
-    moved = self._housing.addresses != before
-    return self._housing.incarnations() if moved else found
+      self._address_book.reconsider()
+    moved = self._address_book.addresses != before
+    return self._address_book.incarnations() if moved else found
 
   def _has_mended(self, found: Found, note: Found | None) -> bool:
     if note is not None and note != found != self.known:
       return False  # the chief is still at it
     # Where another process was this task, long ago, it may still be known.
-    addresses = self._housing.addresses
+    addresses = self._address_book.addresses
     stay = {
       task.index for task in addresses if addresses[task] == self._at[task]
     }
-    self._lease.check({'ps': stay})
+    self._fence.check({'ps': stay})
     lost = {ps for ps in found if found[ps] != self.known[ps]} | self._left
-    if not lost and self._keeper is not None:
+    if not lost and self._snapshotter is not None:
       lost = self._inventory.emptied()
-    if not lost and (self._keeper is not None or not self._notes.deny(found)):
+    if not lost and (
+      self._snapshotter is not None or not self._notes.deny(found)
+    ):
       time.sleep(timeouts.current().poll_secs)
       return True
     survivors = {spec_lib.Task('ps', ps) for ps in found if ps not in lost}
-    self._greet({*self._housing.moved, *survivors})
+    self._greet({*self._address_book.moved, *survivors})
     self._left |= self._connect()
     lost |= self._left
-    if self._keeper is None and not self._notes.are(found):
+    if self._snapshotter is None and not self._notes.are(found):
       return False  # the chief is still at it
     self._replicas.renew(self._inventory.on(lost), lost)
     self._shared.rejoin()
     secs = None
-    if self._keeper is not None:
-      secs = self._keeper.put_back(lost, self._replicas)
+    if self._snapshotter is not None:
+      secs = self._snapshotter.put_back(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
       self._notes.leave(found)
     self.known, self._left = found, set()
-    self._lease.take({'ps': lost})
-    for task in self._housing.forget_moves():
+    self._fence.take({'ps': lost})
+    for task in self._address_book.forget_moves():
       self._events.tell('moved', [str(task)])
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
 
   def _connect(self) -> set[int]:
     """Tells the runtime where the ps are; those that are elsewhere now."""
-    addresses = dict(self._housing.addresses)
+    addresses = dict(self._address_book.addresses)
     server_def.update(
       moved={(t.job, t.index): at for t, at in addresses.items()}
     )

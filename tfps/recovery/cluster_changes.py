@@ -8,7 +8,7 @@ import time
 from tfps._utils import timeouts
 
 
-class Changes:
+class ClusterChanges:
   """What is seen of tasks at one look after another.
 
   Args:

@@ -18,7 +18,7 @@ from tfps.variables import placement_ledger
 _NAME = 'tfps_recovery_note'
 
 
-class Notes:
+class ConsistencyNotes:
   """The notes of a job.
 
   Args:

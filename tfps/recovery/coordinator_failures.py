@@ -58,13 +58,13 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     cluster: Any,
     incarnations: Callable[[], Incarnations],
   ) -> None:
-    self.gate = quiesce_lock.Gate()
+    self.gate = quiesce_lock.QuiesceLock()
     self.tell_rest: Callable[[bool], object] = lambda rest: None
     self._calls = cancellation.Calls()
     self._incarnations = incarnations
     self._stopping = threading.Event()
     self._replaced: errors.ReplacedError | None = None
-    self._whereabouts = worker_states.Whereabouts()
+    self._worker_states = worker_states.WorkerStates()
     self._dismissals = dismissals.Dismissals(
       lambda worker: self._incarnations().get(('worker', worker))
     )
@@ -95,7 +95,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       timeout_secs: how long to wait for a ps that does not come back.
     """
     found = self._incarnations()
-    self._whereabouts.incarnations = ps_repair.of('worker', found)
+    self._worker_states.incarnations = ps_repair.of('worker', found)
     self._ps.begin(repairs, ps_repair.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
@@ -121,7 +121,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
     Returns once it has done what it does now, or time is over.
     """
-    self._dismissals.add(worker, self._whereabouts.incarnations.get(worker))
+    self._dismissals.add(worker, self._worker_states.incarnations.get(worker))
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:
@@ -140,10 +140,10 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     """
     with self.condition:
       server_def_lib.place(self._server_def, 'worker', worker, address)
-      self._whereabouts.leave_out(worker)
+      self._worker_states.leave_out(worker)
       self.due.set()
       return self.condition.wait_for(
-        lambda: not self._whereabouts.is_left_out(worker), timeout_secs
+        lambda: not self._worker_states.is_left_out(worker), timeout_secs
       )
 
   def _executing(self) -> list[str]:
@@ -160,7 +160,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   def absent(self) -> set[int]:
     """The workers that do nothing now: they are lost, or are to end."""
-    absent = set(self._whereabouts.away())
+    absent = set(self._worker_states.away())
     number = len(self._cluster.workers)
     return absent | {i for i in range(number) if self.is_dismissed(i)}
 
@@ -201,7 +201,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     except preemption_handler.FAILURES as error:
       failure = error
     worker = int(index)
-    if not self._whereabouts.is_bare(worker):
+    if not self._worker_states.is_bare(worker):
       if self._goes_on(worker, failure, num_repairs):
         if on_transient_failure_fn:
           on_transient_failure_fn()
@@ -255,18 +255,18 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   def _note_lost(self, worker: int) -> None:
     with self.condition:
-      self._whereabouts.wait_for(worker)
+      self._worker_states.wait_for(worker)
       self.due.set()
 
   def _wait_until_back(self, worker: int) -> None:
     """Waits for a worker; what it held is to be made anew after this."""
     with self.condition:
       self.condition.wait_for(
-        lambda: worker not in self._whereabouts.away() or self._is_over()
+        lambda: worker not in self._worker_states.away() or self._is_over()
       )
       if self._replaced is not None:
         raise self._replaced
-      self._whereabouts.note_filled(worker)
+      self._worker_states.note_filled(worker)
 
   def _is_over(self) -> bool:
     """Whether nothing is mended any more."""
@@ -319,7 +319,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     found = self._incarnations()
     back = {
       worker
-      for worker in self._whereabouts.away()
+      for worker in self._worker_states.away()
       if found.get(('worker', worker)) is not None
       and worker not in self._dismissals
     }
@@ -333,7 +333,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     self._tell('joined', joined)
     self._tell('back', back - joined)
     with self.condition:
-      self._whereabouts.take_back(back)
+      self._worker_states.take_back(back)
       for worker in back:
         self._dismissals.discard(worker)
       self._settle()
@@ -352,7 +352,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     """Tells the runtime who is in the cluster: those that answer."""
     workers = ps_repair.of('worker', found)
     with self.condition:
-      silent, unnoticed = self._whereabouts.note(workers)
+      silent, unnoticed = self._worker_states.note(workers)
     self._tell('lost', unnoticed)
     self._tell('back', unnoticed - silent)
     moved: Mapping[tuple[str, int], str] = {}
@@ -365,7 +365,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       server_def_lib.update(self._server_def, without=without, moved=moved)
     else:
       self._tell_of_workers(without, moved)
-    self._whereabouts.note_told(silent)
+    self._worker_states.note_told(silent)
 
   def _tell_of_workers(
     self,
@@ -394,7 +394,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   def _settle(self) -> None:
     """Wakes who waits; sleeps if nobody is lost any more."""
-    is_due = self._ps.is_lost or self._whereabouts.away()
+    is_due = self._ps.is_lost or self._worker_states.away()
     if not is_due and not self._stopping.is_set():
       self.due.clear()
     self.condition.notify_all()

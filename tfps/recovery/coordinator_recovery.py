@@ -31,19 +31,19 @@ from tfps.variables import shared_variables
 _Result = TypeVar('_Result')
 
 
-class Guard(repair_interface.Repairs):
+class CoordinatorRecovery(repair_interface.Repairs):
   """Keeps the variables of one strategy, whose only client is this process.
 
   Args:
     recovery: how.
     shared: makes them.
     notes: of the job.
-    housing: of the ps.
+    address_book: of the ps.
     workers: where they are.
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
       called when some have restarted.
-    lease: of this process.
+    fence: of this process.
 
   Attributes:
     workers: those that train, with their addresses.
@@ -60,32 +60,32 @@ class Guard(repair_interface.Repairs):
     recovery: config.Recovery,
     *,
     shared: shared_variables.SharedVariables,
-    notes: consistency_note_lib.Notes,
-    housing: ps_addresses.Housing,
+    notes: consistency_note_lib.ConsistencyNotes,
+    address_book: ps_addresses.PsAddressBook,
     workers: Mapping[spec_lib.Task, str],
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    lease: fencing.Lease,
+    fence: fencing.Fence,
   ) -> None:
-    num_ps = len(housing.addresses)
-    self.keeper = snapshotter_lib.Keeper(
-      recovery, device=device, num_ps=num_ps, confirm=lease.check
+    num_ps = len(address_book.addresses)
+    self.snapshotter = snapshotter_lib.Snapshotter(
+      recovery, device=device, num_ps=num_ps, confirm=fence.check
     )
-    self._lease = lease
+    self._fence = fence
     self._shared = shared
     self._notes = notes
     # Whether what is on the ps is not, or not all, of this very job.
-    self._begins_anew = not notes.are(housing.incarnations())
+    self._begins_anew = not notes.are(address_book.incarnations())
     shared.attaches = not self._begins_anew
     if shared.attaches:
       logging.warning('The variables of this job are live, and are used.')
     self._replicas = replicas_lib.Replicas(recovery, num_ps)
     self._recovery = recovery
-    self._housing = housing
+    self._address_book = address_book
     self.events = events.Events(recovery.on_event)
     self._greet = greet
     self._handler: coordinator_failures.FailureHandler | None = None
-    self._watch: task_monitor_lib.Watch | None = None
+    self._monitor: task_monitor_lib.TaskMonitor | None = None
     self._can_go_home: set[spec_lib.Task] = set()
     self._are_to_leave: set[int] = set()  # ps
     self._have_left = threading.Event()
@@ -106,37 +106,37 @@ class Guard(repair_interface.Repairs):
       errors.CheckpointError: the cut has another variable of that name.
       ValueError: it holds strings in shards.
     """
-    entry = self.keeper.inventory.add(variable, self.surviving)
+    entry = self.snapshotter.inventory.add(variable, self.surviving)
     if entry is None:
       return
     is_attached = all(piece.variable.attached for piece in entry.pieces())
     if self._begins_anew:
-      self.keeper.begin(entry)
-    elif not is_attached and self.keeper.has_begun_with(entry):
+      self.snapshotter.begin(entry)
+    elif not is_attached and self.snapshotter.has_begun_with(entry):
       logging.warning('%s is not live. All begins with the cut.', entry.key)
       self._begins_anew, self._shared.attaches = True, False
-      for each in self.keeper.inventory.entries():
-        self.keeper.begin(each)
+      for each in self.snapshotter.inventory.entries():
+        self.snapshotter.begin(each)
     self._replicas.add(entry, is_new=not is_attached)
 
   def start(
     self,
     handler: coordinator_failures.FailureHandler,
-    watch: task_monitor_lib.Watch,
+    monitor: task_monitor_lib.TaskMonitor,
     add_worker: Callable[[], object],
   ) -> None:
     """Repairs what the handler finds lost, and makes cuts from now on.
 
     Args:
       handler: of the coordinator.
-      watch: what the handler finds it by.
+      monitor: what the handler finds it by.
       add_worker: has the coordinator use one more worker.
     """
-    self._watch = watch
+    self._monitor = monitor
     self._add_worker = add_worker
     handler.repair_with(self, timeout_secs=self._recovery.timeout_secs)
     self._handler = handler
-    self.keeper.start(handler.gate)
+    self.snapshotter.start(handler.gate)
     handler.tell_rest = self.tell_rest
     self._sends_home.start()
     self._replicas.start()
@@ -167,10 +167,10 @@ class Guard(repair_interface.Repairs):
     Returns:
       Whether it does now.
     """
-    handler, watch = self._handler, self._watch
-    if handler is None or watch is None or self._add_worker is None:
+    handler, monitor = self._handler, self._monitor
+    if handler is None or monitor is None or self._add_worker is None:
       return False
-    watch.move(worker, address)
+    monitor.move(worker, address)
     secs = timeouts.current().admission_secs
     if not handler.take_in(worker.index, address, secs):
       logging.warning('%s at %s is not reached yet.', worker, address)
@@ -186,7 +186,7 @@ class Guard(repair_interface.Repairs):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self.keeper.cut_if_possible()
+    self.snapshotter.save_if_possible()
     self._replicas.refresh()
 
   def save_for_good(self) -> None:
@@ -195,13 +195,13 @@ class Guard(repair_interface.Repairs):
     if handler is not None and quiesce_lib.close(
       handler.gate, secs, self.tell_rest
     ):
-      self.keeper.cut_at_last()
+      self.snapshotter.save_at_last()
 
   def stop(self) -> None:
     """Makes no more cuts, and repairs nothing; twice is harmless."""
     self._handler = None
     self._sends_home.stop()
-    self.keeper.stop()
+    self.snapshotter.stop()
     self._replicas.stop()
 
   # What the coordinator's workers call.
@@ -209,24 +209,26 @@ class Guard(repair_interface.Repairs):
   def moved(self) -> Mapping[tuple[str, int], str]:
     return {
       (task.job, task.index): address
-      for task, address in self._housing.moved.items()
+      for task, address in self._address_book.moved.items()
     }
 
   def check(self, found: Mapping[str, Collection[int]]) -> None:
-    self._lease.check(found)
+    self._fence.check(found)
 
   def prepare(self) -> None:
-    self.keeper.cover()
+    self.snapshotter.cover()
     self._replicas.cover()
     if self._begins_anew:
-      self._notes.leave(self._housing.incarnations())
+      self._notes.leave(self._address_book.incarnations())
       self._begins_anew = False
 
   def replace(self, ps: set[int], lost_secs: float) -> bool:
-    before = self._housing.addresses.copy()
-    self._housing.replace(ps, lost_secs, self._recovery.waits_for_restart_secs)
+    before = self._address_book.addresses.copy()
+    self._address_book.replace(
+      ps, lost_secs, self._recovery.waits_for_restart_secs
+    )
     self._look_elsewhere()
-    return self._housing.addresses != before
+    return self._address_book.addresses != before
 
   def begin(self) -> None:
     can_go_home, self._can_go_home = self._can_go_home, set()
@@ -234,14 +236,14 @@ class Guard(repair_interface.Repairs):
     if not can_go_home and not are_to_leave:
       return
     try:
-      self.keeper.cut_alone()
+      self.snapshotter.save_quiesced()
       self._replicas.refresh()
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('Nobody moves: %s', error)
       return
-    self._housing.send_home(can_go_home)
+    self._address_book.send_home(can_go_home)
     if are_to_leave and self._recovery.moves_ps:
-      self._housing.take_over(are_to_leave)
+      self._address_book.take_over(are_to_leave)
     self._look_elsewhere()
     if are_to_leave:
       self._have_left.set()
@@ -250,30 +252,30 @@ class Guard(repair_interface.Repairs):
     self.events.tell(kind, [f'worker:{i}' for i in sorted(workers)])
 
   def rebuild(self, ps: set[int]) -> None:
-    self._greet(self._housing.moved)
-    self._lease.take({'ps': ps})
-    inventory = self.keeper.inventory
-    incarnations = self._housing.incarnations()
+    self._greet(self._address_book.moved)
+    self._fence.take({'ps': ps})
+    inventory = self.snapshotter.inventory
+    incarnations = self._address_book.incarnations()
     self._replicas.renew(inventory.on(ps), ps)
     self._shared.rejoin()
     secs = None
     # Otherwise a connection was lost, and no ps.
     if not self._notes.are(incarnations) or inventory.emptied():
-      secs = self.keeper.put_back(ps, self._replicas)
+      secs = self.snapshotter.put_back(ps, self._replicas)
       self._shared.announce(inventory.on(set(incarnations)))
       self._notes.leave(incarnations)
     self.events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _look_elsewhere(self) -> None:
-    assert self._watch is not None
-    for task in self._housing.forget_moves():
+    assert self._monitor is not None
+    for task in self._address_book.forget_moves():
       self.events.tell('moved', [str(task)])
-    for task, address in self._housing.addresses.items():
-      self._watch.move(task, address)
+    for task, address in self._address_book.addresses.items():
+      self._monitor.move(task, address)
 
   def _send_home(self) -> None:
     """Has guests go home if they can."""
     handler = self._handler
-    self._can_go_home = self._housing.back_home()
+    self._can_go_home = self._address_book.back_home()
     if self._can_go_home and handler is not None:
       handler.repair()

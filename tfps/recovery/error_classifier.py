@@ -13,7 +13,7 @@ _IS_OF_STRANGERS = re.compile(r'find a context_id|different device incarnation')
 _TASK = re.compile(r'/job:(\w+)/replica:0/task:(\d+)')
 
 
-class Trouble:
+class ErrorClassifier:
   """Calls that fail although nobody is lost."""
 
   def __init__(self) -> None:

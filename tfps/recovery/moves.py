@@ -30,8 +30,8 @@ class Moves:
 
   Args:
     task: of this process.
-    housing: of the ps.
-    keeper: of the variables.
+    address_book: of the ps.
+    snapshotter: of the variables.
     replicas: of them.
     notes: of the job.
     alone: within it, nobody of this process is at an execution.
@@ -43,16 +43,16 @@ class Moves:
     self,
     task: spec_lib.Task,
     *,
-    housing: ps_addresses.Housing,
-    keeper: snapshotter_lib.Keeper,
+    address_book: ps_addresses.PsAddressBook,
+    snapshotter: snapshotter_lib.Snapshotter,
     replicas: replicas_lib.Replicas,
-    notes: consistency_note_lib.Notes,
+    notes: consistency_note_lib.ConsistencyNotes,
     alone: Callable[[], contextlib.AbstractContextManager[object]],
     mend: Callable[[], object],
   ) -> None:
     self._task = task
-    self._housing = housing
-    self._keeper = keeper
+    self._address_book = address_book
+    self._snapshotter = snapshotter
     self._replicas = replicas
     self._notes = notes
     self._alone = alone
@@ -77,32 +77,32 @@ class Moves:
     Returns:
       Whether it does.
     """
-    leaving = {ps, *self._housing.guests_of(ps)}
+    leaving = {ps, *self._address_book.guests_of(ps)}
     indices = {task.index for task in leaving}
-    return self._move(leaving, lambda: self._housing.take_over(indices))
+    return self._move(leaving, lambda: self._address_book.take_over(indices))
 
   def _send_home(self) -> None:
-    can_go = self._housing.back_home()
+    can_go = self._address_book.back_home()
     if can_go:
-      self._move(can_go, lambda: self._housing.send_home(can_go))
-      self._housing.dismiss(can_go)
+      self._move(can_go, lambda: self._address_book.send_home(can_go))
+      self._address_book.dismiss(can_go)
 
   def _move(
     self, tasks: Collection[spec_lib.Task], move: Callable[[], object]
   ) -> bool:
     """Whether all have moved."""
-    before = dict(self._housing.addresses)
+    before = dict(self._address_book.addresses)
     try:
       with self._alone():
         places = [
-          p for p in client.places(self._housing) if p.task not in tasks
+          p for p in client.places(self._address_book) if p.task not in tasks
         ]
         if not places:
           return False
         with _standstill.called(
-          places, self._task, lambda: self._housing.addresses
+          places, self._task, lambda: self._address_book.addresses
         ) as standstill:
-          self._keeper.cut_alone()
+          self._snapshotter.save_quiesced()
           self._replicas.refresh()
           standstill.check()
           self._take_away({task.index for task in tasks})
@@ -114,17 +114,17 @@ class Moves:
         'Moving %s failed: %s', ', '.join(map(str, sorted(tasks))), error
       )
       return False
-    now = self._housing.addresses
+    now = self._address_book.addresses
     return all(now[task] != before[task] for task in tasks)
 
   def _say_where(self) -> None:
-    places = client.places(self._housing)
-    _standstill.say_where(places, self._housing.addresses)
+    places = client.places(self._address_book)
+    _standstill.say_where(places, self._address_book.addresses)
 
   def _take_away(self, ps: set[int]) -> None:
     """Leaves no variable, nor note, on ps: nobody else changes any there."""
     self._notes.remove(ps)
-    variables = self._keeper.inventory.on(ps)
+    variables = self._snapshotter.inventory.on(ps)
     twins = [twin for _, twin in self._replicas.pairs()]
     for variable in (
       *variables,

@@ -47,7 +47,7 @@ class PsRepairs:
 
   def __init__(
     self,
-    gate: quiesce_lock.Gate,
+    gate: quiesce_lock.QuiesceLock,
     incarnations: Callable[[], Incarnations],
     *,
     condition: threading.Condition,
@@ -72,8 +72,8 @@ class PsRepairs:
     self._timeout_secs = 0.0
     self._lost_at = 0.0
     # That of tasks which cannot reach ps that are alive.
-    self._trouble = error_classifier.Trouble()
-    self._changes = cluster_changes.Changes()
+    self._errors_seen = error_classifier.ErrorClassifier()
+    self._changes = cluster_changes.ClusterChanges()
     self._error: BaseException | None = None
 
   def begin(
@@ -198,11 +198,11 @@ class PsRepairs:
 
   def _passes(self, failure: Exception) -> bool:
     """Whether to try again what could not reach a ps that is alive."""
-    if self._trouble.note() > self._timeout_secs:
+    if self._errors_seen.note() > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
     stale_cache.forget_if_stale(failure)
-    strangers = self._trouble.strangers(failure, self.known)
+    strangers = self._errors_seen.strangers(failure, self.known)
     self.known.update(dict.fromkeys(strangers))
     self._stopping.wait(timeouts.current().repair_poll_secs)
     return not self._stopping.is_set()

@@ -14,7 +14,7 @@ _FROM_PS = 'GRPC error information from remote target /job:ps'
 Pair = tuple[Any, Any]
 
 
-class Copier:
+class ReplicaCopier:
   """Gives twins the values of their variables.
 
   One call has each ps send its values to the ps of their twins, which takes

@@ -47,8 +47,8 @@ class Replicas:
     self._timeout_secs = recovery.timeout_secs
     self._num_ps = num_ps
     self._pairs: list[replica_copy.Pair] = []
-    self._twins = compat.Twins()  # of which the runtime knows
-    self._copier = replica_copy.Copier()
+    self._twins = compat.ReplicatedWrites()  # of which the runtime knows
+    self._copier = replica_copy.ReplicaCopier()
     # Held while twins are copied, or new memory takes the place of some.
     self._copying = threading.Lock()
     # When a ps' variables were last as their twins are, by `time.monotonic`,

@@ -35,7 +35,7 @@ _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class Snapshot:
   """A cut that has been written and read back.
 
   Attributes:
@@ -47,7 +47,7 @@ class Cut:
   contents: dict[str, tuple[list[int], str]]
 
   @classmethod
-  def load(cls, path: pathlib.Path) -> 'Cut':
+  def load(cls, path: pathlib.Path) -> 'Snapshot':
     """The cut in a folder, once all of it could be read.
 
     Raises:
@@ -59,10 +59,10 @@ class Cut:
         key: (list(shape), str(dtype))
         for key, (shape, dtype) in json.loads(text).items()
       }
-      cut = cls(path, contents)
+      snapshot = cls(path, contents)
       for key in contents:  # which compares checksums
-        cut.read(key, '')
-    return cut
+        snapshot.read(key, '')
+    return snapshot
 
   @property
   def age_secs(self) -> float:
@@ -95,7 +95,7 @@ class Cut:
     return value
 
 
-class Cuts:
+class SnapshotStore:
   """The cuts in a directory.
 
   Args:
@@ -132,7 +132,7 @@ class Cuts:
       disk.check(self._directory)
     except _OF_DISKS as error:
       raise errors.CheckpointError(str(error)) from error
-    self.latest: Cut | None = None
+    self.latest: Snapshot | None = None
     self.find()
 
   def write(
@@ -162,20 +162,20 @@ class Cuts:
         tf.device(self._device),
       ):
         path = self._complete(draft, prefixes, contents)
-    self.latest = Cut(path, contents)
+    self.latest = Snapshot(path, contents)
     for old in self._paths()[: -self._max_to_keep]:
       shutil.rmtree(old, ignore_errors=True)
 
-  def read(self, cut: Cut, piece: inventory.Piece) -> tf.Tensor:
+  def read(self, snapshot: Snapshot, piece: inventory.Piece) -> tf.Tensor:
     """What a cut has of a piece, where that is to be read.
 
     Raises:
       errors.CheckpointError: the cut is damaged, or gone.
       tf.errors.OpError: a device is lost.
     """
-    with _finding_damage(cut.path, _OF_DISKS):
+    with _finding_damage(snapshot.path, _OF_DISKS):
       return self._disk.read(
-        piece, lambda: cut.read(piece.key, piece.slice_spec)
+        piece, lambda: snapshot.read(piece.key, piece.slice_spec)
       )
 
   def _complete(
@@ -191,7 +191,7 @@ class Cuts:
       delete_old_dirs=True,
     )
     _write_through(draft / _CONTENTS, json.dumps(contents, indent=1))
-    Cut.load(draft)
+    Snapshot.load(draft)
     self._confirm()
     return draft.rename(self._directory / self._next_name())
 
@@ -218,7 +218,7 @@ class Cuts:
         f'{self._say_latest()}'
       ) from error
 
-  def find(self) -> Cut | None:
+  def find(self) -> Snapshot | None:
     """Has the last cut that can be read be the latest.
 
     Returns:
@@ -232,7 +232,7 @@ class Cuts:
     for path in reversed(paths):
       try:
         with tf.device(self._device):
-          self.latest = Cut.load(path)
+          self.latest = Snapshot.load(path)
         return self.latest
       except errors.CheckpointError as error:
         logging.warning('%s', error)

@@ -43,7 +43,7 @@ class _Taken:
 Quiet = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-class Keeper:
+class Snapshotter:
   """Saves variables as they are while nobody is inside a gate.
 
   Args:
@@ -72,7 +72,7 @@ class Keeper:
     is_shared: bool = False,
   ) -> None:
     by_ps = recovery.written_by == 'ps'
-    self._cuts = snapshots.Cuts(
+    self._store = snapshots.SnapshotStore(
       recovery.directory,
       max_to_keep=recovery.max_to_keep,
       device=device,
@@ -81,12 +81,12 @@ class Keeper:
       else snapshot_storage.OfChief(device),
       confirm=confirm,
     )
-    self.begun_with = self._cuts.latest
+    self.begun_with = self._store.latest
     if self.begun_with is not None:
       logging.warning('There is %s to begin with.', self.begun_with.path)
     self.inventory = inventory.Inventory()
     self._reader = snapshot_reader.Reader()
-    self.gate = quiesce_lock.Gate()
+    self.gate = quiesce_lock.QuiesceLock()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
     self._and_then: list[Callable[[], object]] = []
@@ -97,15 +97,15 @@ class Keeper:
     self._is_shared = is_shared
     self._read_at = 0.0
     self._period = threads.Periodic(
-      'tfps-recovery', recovery.every_secs, self._cut_or_say
+      'tfps-recovery', recovery.every_secs, self._save_or_log
     )
 
   @property
-  def latest(self) -> snapshots.Cut | None:
+  def latest(self) -> snapshots.Snapshot | None:
     """The last cut that was written, here or before."""
-    return self._cuts.latest
+    return self._store.latest
 
-  def start(self, gate: quiesce_lock.Gate) -> None:
+  def start(self, gate: quiesce_lock.QuiesceLock) -> None:
     """Makes cuts from now on, while nobody is inside the gate."""
     self.gate = gate
     self._period.start()
@@ -117,7 +117,7 @@ class Keeper:
     atexit.unregister(self.stop)
     self._period.stop()
 
-  def cut(self) -> None:
+  def save(self) -> None:
     """Makes a cut now, unless nobody was inside the gate since the last.
 
     Raises:
@@ -131,38 +131,38 @@ class Keeper:
         taken = self._take()
       self._write(taken)
 
-  def cut_alone(self) -> None:
-    """As `cut`, by who has closed the gate."""
+  def save_quiesced(self) -> None:
+    """As `snapshot`, by who has closed the gate."""
     with self._writing:
       self._write(self._take())
 
-  def cut_at_last(self) -> None:
-    """As `cut_alone`, by who then ends; what goes wrong is only logged."""
+  def save_at_last(self) -> None:
+    """As `save_quiesced`, by who then ends; what goes wrong is only logged."""
     try:
-      self.cut_alone()
+      self.save_quiesced()
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('The last cut could not be made: %s', error)
 
-  def cut_if_possible(self) -> None:
-    """As `cut`, but where it cannot be written, that is only logged.
+  def save_if_possible(self) -> None:
+    """As `snapshot`, but where it cannot be written, that is only logged.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     try:
-      self.cut()
+      self.save()
     except errors.CheckpointError as error:
       logging.warning('The variables could not be saved: %s', error)
 
   def cover(self) -> None:
     """Makes a cut if the last one lacks a variable: it could not come back."""
     if self._covered[0] != len(self.inventory):
-      self.cut()
+      self.save()
 
   def has_begun_with(self, entry: inventory.Entry) -> bool:
     """Whether a variable is in the cut that was there to begin with."""
-    cut = self.begun_with
-    return cut is not None and entry.key in cut.contents
+    snapshot = self.begun_with
+    return snapshot is not None and entry.key in snapshot.contents
 
   def begin(self, entry: inventory.Entry) -> None:
     """Gives a new variable its value in the cut that was there to begin with.
@@ -170,10 +170,10 @@ class Keeper:
     Raises:
       errors.CheckpointError: the cut has another variable of that name.
     """
-    cut = self.begun_with
-    if cut is not None and entry.key in cut.contents:
+    snapshot = self.begun_with
+    if snapshot is not None and entry.key in snapshot.contents:
       with tf.init_scope():
-        self._put_back(entry, cut)
+        self._put_back(entry, snapshot)
 
   def put_back(
     self, ps: set[int], replicas: replicas_lib.Replicas
@@ -241,11 +241,11 @@ class Keeper:
   def _put_all_back(self, lost: str) -> float:
     with self._writing:
       try:
-        cut = self._put_latest_back(lost)
+        snapshot = self._put_latest_back(lost)
       except errors.CheckpointError as error:
         logging.warning('%s', error)
         self._find_another()
-        cut = self._put_latest_back(lost)
+        snapshot = self._put_latest_back(lost)
       self._check_values()
     secs = time.monotonic() - self._read_at
     logging.warning(
@@ -253,26 +253,26 @@ class Keeper:
       'ago (%s).',
       lost,
       secs,
-      cut.path,
+      snapshot.path,
     )
     return secs
 
-  def _put_latest_back(self, lost: str) -> snapshots.Cut:
+  def _put_latest_back(self, lost: str) -> snapshots.Snapshot:
     entries = self.inventory.entries()
-    cut = self._cuts.latest
-    if cut is None or any(e.key not in cut.contents for e in entries):
+    snapshot = self._store.latest
+    if snapshot is None or any(e.key not in snapshot.contents for e in entries):
       raise errors.CheckpointError(
         f'{lost} was lost, and there is no cut of all variables.'
       )
     for entry in entries:
-      self._put_back(entry, cut)
-    return cut
+      self._put_back(entry, snapshot)
+    return snapshot
 
   def _find_another(self) -> None:
     """Has an earlier cut be the latest, should that be damaged."""
-    cut = self._cuts.find()
-    if cut is not None:
-      self._read_at = time.monotonic() - cut.age_secs
+    snapshot = self._store.find()
+    if snapshot is not None:
+      self._read_at = time.monotonic() - snapshot.age_secs
     # The next cut is due, although nothing may be executed until then.
     self._covered = (self._covered[0], -1)
 
@@ -282,10 +282,12 @@ class Keeper:
         None, None, f'{inventory.say(emptied)} could not take all values.'
       )
 
-  def _put_back(self, entry: inventory.Entry, cut: snapshots.Cut) -> None:
-    cut.check(entry)
+  def _put_back(
+    self, entry: inventory.Entry, snapshot: snapshots.Snapshot
+  ) -> None:
+    snapshot.check(entry)
     for piece in entry.pieces():
-      piece.variable.assign(self._cuts.read(cut, piece))
+      piece.variable.assign(self._store.read(snapshot, piece))
 
   def _take(self) -> '_Taken | None':
     """What there is to write; None if the last cut has it all."""
@@ -299,13 +301,13 @@ class Keeper:
 
   def _write(self, taken: '_Taken | None') -> None:
     if taken is not None:
-      self._cuts.write(taken.entries, taken.values)
+      self._store.write(taken.entries, taken.values)
       self._covered = taken.covers
       self._read_at = taken.read_at
 
-  def _cut_or_say(self) -> None:
+  def _save_or_log(self) -> None:
     try:
-      self.cut()
+      self.save()
     except (
       tf.errors.OpError,
       errors.CheckpointError,

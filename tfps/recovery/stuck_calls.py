@@ -19,7 +19,7 @@ from tfps.recovery import cluster_changes
 Incarnations = Mapping[int, int | None]
 
 
-class Overdue:
+class StuckCallCanceller:
   """Looks after what one process executes.
 
   Args:
@@ -37,7 +37,7 @@ class Overdue:
     self._calls = calls
     self._find = find
     self._known = known
-    self._changes = cluster_changes.Changes()
+    self._changes = cluster_changes.ClusterChanges()
     self._period = threads.Periodic(
       'tfps-overdue', timeouts.current().stuck_every_secs, self._look
     )

@@ -13,7 +13,7 @@ from tfps.server import health
 from tfps.server import registration as registration_lib
 
 
-class Newcomers:
+class WorkerAdmission:
   """Decides who may train with a coordinator, too.
 
   A worker with the next index is one more. One with an index that is taken is
@@ -21,18 +21,18 @@ class Newcomers:
 
   Args:
     guard: of the strategy.
-    presence: of this process.
+    registration: of this process.
     note: called with each new worker and its address.
   """
 
   def __init__(
     self,
-    guard: coordinator_recovery_lib.Guard,
-    presence: registration_lib.Presence,
+    guard: coordinator_recovery_lib.CoordinatorRecovery,
+    registration: registration_lib.Registration,
     note: Callable[[spec_lib.Task, str], object],
   ) -> None:
     self._guard = guard
-    self._presence = presence
+    self._registration = registration
     self._note = note
 
   def take_in(self, worker: spec_lib.Task, address: str) -> None:
@@ -71,10 +71,10 @@ class Newcomers:
     return None
 
   def _take_in(self, worker: spec_lib.Task, address: str) -> None:
-    self._presence.check(worker, address)
+    self._registration.check(worker, address)
     known = self._guard.workers.get(worker)
     if known != address and not self._guard.take_in(worker, address):
       return  # nobody trains now; it asks again
-    self._presence.add(worker, address)
+    self._registration.add(worker, address)
     if known != address:
       self._note(worker, address)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 
 
-class Whereabouts:
+class WorkerStates:
   """Knows of each worker, by its index, how it is with it.
 
   It is *waited for* where a thread has found it lost, *left out* where the

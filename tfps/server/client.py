@@ -46,17 +46,17 @@ def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
 def connect(
   cluster: spec_lib.Cluster,
   task: spec_lib.Task,
-  housing: ps_addresses.Housing,
+  address_book: ps_addresses.PsAddressBook,
   timeout_secs: float,
   *,
   listens: bool,
-) -> tuple[registration_lib.Presence, fencing.Lease]:
+) -> tuple[registration_lib.Registration, fencing.Fence]:
   """Makes this process a client of the ps, and starts its own server.
 
   Args:
     cluster: the ps and this process are in it.
     task: of this process.
-    housing: of the ps; those that are guests of others are found there.
+    address_book: of the ps; those that are guests of others are found there.
     timeout_secs: how long to wait for the ps to answer.
     listens: as for `presence.Presence`.
 
@@ -73,7 +73,7 @@ def connect(
     for ps in cluster.tasks('ps')
     if not local_pool.is_here(cluster.address(ps))
   ]
-  presence = registration_lib.Presence(
+  presence = registration_lib.Registration(
     cluster,
     task,
     cluster.address(task),
@@ -81,15 +81,15 @@ def connect(
     servers=elsewhere,
     listens=listens,
   )
-  greet(presence, housing, timeout_secs)
-  _follow(housing)
+  greet(presence, address_book, timeout_secs)
+  _follow(address_book)
   address = cluster.address(task)
   is_own = compat.is_own_address(task.job, address, index=task.index)
   spec = cluster.spec()
   if elsewhere:
     if not is_own:
       server_lib.wait_for_port(task, address)
-    spec = _ps_and_self(cluster, task, housing)
+    spec = _ps_and_self(cluster, task, address_book)
   connection.end()
   environment.set_default()
   # As TensorFlow's own strategy has it: a function is to see what was assigned.
@@ -102,16 +102,16 @@ def connect(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'
     )
   server_def.forget_losses()
-  lease = fencing.Lease(
-    task, lambda: {ps: housing.addresses[ps] for ps in elsewhere}
+  fence = fencing.Fence(
+    task, lambda: {ps: address_book.addresses[ps] for ps in elsewhere}
   )
-  lease.take()
-  return presence, lease
+  fence.take()
+  return presence, fence
 
 
 def greet(
-  presence: registration_lib.Presence,
-  housing: ps_addresses.Housing,
+  presence: registration_lib.Registration,
+  address_book: ps_addresses.PsAddressBook,
   timeout_secs: float,
   workers: Collection[spec_lib.Task] = (),
 ) -> None:
@@ -119,7 +119,7 @@ def greet(
 
   Args:
     presence: of this process.
-    housing: of the ps.
+    address_book: of the ps.
     timeout_secs: how long to wait.
     workers: those that are to answer, too.
 
@@ -129,44 +129,48 @@ def greet(
   """
   deadline = deadlines.after(timeout_secs)
   while True:
-    housing.settle(deadlines.seconds_until(deadline) or 0.0, workers)
+    address_book.settle(deadlines.seconds_until(deadline) or 0.0, workers)
     try:
-      return presence.start(without=housing.moved)
+      return presence.start(without=address_book.moved)
     except errors.UnreachableError as error:  # since then
       if deadlines.is_over(deadline):
         raise
       logging.warning('%s', error)
 
 
-def places(housing: ps_addresses.Housing) -> list[_standstill.Place]:
+def places(address_book: ps_addresses.PsAddressBook) -> list[_standstill.Place]:
   """Where a standstill can be called."""
-  return [_standstill.Place(t, at) for t, at in at_home(housing).items()]
+  return [_standstill.Place(t, at) for t, at in at_home(address_book).items()]
 
 
-def _follow(housing: ps_addresses.Housing) -> None:
+def _follow(address_book: ps_addresses.PsAddressBook) -> None:
   """Goes to where ps have moved that may still answer where they were."""
-  for task, address in _standstill.find(places(housing)).items():
-    if housing.addresses[task] != address and health.is_alive(task, address):
-      housing.go({task: address})
+  for task, address in _standstill.find(places(address_book)).items():
+    if address_book.addresses[task] != address and health.is_alive(
+      task, address
+    ):
+      address_book.go({task: address})
 
 
-def at_home(housing: ps_addresses.Housing) -> dict[spec_lib.Task, str]:
+def at_home(
+  address_book: ps_addresses.PsAddressBook,
+) -> dict[spec_lib.Task, str]:
   """The ps that are in processes of their own, with their addresses."""
   return {
     task: address
-    for task, address in housing.addresses.items()
-    if task not in housing.moved and not local_pool.is_here(address)
+    for task, address in address_book.addresses.items()
+    if task not in address_book.moved and not local_pool.is_here(address)
   }
 
 
 def _ps_and_self(
   cluster: spec_lib.Cluster,
   task: spec_lib.Task,
-  housing: ps_addresses.Housing,
+  address_book: ps_addresses.PsAddressBook,
 ) -> tf.train.ClusterSpec:
   # Without the other workers, which this one neither needs nor waits for.
   jobs = {
-    'ps': {ps.index: address for ps, address in housing.addresses.items()},
+    'ps': {ps.index: address for ps, address in address_book.addresses.items()},
     task.job: {task.index: cluster.address(task)},
   }
   return tf.train.ClusterSpec(jobs)

@@ -36,7 +36,7 @@ class _Client:
     return self.done_at is None or now < self.done_at + linger_secs
 
 
-class Attendance:
+class ClientRegistry:
   """Keeps what clients say, and probes them for what they cannot say.
 
   A server has done its work once the chief has said done and no other client

@@ -27,7 +27,7 @@ from tfps.server import mailbox as mailbox_lib
 _BOARD = 'tfps_lease_{}'
 
 
-class Lease:
+class Fence:
   """A process' right to work on servers as some task.
 
   Args:

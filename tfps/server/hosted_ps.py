@@ -28,7 +28,7 @@ _LET_GO = 'let_go'
 Addresses = Mapping[spec_lib.Task, str]
 
 
-class Guests:
+class HostedTasks:
   """The guests in a task's own process.
 
   Args:

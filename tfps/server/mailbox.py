@@ -12,7 +12,7 @@ from tfps.cluster import spec as spec_lib
 _QUEUE_NAME = 'tfps_mailbox'
 
 # What a task may post: which cluster it is in, and whom else it serves. Clients
-# post there, too; see `_lease`.
+# post there, too; see `_fence`.
 CLUSTER = 'tfps_notice'
 GUESTS = 'tfps_guests'
 

@@ -15,7 +15,7 @@ from tfps.server import health
 from tfps.server import hosted_ps
 
 
-class Housing:
+class PsAddressBook:
   """The addresses of the ps, of which some may be guests of others.
 
   Args:

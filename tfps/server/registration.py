@@ -62,7 +62,7 @@ class Message:
     return cls(**{**facts, 'task': spec_lib.Task(**facts['task'])})
 
 
-class Presence:
+class Registration:
   """Tells servers that this process uses them and, at its end, that it is done.
 
   ```
@@ -243,7 +243,7 @@ class Presence:
     else:
       self.stop()
 
-  def __enter__(self) -> 'Presence':
+  def __enter__(self) -> 'Registration':
     self.start()
     return self
 

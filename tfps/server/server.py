@@ -118,7 +118,9 @@ class Server:
     """'host:port' that the server listens on."""
     return self.target.removeprefix('grpc://')
 
-  def presence(self, *, timeout_secs: float = 120.0) -> registration.Presence:
+  def presence(
+    self, *, timeout_secs: float = 120.0
+  ) -> registration.Registration:
     """For a program of its own that uses the ps, such as classic session code.
 
     `with server.presence(): ...` tells the ps tasks of this process and, at the
@@ -133,7 +135,7 @@ class Server:
     health.wait_until_alive(
       self._cluster, self._cluster.tasks('ps'), timeout_secs=timeout_secs
     )
-    return registration.Presence(
+    return registration.Registration(
       self._cluster,
       self.task,
       self.address,
@@ -188,7 +190,7 @@ def serve(
       server.task,
       server.address,
       cluster,
-      hosted_ps.Guests(lambda task: _start_guest(task, server)),
+      hosted_ps.HostedTasks(lambda task: _start_guest(task, server)),
       timeout_secs=chief_timeout_secs,
       grace_secs=grace_secs,
     )

@@ -29,8 +29,8 @@ class Service:
     task: of this process.
     address: where its server listens.
     cluster: in which it is.
-    guests: whom else it serves.
-    timeout_secs: as for `_attendance.Attendance`.
+    hosted_tasks: whom else it serves.
+    timeout_secs: as for `_client_registry.ClientRegistry`.
     grace_secs: how long clients may take to let it go.
   """
 
@@ -39,7 +39,7 @@ class Service:
     task: spec_lib.Task,
     address: str,
     cluster: spec_lib.Cluster,
-    guests: hosted_ps.Guests,
+    hosted_tasks: hosted_ps.HostedTasks,
     *,
     timeout_secs: float | None,
     grace_secs: float,
@@ -48,11 +48,11 @@ class Service:
     self._address = address
     self._cluster = cluster
     self._notice = _with_address(cluster, task, address).tf_config()
-    self._guests = guests
+    self._hosted_tasks = hosted_tasks
     self._grace_secs = grace_secs
-    self._attendance = client_registry.Attendance(timeout_secs)
+    self._client_registry = client_registry.ClientRegistry(timeout_secs)
     if _CHIEF in cluster.tasks():
-      self._attendance.expect(_CHIEF, cluster.address(_CHIEF))
+      self._client_registry.expect(_CHIEF, cluster.address(_CHIEF))
     self._joining = joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
     self._holding: set[spec_lib.Task] = set()  # who has not let it go yet
@@ -82,8 +82,8 @@ class Service:
       leaving.say(f'{self._task} is ready at {self._address}.')
       while not self._is_told.wait(timeouts.current().listen_every_secs):
         self._hear(mailbox)
-        self._joining.tend(self._attendance.clients())
-        verdict = self._attendance.verdict()
+        self._joining.tend(self._client_registry.clients())
+        verdict = self._client_registry.verdict()
         if verdict and self._is_the_end(mailbox):
           return verdict
       self._take_leave(mailbox)
@@ -98,7 +98,7 @@ class Service:
     return False
 
   def _take_leave(self, mailbox: mailbox_lib.Mailbox) -> None:
-    listening = self._attendance.listening()
+    listening = self._client_registry.listening()
     self._holding = control_messages.ask_to_leave(
       self._task, self._address, listening
     )
@@ -118,18 +118,20 @@ class Service:
       if client is not None:
         self._holding.discard(client)
       elif control_messages.is_for_clients(message):
-        control_messages.pass_on(message, self._attendance.listening())
-      elif _standstill.answer(message, mailbox, self._attendance.clients()):
+        control_messages.pass_on(message, self._client_registry.listening())
+      elif _standstill.answer(
+        message, mailbox, self._client_registry.clients()
+      ):
         continue
-      elif not self._guests.hear(message, mailbox):
+      elif not self._hosted_tasks.hear(message, mailbox):
         self._hear_client(registration.Message.from_json(message), mailbox)
     return bool(messages)
 
   def _hear_client(
     self, message: registration.Message, mailbox: mailbox_lib.Mailbox
   ) -> None:
-    self._attendance.hear(message)
-    late_workers.post(mailbox, self._attendance.clients(), self._cluster)
+    self._client_registry.hear(message)
+    late_workers.post(mailbox, self._client_registry.clients(), self._cluster)
     if not message.done:
       self._joining.note_hello(message.task, message.address)
 

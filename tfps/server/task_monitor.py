@@ -36,7 +36,7 @@ _LOSSES = (
 )
 
 
-class Watch:
+class TaskMonitor:
   """Knows the tasks that this process waits for.
 
   Args:
@@ -195,7 +195,7 @@ class Watch:
     )
 
 
-def of_workers(strategy: Any, cluster: Any) -> Watch:
+def of_workers(strategy: Any, cluster: Any) -> TaskMonitor:
   """The watch over a strategy's tasks, of whose workers a coordinator knows.
 
   Args:
@@ -214,7 +214,7 @@ def of_workers(strategy: Any, cluster: Any) -> Watch:
       for index, since in compat.busy_since(cluster).items()
     }
 
-  return Watch(addresses, in_flight)
+  return TaskMonitor(addresses, in_flight)
 
 
 def _say(statuses: list[health.Status]) -> str:

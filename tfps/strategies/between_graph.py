@@ -107,7 +107,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   _extended_class = shared_extended.Extended
 
-  _meetings_class: type[session_lib.Meetings] = session_lib.Meetings
+  _meetings_class: type[session_lib.SyncSession] = session_lib.SyncSession
 
   def __init__(
     self,
@@ -124,11 +124,11 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     self._cluster = self._with_servers(cluster)
     self.task = client.trainer(self._cluster)
     self.is_chief = self.task == registration_lib.chief_of(self._cluster)
-    housing = ps_addresses.Housing(self._cluster)
-    self._presence, self._lease = client.connect(
+    address_book = ps_addresses.PsAddressBook(self._cluster)
+    self._registration, self._fence = client.connect(
       self._cluster,
       self.task,
-      housing,
+      address_book,
       connect_timeout_secs,
       listens=recovery is not None and self.is_chief,
     )
@@ -139,7 +139,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
-    extended.ledger = placement_ledger.Ledger(
+    extended.ledger = placement_ledger.PlacementLedger(
       policy,
       self._cluster.num_ps,
       replicas=recovery.replicas if recovery else 0,
@@ -149,10 +149,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       timeout_secs=connect_timeout_secs,
       chief=str(registration_lib.chief_of(self._cluster)),
     )
-    self.guard: client_recovery.SharedGuard | None = None
-    self.marks: step_log_lib.Marks | None = None
+    self.guard: client_recovery.ClientRecovery | None = None
+    self.marks: step_log_lib.StepLog | None = None
     if recovery is not None:
-      self._survive(recovery, housing, extended)
+      self._survive(recovery, address_book, extended)
       if not isinstance(updates, policies.Waiting):  # which count by themselves
         self._mark(extended)
     super().__init__(extended)
@@ -169,7 +169,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self._trainers(),
       self.task,
       extended.notice,
-      joined=lambda: late_workers.find(client.at_home(housing)),
+      joined=lambda: late_workers.find(client.at_home(address_book)),
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
@@ -179,9 +179,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._cluster.num_ps,
         divides_rate=getattr(updates, 'divide_rate', False),
       )
-    self.meetings: session_lib.Meetings | None = None
+    self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
-      self.meetings = self._meet(updates)
+      self.sync_session = self._meet(updates)
       self.wait_for_chief('meetings', connect_timeout_secs)
 
   @property
@@ -193,9 +193,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     """
     return self._global_step
 
-  def feeds(self, dataset_fn: per_worker.DatasetFn) -> input_feeds.Own:
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> input_feeds.OwnReaders:
     """Where this worker's batches come from if there is a queue."""
-    return input_feeds.Own(
+    return input_feeds.OwnReaders(
       self.task,
       self.addresses(),
       dataset_fn,
@@ -212,10 +212,14 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       num_replicas_in_sync=1,
     )
 
-  def batches(self, dataset_fn: per_worker.DatasetFn) -> restartable.Endless:
+  def batches(
+    self, dataset_fn: per_worker.DatasetFn
+  ) -> restartable.RestartableIterator:
     """This worker's batches, for `train`."""
     dataset = dataset_fn(self.input_context())
-    return restartable.Endless(dataset, lambda: self.num_interruptions)
+    return restartable.RestartableIterator(
+      dataset, lambda: self.num_interruptions
+    )
 
   @property
   def num_interruptions(self) -> int:
@@ -311,7 +315,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       ValueError: the dataset ran out; repeat it.
     """
     self.transfers.check_execution(steps_per_execution)
-    plan = train_spec.Plan(
+    plan = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -323,7 +327,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = progress_lib.Course(plan, hooks, log_every_secs=log_every_secs)
+    course = progress_lib.TrainProgress(
+      plan, hooks, log_every_secs=log_every_secs
+    )
     loop = replica_loop.ReplicaLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
@@ -342,7 +348,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return reports.report(self.meetings, self.staleness)
+    return reports.report(self.sync_session, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
     """What this worker knows of lost tasks, and what it has done twice.
@@ -371,7 +377,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     runs exit once the chief is done and no other worker lives.
     """
     self._stop_protecting()
-    self._presence.stop()
+    self._registration.stop()
     if self._local is not None:
       self._local.stop()
 
@@ -384,19 +390,19 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _survive(
     self,
     recovery: recovery_config.Recovery,
-    housing: ps_addresses.Housing,
+    address_book: ps_addresses.PsAddressBook,
     extended: Any,
   ) -> None:
     chief = registration_lib.chief_of(self._cluster)
-    guard = client_recovery.SharedGuard(
+    guard = client_recovery.ClientRecovery(
       recovery,
-      housing=housing,
+      address_book=address_book,
       task=self.task,
       chief=(chief, self._cluster.address(chief)),
       shared=extended.shared,
       device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
-      greet=self._presence.start,
-      lease=self._lease,
+      greet=self._registration.start,
+      fence=self._fence,
     )
     extended.notice = guard.add
     extended.shared.surviving = guard.reading
@@ -411,29 +417,29 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     def leave() -> None:
       guard.save_for_good()
       if not self.is_chief:  # whose end would be that of training
-        self._presence.stop()
+        self._registration.stop()
 
     self._preemption = preemption.Preemption(leave)
     connection.until_the_next(self._stop_protecting)
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None
-    self.marks = step_log_lib.Marks(
+    self.marks = step_log_lib.StepLog(
       step_log_lib.rings(extended.make_own, self._cluster.num_ps),
       slots=itertools.repeat(self._trainers().index(self.task)),
       own=str(self.task),
       tell=self.guard.events.tell_repeated,
     )
 
-  def _meet(self, policy: policies.Waiting) -> session_lib.Meetings:
+  def _meet(self, policy: policies.Waiting) -> session_lib.SyncSession:
     trainers = self._trainers()
     own = trainers.index(self.task)
     host = host_sums.of(policy, self._cluster, self.task, trainers)
     if host is not None:
       connection.until_the_next(host.leave)
-    meetings = self._meetings_class(
+    sync_session = self._meetings_class(
       policy,
-      ps_state.Board(
+      ps_state.SyncState(
         self.extended.make_own,
         num_ps=self._cluster.num_ps,
         num_workers=len(trainers),
@@ -449,18 +455,21 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       for task in trainers
       if task != self.task
     }
-    failure_detector.Absences(
-      meetings, lambda: others, trainers.index, timeout_secs=policy.timeout_secs
+    failure_detector.FailureDetector(
+      sync_session,
+      lambda: others,
+      trainers.index,
+      timeout_secs=policy.timeout_secs,
     )
     if self.is_chief:
-      self._start_meetings(meetings)
-    return meetings
+      self._start_meetings(sync_session)
+    return sync_session
 
-  def _start_meetings(self, meetings: session_lib.Meetings) -> None:
-    meetings.start()
+  def _start_meetings(self, sync_session: session_lib.SyncSession) -> None:
+    sync_session.start()
     if self.guard is not None:
-      quiet = meetings.paused if meetings.makes_one_update else None
-      self.guard.meet_by(meetings.start, quiet)
+      quiet = sync_session.paused if sync_session.makes_one_update else None
+      self.guard.meet_by(sync_session.start, quiet)
 
   def _with_servers(self, cluster: spec_lib.Cluster) -> spec_lib.Cluster:
     if cluster.jobs:

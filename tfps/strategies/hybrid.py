@@ -58,7 +58,7 @@ class Extended(shared_extended.Extended):
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self.holdings = local_state_lib.Holdings()
+    self.holdings = local_state_lib.LocalState()
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
     is_beside = self.holdings.has(kwargs.get('colocate_with'))
@@ -128,7 +128,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   _extended_class = Extended
 
-  _meetings_class = step_sync.Meetings
+  _meetings_class = step_sync.GroupSyncSession
 
   def __init__(
     self,
@@ -157,13 +157,13 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
     self._chooser = hybrid_placement.Chooser(rule, choose)
     self.extended.choose = self._chooser
-    assert isinstance(self.meetings, step_sync.Meetings)
-    self.meetings.num_steps = self.extended.make_count()
+    assert isinstance(self.sync_session, step_sync.GroupSyncSession)
+    self.sync_session.num_steps = self.extended.make_count()
     if self.num_workers > 1:
       waits = elastic_group_lib.Waits(
         connect_timeout_secs, timeout_secs, silence_secs
       )
-      self.meetings.crew = self._join(waits, self.meetings)
+      self.sync_session.elastic_group = self._join(waits, self.sync_session)
 
   @property
   def num_workers(self) -> int:
@@ -177,9 +177,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   def begin_means(
     self, gradients: Sequence[tf.Tensor]
-  ) -> gradient_mean_lib.Means:
+  ) -> gradient_mean_lib.GradientMeans:
     """Begins to add up gradients with those of the other workers."""
-    return gradient_mean_lib.Means(self._crew, gradients)
+    return gradient_mean_lib.GradientMeans(self._elastic_group, gradients)
 
   def hybrid_report(self) -> hybrid_placement.HybridReport:
     """Where each variable that learns is, and what both places cost."""
@@ -203,35 +203,41 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         raise
       except tf.errors.OpError as error:
         self._name_lost_ps(error)
-        if self._crew is None or not self._crew.is_to_go_on(error):
+        if self._elastic_group is None or not self._elastic_group.is_to_go_on(
+          error
+        ):
           raise
         logging.warning(
           '%s makes another crew: %s', self.task, errors.first_line(error)
         )
 
   @property
-  def _crew(self) -> elastic_group_lib.Crew | None:
-    assert isinstance(self.meetings, step_sync.Meetings)
-    return self.meetings.crew
+  def _elastic_group(self) -> elastic_group_lib.ElasticGroup | None:
+    assert isinstance(self.sync_session, step_sync.GroupSyncSession)
+    return self.sync_session.elastic_group
 
   def _join(
-    self, waits: elastic_group_lib.Waits, meetings: session_lib.Meetings
-  ) -> elastic_group_lib.Crew:
+    self, waits: elastic_group_lib.Waits, sync_session: session_lib.SyncSession
+  ) -> elastic_group_lib.ElasticGroup:
     """Readies this process for a crew, of those that train."""
     trainers = self._trainers()
-    return elastic_group_lib.Crew(
+    return elastic_group_lib.ElasticGroup(
       [group_monitor.Peer(t, self._cluster.address(t)) for t in trainers],
       trainers.index(self.task),
-      membership_table_lib.Roster(self.extended.make_own, len(trainers)),
+      membership_table_lib.MembershipTable(
+        self.extended.make_own, len(trainers)
+      ),
       self.extended.holdings,
-      rendezvous.Meetings(meetings.start, meetings.take_in, meetings.leave_out),
+      rendezvous.SyncSession(
+        sync_session.start, sync_session.take_in, sync_session.leave_out
+      ),
       waits=waits,
       tell=self._events.tell,
     )
 
-  def _start_meetings(self, meetings: session_lib.Meetings) -> None:
+  def _start_meetings(self, sync_session: session_lib.SyncSession) -> None:
     if self.num_workers == 1:  # else each crew does
-      super()._start_meetings(meetings)
+      super()._start_meetings(sync_session)
 
   def _name_lost_ps(self, error: tf.errors.OpError) -> None:
     """Raises an error that names ps, if they are to blame."""

@@ -134,7 +134,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       connect_timeout_secs=connect_timeout_secs,
     )
     self._timeout_secs = timeout_secs
-    self._watch = task_monitor.Watch(self.addresses(), dict)
+    self._monitor = task_monitor.TaskMonitor(self.addresses(), dict)
     self._looked_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
     # It would have a coordinator call the steps.
@@ -218,7 +218,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       FloatingPointError: a metric is not a number.
       ValueError: a dataset ran out, or an argument is wrong.
     """
-    plan = train_spec.Plan(
+    plan = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -231,7 +231,9 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = progress_lib.Course(plan, hooks, log_every_secs=log_every_secs)
+    course = progress_lib.TrainProgress(
+      plan, hooks, log_every_secs=log_every_secs
+    )
     loop = replica_loop.ReplicaLoop(self, course, saving)
     return loop.run(step_fn, dataset_fn)
 
@@ -250,9 +252,9 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     if now > self._looked_at + timeouts.current().probe_every_secs:
       # A function that has yet to be traced is sent to all tasks, and one that
       # is frozen would have that hold the interpreter's lock.
-      self._watch.wait_while_hung('InGraphStrategy', self._timeout_secs)
+      self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
       self._looked_at = now
-    return self._watch.follow('InGraphStrategy', function, self._timeout_secs)
+    return self._monitor.follow('InGraphStrategy', function, self._timeout_secs)
 
   def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
     """The batches of the workers, for `train`.
@@ -262,7 +264,9 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     """
     return self.surviving(lambda: Iterators(self, dataset_fn))
 
-  def feeds(self, dataset_fn: per_worker.DatasetFn) -> input_joint.Feeds:
+  def readers(
+    self, dataset_fn: per_worker.DatasetFn
+  ) -> input_joint.JointReaders:
     """Where the batches of the workers come from if there is a queue.
 
     Raises:
@@ -271,12 +275,12 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
     replicas = self.extended.replicas
     return self.surviving(
-      lambda: input_joint.Feeds(devices, replicas, dataset_fn)
+      lambda: input_joint.JointReaders(devices, replicas, dataset_fn)
     )
 
   def addresses(self) -> dict[spec_lib.Task, str]:
     """Where ps and workers answer."""
-    return {**self._housing.addresses, **self._workers()}
+    return {**self._address_book.addresses, **self._workers()}
 
   def input_context(self) -> tf.distribute.InputContext:
     """That of an input of which each batch is divided among the replicas."""

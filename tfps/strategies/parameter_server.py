@@ -131,7 +131,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._recovers = recovery is not None
     self._job = job_id.name_of(recovery.directory) if recovery else ''
     self._local: local_pool.LocalCluster | None = None
-    self._presence: registration_lib.Presence
+    self._registration: registration_lib.Registration
     super().__init__(self._resolver(cluster), variable_partitioner)
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(),
@@ -140,7 +140,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
     )
-    extended.ledger = placement_ledger.Ledger(
+    extended.ledger = placement_ledger.PlacementLedger(
       policy, self._num_ps, replicas=recovery.replicas if recovery else 0
     )
     compat.replace_extended(self, extended)
@@ -148,8 +148,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       (device.name for device in tf.config.list_logical_devices()),
       span_workers=self._steps_span_workers,
     )
-    self.guard: coordinator_recovery_lib.Guard | None = None
-    self.marks: step_log_lib.Marks | None = None
+    self.guard: coordinator_recovery_lib.CoordinatorRecovery | None = None
+    self.marks: step_log_lib.StepLog | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -157,27 +157,27 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         chief=str(_CHIEF),
         container=self._job,
       )
-      self.guard = coordinator_recovery_lib.Guard(
+      self.guard = coordinator_recovery_lib.CoordinatorRecovery(
         recovery,
         shared=extended.shared,
-        notes=consistency_note.Notes(self._job),
-        housing=self._housing,
+        notes=consistency_note.ConsistencyNotes(self._job),
+        address_book=self._address_book,
         workers=self._workers(),
         device=_DEVICE,
         greet=self._greet,
-        lease=self._lease,
+        fence=self._fence,
       )
       extended.notice = self.guard.add
       if not isinstance(updates, policies.Waiting):  # which count by themselves
-        self.marks = step_log_lib.Marks(
+        self.marks = step_log_lib.StepLog(
           step_log_lib.rings(extended.make_own, self._num_ps),
           slots=itertools.count(),
           own=str(_CHIEF),
           tell=self.guard.events.tell_repeated,
         )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
-      joining = worker_admission.Newcomers(
-        self.guard, self._presence, self._note_worker
+      joining = worker_admission.WorkerAdmission(
+        self.guard, self._registration, self._note_worker
       )
       self._requests = control_messages.Listener(
         _CHIEF, self.guard.do_without, joining.take_in
@@ -193,14 +193,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self._num_ps,
         divides_rate=getattr(updates, 'divide_rate', False),
       )
-    self.meetings: session_lib.Meetings | None = None
+    self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
-      self.meetings = self._meet(updates)
+      self.sync_session = self._meet(updates)
 
-  def _meet(self, policy: policies.Waiting) -> session_lib.Meetings:
-    meetings = session_lib.Meetings(
+  def _meet(self, policy: policies.Waiting) -> session_lib.SyncSession:
+    sync_session = session_lib.SyncSession(
       policy,
-      ps_state.Board(
+      ps_state.SyncState(
         self.extended.make_own,
         num_ps=self._num_ps,
         num_workers=len(self._workers()),
@@ -209,23 +209,23 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       worker=writes.current_worker,
       tell=self.guard.events.tell_repeated if self.guard else None,
     )
-    meetings.start()
+    sync_session.start()
     if self.guard is not None:
-      self.guard.tell_rest = meetings.try_to_rest
-      keeper = self.guard.keeper
-      keeper.keep_quiet_by(
-        meetings.paused
-        if meetings.makes_one_update
-        else lambda: keeper.alone(meetings.try_to_rest)
+      self.guard.tell_rest = sync_session.try_to_rest
+      snapshotter = self.guard.snapshotter
+      snapshotter.keep_quiet_by(
+        sync_session.paused
+        if sync_session.makes_one_update
+        else lambda: snapshotter.alone(sync_session.try_to_rest)
       )
-      self.guard.keeper.and_then(meetings.start)
-    failure_detector.Absences(
-      meetings,
+      self.guard.snapshotter.and_then(sync_session.start)
+    failure_detector.FailureDetector(
+      sync_session,
       self._workers,
       lambda worker: worker.index,
       timeout_secs=policy.timeout_secs,
     )
-    return meetings
+    return sync_session
 
   def _gradients_age(self, updates: policies.Policy | None) -> bool:
     return not isinstance(updates, policies.Sync)
@@ -244,7 +244,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return reports.report(self.meetings, self.staleness)
+    return reports.report(self.sync_session, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
     """What has happened to tasks, and what was done twice because of it.
@@ -260,7 +260,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     failed. Tasks that `tfps.serve` runs exit then.
     """
     self._stop_protecting()
-    self._presence.stop()
+    self._registration.stop()
 
   def _stop_protecting(self) -> None:
     if self.guard is not None:
@@ -271,7 +271,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   def _greet(self, without: Collection[spec_lib.Task]) -> None:
     """Says hello to servers that have restarted, as far as they answer."""
     with contextlib.suppress(errors.UnreachableError):
-      self._presence.start(without)
+      self._registration.start(without)
 
   def _workers(self) -> dict[spec_lib.Task, str]:
     spec = self._cluster_resolver.cluster_spec()
@@ -311,10 +311,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
     )
     workers = cluster.tasks('worker')
-    self._housing = ps_addresses.Housing(cluster)
-    self._housing.settle(self._connect_timeout_secs, workers)
-    self._cluster_resolver = _with_chief(self._cluster_resolver, self._housing)
-    self._presence = registration_lib.Presence(
+    self._address_book = ps_addresses.PsAddressBook(cluster)
+    self._address_book.settle(self._connect_timeout_secs, workers)
+    self._cluster_resolver = _with_chief(
+      self._cluster_resolver, self._address_book
+    )
+    self._registration = registration_lib.Registration(
       cluster,
       _CHIEF,
       self._cluster_resolver.cluster_spec().task_address('chief', 0),
@@ -323,7 +325,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       listens=self._recovers,
     )
     client.greet(
-      self._presence, self._housing, self._connect_timeout_secs, workers
+      self._registration,
+      self._address_book,
+      self._connect_timeout_secs,
+      workers,
     )
     connection.end()
     environment.set_default()
@@ -338,12 +343,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       stack.enter_context(side_executor.none_while_connecting())
       super()._connect_to_cluster(coordinator_name)
     server_def.forget_losses()
-    self._lease = fencing.Lease(_CHIEF, self._servers, self._job)
-    self._lease.take()
+    self._fence = fencing.Fence(_CHIEF, self._servers, self._job)
+    self._fence.take()
 
   def _servers(self) -> dict[spec_lib.Task, str]:
     """The ps and workers that are other processes."""
-    tasks = {**self._housing.addresses, **self._workers()}
+    tasks = {**self._address_book.addresses, **self._workers()}
     return {
       task: address
       for task, address in tasks.items()
@@ -351,7 +356,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     }
 
 
-def _with_chief(resolver: Any, housing: ps_addresses.Housing) -> Any:
+def _with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
   """A resolver that lists the chief, whose port is free or is ours already.
 
   TensorFlow would list it as localhost, which is nobody's address on another
@@ -359,18 +364,18 @@ def _with_chief(resolver: Any, housing: ps_addresses.Housing) -> Any:
 
   Args:
     resolver: the user's.
-    housing: where the ps are.
+    address_book: where the ps are.
   """
   jobs = resolver.cluster_spec().as_dict()
-  if housing.moved:
-    jobs['ps'] = {ps.index: at for ps, at in housing.addresses.items()}
+  if address_book.moved:
+    jobs['ps'] = {ps.index: at for ps, at in address_book.addresses.items()}
   listed = jobs.pop('chief', None)
   others = tf.train.ClusterSpec(jobs)
   current = compat.own_address_beside('chief', others)
   address = listed[0] if listed else current or _free_address(others)
   if not compat.is_own_address('chief', address):
     server_lib.wait_for_port(_CHIEF, address)
-  if listed and not housing.moved:
+  if listed and not address_book.moved:
     return resolver
   return _resolver_of({**jobs, 'chief': [address]}, resolver)
 

@@ -356,7 +356,7 @@ class ProcessCluster:
       # Imports TensorFlow, which a plugin of pytest's is not to do.
       from tfps.server import registration
 
-      registration.Presence(
+      registration.Registration(
         self.cluster,
         _CHIEF,
         self.cluster.address(_CHIEF),

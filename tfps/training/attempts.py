@@ -52,7 +52,7 @@ class Attempt:
     id: for the function; None if it makes no marks.
   """
 
-  def __init__(self, marks: step_log_lib.Marks, num_steps: int) -> None:
+  def __init__(self, marks: step_log_lib.StepLog, num_steps: int) -> None:
     self.num_steps = num_steps
     self.id = marks.new_id() if step_log_lib.are_made(num_steps) else None
     self._marks = marks
@@ -136,7 +136,7 @@ class Counts:
   def __init__(
     self,
     strategy: tf.distribute.Strategy,
-    marks: step_log_lib.Marks,
+    marks: step_log_lib.StepLog,
     global_step: tf.Variable,
   ) -> None:
     ps = placement_ledger.ps_index(global_step.device)
@@ -182,12 +182,12 @@ def schedule(
     Its remote value, which is None if it was cut short, and what has the number
     of steps that it did, as `num_steps`.
   """
-  meetings = session_lib.of(coordinator.strategy)
-  if meetings is None and counts is None:
+  sync_session = session_lib.of(coordinator.strategy)
+  if sync_session is None and counts is None:
     return coordinator.schedule(to_do.function, args=(iterators,)), to_do
   attempt: Any
-  if meetings is not None:
-    attempt = meetings.attempt(to_do.num_steps)
+  if sync_session is not None:
+    attempt = sync_session.attempt(to_do.num_steps)
   else:
     assert counts is not None
     attempt = Countable(counts, to_do)

@@ -76,22 +76,22 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
   def __init__(
     self, strategy: Any, *, timeout_secs: float | None = None
   ) -> None:
-    if not hasattr(self, 'watch'):
+    if not hasattr(self, 'monitor'):
       super().__init__(strategy)
-      self.watch = task_monitor.of_workers(strategy, self._cluster)
+      self.monitor = task_monitor.of_workers(strategy, self._cluster)
       compat.take_over(
         self._cluster,
         lambda server_def, cluster: coordinator_failures.FailureHandler(
-          server_def, cluster, self.watch.incarnations
+          server_def, cluster, self.monitor.incarnations
         ),
       )
       self._guard = self._start_guard()
       self.timeout_secs: float | None = None
       self._closed = False
       self._remote_values = remote_values_lib.RemoteValues(
-        self._cluster, self.watch
+        self._cluster, self.monitor
       )
-      self._rests = idle_notice.Rests(strategy, self._queue)
+      self._idle_notice = idle_notice.IdleNotice(strategy, self._queue)
       self._global_step: tf.Variable | None = None
     if timeout_secs is not None:
       self.timeout_secs = timeout_secs
@@ -112,7 +112,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
 
   def __del__(self) -> None:
     # TensorFlow's may block here for ever, in whatever thread this runs.
-    if hasattr(self, 'watch') and not self._closed:
+    if hasattr(self, 'monitor') and not self._closed:
       compat.signal_stop(self._cluster)
 
   @property
@@ -183,7 +183,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """
     with self._until('join', timeout_secs) as deadline:
       if not self._queue.wait(deadlines.seconds_until(deadline)):
-        raise self.watch.error('join', self._timeout(timeout_secs))
+        raise self.monitor.error('join', self._timeout(timeout_secs))
 
   def done(self) -> bool:
     """Whether nothing is queued or in flight, as TensorFlow's `done`."""
@@ -202,7 +202,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """
     with self._until('fetch', timeout_secs) as deadline:
       timeout_secs = self._timeout(timeout_secs)
-      with self._rests.awaited():
+      with self._idle_notice.awaited():
         return self._remote_values.fetch(val, deadline, timeout_secs)
 
   def wait_any(
@@ -222,13 +222,13 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       errors.DeadlineError: names the tasks that hold it up.
     """
     timeout_secs = self._timeout(timeout_secs)
-    with self._rests.awaited():
+    with self._idle_notice.awaited():
       return self._remote_values.wait_any(remote_values, timeout_secs)
 
   @contextlib.contextmanager
   def scheduling(self) -> Iterator[None]:
     """In which a function is traced that workers are to execute."""
-    self.watch.wait_while_hung('schedule', self.timeout_secs)
+    self.monitor.wait_while_hung('schedule', self.timeout_secs)
     with self.strategy.scope():
       compat.being_scheduled(self.strategy, value=True)
       try:
@@ -257,12 +257,12 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     those that have nothing to do. To be called before waiting for all that is
     scheduled.
     """
-    self._rests.begin(self.timeout_secs, self.surviving)
+    self._idle_notice.begin(self.timeout_secs, self.surviving)
 
   def cancel(self) -> None:
     """Cancels what is queued; what workers execute already runs to its end."""
     self._queue.cancel_queued()
-    self._rests.begin_at_once()
+    self._idle_notice.begin_at_once()
 
   def close(self) -> None:
     """Ends the coordinator, and with it training; harmless when repeated.
@@ -351,7 +351,7 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       ValueError: a dataset ran out, or an argument is wrong.
     """
     transfers.of(self.strategy).check_execution(steps_per_execution)
-    plan = train_spec.Plan(
+    plan = train_spec.TrainSpec(
       steps=train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -367,21 +367,21 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
       max_to_keep=max_to_keep,
       options=checkpoint_options,
     )
-    course = progress_lib.Course(
+    progress = progress_lib.TrainProgress(
       plan, hooks, log_every_secs=log_every_secs, clock=clock
     )
-    loop = loop_lib.TrainingLoop(self, course, saving)
+    loop = loop_lib.TrainingLoop(self, progress, saving)
     return loop.run(step_fn, dataset_fn)
 
-  def _start_guard(self) -> coordinator_recovery_lib.Guard | None:
+  def _start_guard(self) -> coordinator_recovery_lib.CoordinatorRecovery | None:
     """Has a lost ps repaired, if the strategy keeps what that takes."""
-    guard: coordinator_recovery_lib.Guard | None = getattr(
+    guard: coordinator_recovery_lib.CoordinatorRecovery | None = getattr(
       self.strategy, 'guard', None
     )
     if guard is not None:
       guard.start(
         self._cluster.failure_handler,
-        self.watch,
+        self.monitor,
         functools.partial(compat.add_worker, self._cluster),
       )
     return guard
@@ -406,16 +406,16 @@ class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     try:
       yield self._queue.deadline
     except compat.StillInFlightError as error:
-      raise self.watch.error(what, timeout_secs) from error.__cause__
+      raise self.monitor.error(what, timeout_secs) from error.__cause__
 
   @contextlib.contextmanager
   def _about_to_schedule(self, fn: Any) -> Iterator[None]:
     with self._until('schedule', None):
-      self._rests.end(self.done, self.timeout_secs, self.surviving)
+      self._idle_notice.end(self.done, self.timeout_secs, self.surviving)
       if _is_untraced(fn):
-        self.watch.wait_while_hung('schedule', self.timeout_secs)
+        self.monitor.wait_while_hung('schedule', self.timeout_secs)
       if not self._queue.wait_for_room():
-        raise self.watch.error('schedule', self.timeout_secs)
+        raise self.monitor.error('schedule', self.timeout_secs)
       try:
         yield
       finally:

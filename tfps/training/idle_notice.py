@@ -15,7 +15,7 @@ from tfps.updates.sync import session as session_lib
 Surviving = Callable[[Callable[[], Any]], Any]
 
 
-class Rests:
+class IdleNotice:
   """Those of one coordinator.
 
   Args:
@@ -37,8 +37,8 @@ class Rests:
       timeout_secs: how long to wait until all is begun.
       surviving: does what this process does on a ps.
     """
-    meetings = session_lib.of(self._strategy)
-    if meetings is None or self._is_on:
+    sync_session = session_lib.of(self._strategy)
+    if sync_session is None or self._is_on:
       return
     deadline = deadlines.after(timeout_secs)
     while self._queue.num_queued and not self._queue.failed:
@@ -46,19 +46,23 @@ class Rests:
         return  # who waits for what is scheduled names the tasks
       time.sleep(timeouts.current().short_poll_secs)
     self._is_on = True
-    surviving(meetings.rest)
+    surviving(sync_session.rest)
 
   def begin_at_once(self) -> None:
     """To be called once what was scheduled and not begun is cancelled."""
-    meetings = session_lib.of(self._strategy)
-    if meetings is not None:
+    sync_session = session_lib.of(self._strategy)
+    if sync_session is not None:
       self._is_on = True
-      meetings.try_to_rest(True)
+      sync_session.try_to_rest(True)
 
   def awaited(self) -> contextlib.AbstractContextManager[None]:
     """Within which nothing is scheduled, for the caller waits for a result."""
-    meetings = session_lib.of(self._strategy)
-    return contextlib.nullcontext() if meetings is None else meetings.awaited()
+    sync_session = session_lib.of(self._strategy)
+    return (
+      contextlib.nullcontext()
+      if sync_session is None
+      else sync_session.awaited()
+    )
 
   def end(
     self,
@@ -73,8 +77,8 @@ class Rests:
       timeout_secs: how long to wait for that.
       surviving: as for `begin`.
     """
-    meetings = session_lib.of(self._strategy)
-    if meetings is None:
+    sync_session = session_lib.of(self._strategy)
+    if sync_session is None:
       return
     deadline = deadlines.after(timeout_secs)
     while not (done := is_done()) and self._is_on:
@@ -83,4 +87,4 @@ class Rests:
       time.sleep(timeouts.current().short_poll_secs)
     if self._is_on or done:
       self._is_on = False
-      surviving(meetings.start_afresh)
+      surviving(sync_session.start_afresh)

@@ -17,7 +17,7 @@ class Attempt:
   Nothing is left of one that is cut short, for nothing goes on then.
 
   Args:
-    feeds: where the batches come from.
+    readers: where the batches come from.
     wanted: how many steps to do, if there are as many batches.
     steps: how to do them.
 
@@ -29,10 +29,13 @@ class Attempt:
   sat_out = False
 
   def __init__(
-    self, feeds: joint_readers.Feeds, wanted: int, steps: queue_attempts.Steps
+    self,
+    readers: joint_readers.JointReaders,
+    wanted: int,
+    steps: queue_attempts.Steps,
   ) -> None:
     self.num_steps = wanted
-    self._feeds = feeds
+    self._readers = readers
     self._wanted = wanted
     self._steps = steps
     self._results: list[Any] = []
@@ -42,43 +45,44 @@ class Attempt:
 
   def __call__(self, function: Callable[..., Any]) -> Any:
     """What the execution returns; see `queue_attempts.Attempt`."""
-    full = self._steps.num_steps * self._feeds.per_worker
-    ready = self._feeds.gather(self._wanted * self._feeds.per_worker)
+    full = self._steps.num_steps * self._readers.per_worker
+    ready = self._readers.gather(self._wanted * self._readers.per_worker)
     if min(ready) == full:
       self._do_all(function, full)
       self.num_steps = self._steps.num_steps
     else:
       self._do_singly(ready)
       self.num_steps = len(self._results)
-    if not self.num_steps and not self._feeds.finished:
+    if not self.num_steps and not self._readers.finished:
       time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._results)
 
   def _do_all(self, function: Callable[..., Any], full: int) -> None:
-    feeds = self._feeds
-    own = [feeds.per_worker] * len(feeds.devices)
-    given = (feeds.at_hand(), *feeds.table(self._steps.num_steps, own))
+    readers = self._readers
+    own = [readers.per_worker] * len(readers.devices)
+    given = (readers.at_hand(), *readers.table(self._steps.num_steps, own))
     ahead = futures.begin(
-      'tfps-ahead', lambda: feeds.on_each(lambda feed: feed.read_ahead(full))
+      'tfps-ahead',
+      lambda: readers.on_each(lambda reader: reader.read_ahead(full)),
     )
     result = self._steps.do_whole(function, given)
     self._results.append(result)
-    feeds.use([full] * len(feeds.devices))
-    feeds.take_in(ahead.result())
+    readers.use([full] * len(readers.devices))
+    readers.take_in(ahead.result())
 
   def _do_singly(self, ready: list[int]) -> None:
     """Does steps on so many batches of each worker."""
     while len(self._results) < self._wanted:
-      numbers = _shares(ready, self._feeds.per_worker, self._steps.sizes)
+      numbers = _shares(ready, self._readers.per_worker, self._steps.sizes)
       if not any(numbers):
         return
       given = (
-        tuple(self._feeds.pick(numbers)),
-        *self._feeds.table(1, numbers),
+        tuple(self._readers.pick(numbers)),
+        *self._readers.table(1, numbers),
       )
       _, result = self._steps.do_one(sum(numbers), given, self._results)
       self._results.append(result)
-      self._feeds.use(numbers)
+      self._readers.use(numbers)
       ready = [left - n for left, n in zip(ready, numbers, strict=True)]
 
 

@@ -50,19 +50,19 @@ class TrainingLoop:
 
   Args:
     coordinator: schedules the executions.
-    course: how to train, and who is told.
+    progress: how to train, and who is told.
     saving: what to save, where and how often.
   """
 
   def __init__(
     self,
     coordinator: 'coordinator_lib.Coordinator',
-    course: progress_lib.Course,
+    progress: progress_lib.TrainProgress,
     saving: checkpoints_lib.Saving,
   ) -> None:
     self._coordinator = coordinator
-    self._course = course
-    self._plan = course.plan
+    self._progress = progress
+    self._plan = progress.plan
     self._saving = saving
     self._executions: dict[int, step_program.Execution] = {}
     self._iterators: Any = None
@@ -70,10 +70,12 @@ class TrainingLoop:
     self._pending: dict[Any, _Scheduled] = {}
     self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
-    meetings = session_lib.of(coordinator.strategy)
+    sync_session = session_lib.of(coordinator.strategy)
     # Where all workers make one update of a step.
-    self._meetings = (
-      meetings if meetings is not None and meetings.makes_one_update else None
+    self._sync_session = (
+      sync_session
+      if sync_session is not None and sync_session.makes_one_update
+      else None
     )
     self._step = 0
     self._scheduled = 0
@@ -86,14 +88,14 @@ class TrainingLoop:
     self._step = self._scheduled = start
     if start < self._plan.steps:
       self._prepare(step_fn, dataset_fn)
-    self._checkpoints.begin(start, self._course.secs)
-    self._course.begin(start)
-    with self._cancelling(), self._meeting():
+    self._checkpoints.begin(start, self._progress.secs)
+    self._progress.begin(start)
+    with self._cancelling(), self._sync_step():
       self._advance()
       while self._is_set_back():
         self._advance()
     self._save()
-    return self._course.end(self._step)
+    return self._progress.end(self._step)
 
   def _advance(self) -> None:
     while self._pending or self._goes_on():
@@ -122,13 +124,15 @@ class TrainingLoop:
   def _fill(self) -> None:
     """Schedules until workers are busy, or all is to come to rest and saved."""
     plan, num_workers = self._plan, self._coordinator.num_workers
-    number = num_workers if self._meetings else 1  # that make the same steps
+    number = (
+      num_workers if self._sync_session else 1
+    )  # that make the same steps
     while (
       self._scheduled < plan.steps
       and self._goes_on()
       and len(self._pending) <= plan.in_flight_per_worker * num_workers - number
     ):
-      if self._checkpoints.is_due(self._scheduled, self._course.secs):
+      if self._checkpoints.is_due(self._scheduled, self._progress.secs):
         self._coordinator.rest()
         return
       for _ in range(number):
@@ -136,7 +140,7 @@ class TrainingLoop:
         self._pending[value] = scheduled
       self._scheduled += scheduled.num_steps
     is_all = self._scheduled >= plan.steps or not self._goes_on()
-    if is_all and (self._supply is not None or not self._meetings):
+    if is_all and (self._supply is not None or not self._sync_session):
       self._coordinator.rest()  # unless some steps turn out to be missing
 
   def _schedule(self, missing: int) -> tuple[Any, '_Scheduled']:
@@ -163,7 +167,7 @@ class TrainingLoop:
       scheduled = self._pending.pop(value)
       metrics = self._take_in(value, scheduled)
       num_steps = scheduled.done.num_steps
-      if self._meetings:
+      if self._sync_session:
         self._step = self._coordinator.surviving(self._read_global_step)
         if self._supply:  # who has batches goes ahead of who has none
           self._scheduled = max(self._scheduled, self._step)
@@ -172,7 +176,7 @@ class TrainingLoop:
         self._scheduled -= scheduled.num_steps - num_steps
       if self._supply and not num_steps:
         continue  # others are at all there is
-      self._course.go_on(self._step, metrics)
+      self._progress.go_on(self._step, metrics)
 
   def _take_in(self, value: Any, scheduled: '_Scheduled') -> dict[str, float]:
     """An execution's metrics; none if it was cut short."""
@@ -186,7 +190,7 @@ class TrainingLoop:
   def _save(self) -> None:
     self._call(
       'checkpoint',
-      lambda: self._checkpoints.save(self._step, self._course.secs),
+      lambda: self._checkpoints.save(self._step, self._progress.secs),
     )
 
   def _restore(self) -> tuple[checkpoints_lib.Checkpoints, int]:
@@ -209,12 +213,12 @@ class TrainingLoop:
     Tracing holds the interpreter's lock while a frozen worker is told.
     """
     strategy = self._coordinator.strategy
-    feeds = None
+    readers = None
     try:
       given = per_worker.iterators(self._coordinator, dataset_fn)
     except input_orders.NeedsOrderError:
-      feeds = input_feeds.OfWorkers(self._coordinator, dataset_fn)
-    self._plan.check_end(feeds)
+      readers = input_feeds.WorkerReaders(self._coordinator, dataset_fn)
+    self._plan.check_end(readers)
     marks = step_log_lib.of(strategy)
     with self._coordinator.scheduling():
       if marks is not None:
@@ -222,16 +226,16 @@ class TrainingLoop:
           strategy, marks, self._coordinator.global_step
         )
       trace = functools.partial(self._trace, step_fn)
-      if feeds is not None:
+      if readers is not None:
         num_steps = self._plan.steps_per_execution
-        meetings = session_lib.of(strategy)
+        sync_session = session_lib.of(strategy)
         self._supply = queue_supply_lib.Supply(
-          feeds,
+          readers,
           step_replicas.of(strategy),
           trace,
           num_steps,
           self._counts,
-          meetings,
+          sync_session,
         )
         return
       self._iterators, spec = given
@@ -254,22 +258,22 @@ class TrainingLoop:
     )
 
   @contextlib.contextmanager
-  def _meeting(self) -> Iterator[None]:
+  def _sync_step(self) -> Iterator[None]:
     """Within it, updates end at the last step, if all workers make one."""
-    meetings = self._meetings
-    if meetings is None or self._step >= self._plan.steps:
+    sync_session = self._sync_session
+    if sync_session is None or self._step >= self._plan.steps:
       yield
       return
     global_step = self._coordinator.global_step
     steps = self._plan.steps
     self._call(
       'train',
-      lambda: meetings.start_for(lambda: steps - int(global_step.numpy())),
+      lambda: sync_session.start_for(lambda: steps - int(global_step.numpy())),
     )
     try:
       yield
     finally:
-      meetings.end_there()
+      sync_session.end_there()
 
   def _global_step(self) -> int:
     step: int = self._call('global_step', self._read_global_step)
@@ -279,9 +283,9 @@ class TrainingLoop:
     return int(self._coordinator.global_step.numpy())
 
   def _call(self, what: str, function: Callable[[], Any]) -> Any:
-    watch, timeout_secs = self._coordinator.watch, self._plan.timeout_secs
-    watch.wait_while_hung(what, timeout_secs)
-    return watch.call(
+    monitor, timeout_secs = self._coordinator.monitor, self._plan.timeout_secs
+    monitor.wait_while_hung(what, timeout_secs)
+    return monitor.call(
       what, lambda: self._coordinator.surviving(function), timeout_secs
     )
 

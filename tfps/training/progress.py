@@ -30,7 +30,7 @@ class TrainResult:
   secs: float
 
 
-class Course:
+class TrainProgress:
   """Where one call of `train` stands.
 
   Args:
@@ -42,7 +42,7 @@ class Course:
 
   def __init__(
     self,
-    plan: train_spec.Plan,
+    plan: train_spec.TrainSpec,
     hooks: Sequence[hooks_lib.Hook],
     *,
     log_every_secs: float,

@@ -7,7 +7,7 @@ from typing import Any
 from typing import Protocol
 
 from tfps._utils import timeouts
-from tfps.input import readers
+from tfps.input import readers as readers_lib
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
 from tfps.training import attempts as attempts_lib
@@ -30,13 +30,13 @@ class Steps(Protocol):
     sizes: how many batches a step may take, the most first: one for each of its
       replicas, or of some of them where there are fewer batches.
     marks: of executions; None if nothing is known of those that are cut short.
-    meetings: where workers wait for each other; None if they do not.
+    sync_session: where workers wait for each other; None if they do not.
   """
 
   num_steps: int
   sizes: tuple[int, ...]
-  marks: step_log_lib.Marks | None
-  meetings: session_lib.Meetings | None
+  marks: step_log_lib.StepLog | None
+  sync_session: session_lib.SyncSession | None
 
   def attempt(self) -> attempts_lib.Attempt | None:
     """Says what is to be repeated of an execution that is cut short."""
@@ -77,7 +77,7 @@ class Attempt:
   """Does steps on batches of a queue, and what a loss leaves of them.
 
   Args:
-    feeds: where the batches come from.
+    readers: where the batches come from.
     wanted: how many steps to do, if there are as many batches.
     steps: how to do them.
 
@@ -86,24 +86,28 @@ class Attempt:
     sat_out: whether it did none while others did some that it waited for.
   """
 
-  def __init__(self, feeds: 'readers.Feeds', wanted: int, steps: Steps) -> None:
+  def __init__(
+    self, readers: 'readers_lib.Readers', wanted: int, steps: Steps
+  ) -> None:
     self.num_steps = wanted
     self.sat_out = False
-    self._feeds = feeds
+    self._readers = readers
     self._wanted = wanted
     self._steps = steps
     self._width = steps.sizes[0]
-    self._feed: worker_reader.Feed | None = None  # that it was begun with
+    self._reader: worker_reader.WorkerReader | None = (
+      None  # that it was begun with
+    )
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
     self._task = ''  # where a single step was begun
     self._results: list[Any] = []  # the one, once there is any
     # What counts once others have got what has come of it.
-    self._uncounted: list[split_progress_lib.Marks] = []
+    self._uncounted: list[split_progress_lib.BatchMarks] = []
     self._is_counted_later = False
-    self._shift: shifts.Shift | None = None
-    if steps.meetings is not None:
-      self._shift = shifts.Shift(steps.meetings)
+    self._shift: shifts.QueueParticipation | None = None
+    if steps.sync_session is not None:
+      self._shift = shifts.QueueParticipation(steps.sync_session)
 
   def note(self) -> None:
     """To be called once it is scheduled."""
@@ -129,18 +133,18 @@ class Attempt:
 
   def _execute(self, function: Callable[..., Any]) -> Any:
     with self._at_work() as told:
-      if self._feed is not None and self._is_settled(self._feed):
+      if self._reader is not None and self._is_settled(self._reader):
         return self._steps.join(self._singles)
-      feed = self._feed = self._feeds.here()
-      with feed.busy():
-        turnout = self._agree(feed)
-        with feed.in_use():
+      reader = self._reader = self._readers.here()
+      with reader.busy():
+        turnout = self._agree(reader)
+        with reader.in_use():
           if turnout.number == self._steps.num_steps * self._width:
-            return self._do_all(feed, function, told)
-          self._do_singly(feed, turnout.number, told)
-      self._end(feed)
-    if turnout.is_idle and not feed.finished:
-      self._feeds.look_for_lost()
+            return self._do_all(reader, function, told)
+          self._do_singly(reader, turnout.number, told)
+      self._end(reader)
+    if turnout.is_idle and not reader.finished:
+      self._readers.look_for_lost()
       time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._singles)
 
@@ -149,45 +153,50 @@ class Attempt:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
-  def _agree(self, feed: worker_reader.Feed) -> turnouts.Turnout:
+  def _agree(self, reader: worker_reader.WorkerReader) -> turnouts.StepDecision:
     """Gathers batches; what to do with them."""
-    with feed.in_use():
-      ready = feed.gather(
-        self._wanted * self._width, self._feeds.taking, self._feeds.until
+    with reader.in_use():
+      ready = reader.gather(
+        self._wanted * self._width, self._readers.taking, self._readers.until
       )
     if self._shift is None:
-      turnout = turnouts.alone(ready, finished=feed.finished)
+      turnout = turnouts.alone(ready, finished=reader.finished)
     else:
-      turnout = self._shift.agree(ready, finished=feed.finished)
-    if feed.finished and not (turnout.finished or ready):
-      self._feeds.until += 1  # others are in the next epoch
-    feed.finished = turnout.finished
+      turnout = self._shift.agree(ready, finished=reader.finished)
+    if reader.finished and not (turnout.finished or ready):
+      self._readers.until += 1  # others are in the next epoch
+    reader.finished = turnout.finished
     self.sat_out = turnout.is_partial and not turnout.number
     self._is_counted_later = turnout.is_partial
     return turnout
 
-  def _settle(self, shift: shifts.Shift) -> None:
+  def _settle(self, shift: shifts.QueueParticipation) -> None:
     """Counts what could not before; or gives it back, if it is lost."""
     if shift.settle():
       for marks in self._uncounted:
-        self._feeds.ledger.note(marks)
+        self._readers.split_progress.note(marks)
       self._uncounted.clear()
     elif self._uncounted:
       self._uncounted.clear()
-      self._give_back(self._feeds.here())
+      self._give_back(self._readers.here())
 
-  def _given(self, feed: worker_reader.Feed, num_steps: int, width: int) -> Any:
-    return feed.given(num_steps, width, counts=not self._is_counted_later)
+  def _given(
+    self, reader: worker_reader.WorkerReader, num_steps: int, width: int
+  ) -> Any:
+    return reader.given(num_steps, width, counts=not self._is_counted_later)
 
-  def _use(self, feed: worker_reader.Feed, number: int) -> None:
+  def _use(self, reader: worker_reader.WorkerReader, number: int) -> None:
     if self._is_counted_later:
-      self._uncounted.append(feed.marks(number))
-    feed.use(number)
+      self._uncounted.append(reader.marks(number))
+    reader.use(number)
 
   def _do_all(
-    self, feed: worker_reader.Feed, function: Callable[..., Any], told: _Told
+    self,
+    reader: worker_reader.WorkerReader,
+    function: Callable[..., Any],
+    told: _Told,
   ) -> Any:
-    given = self._given(feed, self._wanted, self._width)
+    given = self._given(reader, self._wanted, self._width)
     self._execution = self._steps.attempt()
     if self._execution is None:
       self._about_to_do(self._wanted)
@@ -199,37 +208,39 @@ class Attempt:
       )
     batches, number, ended, counted, result = outcome
     if counted < self._wanted:
-      self._give_back(feed)
+      self._give_back(reader)
     else:
-      self._use(feed, self._wanted * self._width)
-      feed.take_in(batches, number, ended=ended)
-    self._end(feed)
+      self._use(reader, self._wanted * self._width)
+      reader.take_in(batches, number, ended=ended)
+    self._end(reader)
     self.num_steps = counted
     return result
 
   def _do_singly(
-    self, feed: worker_reader.Feed, ready: int, told: _Told
+    self, reader: worker_reader.WorkerReader, ready: int, told: _Told
   ) -> None:
     """Does steps on so many batches; if there are no more, others go ahead."""
     left = ready
     while left and len(self._singles) < self._wanted:
       size = next(size for size in self._steps.sizes if size <= left)
-      if not self._do_one(feed, size, told):
-        self._give_back(feed)
+      if not self._do_one(reader, size, told):
+        self._give_back(reader)
         break
       left -= size
     if self._shift is not None and ready < self._wanted * self._width:
       self._shift.step_out()
 
-  def _do_one(self, feed: worker_reader.Feed, size: int, told: _Told) -> int:
+  def _do_one(
+    self, reader: worker_reader.WorkerReader, size: int, told: _Told
+  ) -> int:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
     self._about_to_do(1)
-    given = self._given(feed, 1, size)
+    given = self._given(reader, 1, size)
     counted, result = self._steps.do_one(size, given, self._singles, *told)
     self._task = ''
     if counted:
-      self._use(feed, size)
+      self._use(reader, size)
       self._singles.append(result)
     return counted
 
@@ -237,27 +248,27 @@ class Attempt:
     if self._shift is not None:
       self._shift.num_steps = num_steps
 
-  def _give_back(self, feed: worker_reader.Feed) -> None:
+  def _give_back(self, reader: worker_reader.WorkerReader) -> None:
     """Has done again what came too late, from where the ledger is."""
-    feed.is_broken = True
-    self._feeds.release(feed)
+    reader.is_broken = True
+    self._readers.release(reader)
 
-  def _end(self, feed: worker_reader.Feed) -> None:
-    self._feed = None
+  def _end(self, reader: worker_reader.WorkerReader) -> None:
+    self._reader = None
     self.num_steps = len(self._singles)
-    self._feeds.finished |= feed.finished
+    self._readers.finished |= reader.finished
 
-  def _is_settled(self, feed: worker_reader.Feed) -> bool:
+  def _is_settled(self, reader: worker_reader.WorkerReader) -> bool:
     """Whether what was done before it was cut short is good enough."""
     number = len(self._singles)
     if self._execution is not None:
       again = self._execution(lambda *id: _AGAIN, *self._execution.args)
       number = 0 if again is _AGAIN else self._execution.num_steps
       if number:
-        self._feeds.ledger.note(feed.marks(number * self._width))
+        self._readers.split_progress.note(reader.marks(number * self._width))
       self._execution = None
     elif self._task and self._steps.marks is not None:
       self._steps.marks.tell(self._task, 1)
-    self._feeds.release(feed)
+    self._readers.release(reader)
     self.num_steps = number
     return number > 0

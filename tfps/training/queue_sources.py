@@ -10,7 +10,7 @@ from typing import TypeVar
 from tfps.input import batch_list
 from tfps.input import joint_batches
 from tfps.input import joint_readers
-from tfps.input import readers
+from tfps.input import readers as readers_lib
 from tfps.training import joint_attempts
 from tfps.training import queue_attempts
 from tfps.training import step_program
@@ -46,16 +46,16 @@ class Sources:
 
 
 def of(
-  feeds: readers.Feeds | joint_readers.Feeds,
+  readers: readers_lib.Readers | joint_readers.JointReaders,
   replicas: step_replicas.Replicas,
   num_steps: int,
 ) -> Sources:
   """Those of so many steps at once, or of one, which have some replicas."""
-  spec, add = feeds.element_spec, feeds.ledger.add
-  if isinstance(feeds, joint_readers.Feeds):
+  spec, add = readers.element_spec, readers.split_progress.add
+  if isinstance(readers, joint_readers.JointReaders):
     own = batch_list.Source(spec, add, ahead=0, width=replicas.per_worker)
     singles = {n: joint_batches.Dealt(own, n) for n in replicas.sizes}
-    full = joint_batches.Lists(own, len(feeds.devices))
+    full = joint_batches.Lists(own, len(readers.devices))
     return Sources(full, singles, may_wait=True)
   width = len(replicas.devices)
   return Sources(
@@ -65,11 +65,11 @@ def of(
 
 
 def attempt(
-  feeds: readers.Feeds | joint_readers.Feeds,
+  readers: readers_lib.Readers | joint_readers.JointReaders,
   wanted: int,
   steps: queue_attempts.Steps,
 ) -> Attempt:
   """One to do so many steps, if there are batches for them."""
-  if isinstance(feeds, joint_readers.Feeds):
-    return joint_attempts.Attempt(feeds, wanted, steps)
-  return queue_attempts.Attempt(feeds, wanted, steps)
+  if isinstance(readers, joint_readers.JointReaders):
+    return joint_attempts.Attempt(readers, wanted, steps)
+  return queue_attempts.Attempt(readers, wanted, steps)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tfps.input import readers
+from tfps.input import readers as readers_lib
 from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_program as step_program_lib
@@ -19,12 +19,12 @@ class Supply:
   To be made in the strategy's scope, before a task is lost: it traces.
 
   Args:
-    feeds: where the batches come from.
+    readers: where the batches come from.
     replicas: of a step.
     trace: traces an execution of a source for a number of steps.
     num_steps: how many steps to do at a time.
     counts: counts what was cut short; None if nothing is known about that.
-    meetings: where workers wait for each other; None if they do not.
+    sync_session: where workers wait for each other; None if they do not.
 
   Attributes:
     full: does as many.
@@ -32,29 +32,31 @@ class Supply:
 
   def __init__(
     self,
-    feeds: readers.Feeds,
+    readers: readers_lib.Readers,
     replicas: step_replicas.Replicas,
     trace: Callable[[step_program_lib.Source, int], step_program_lib.Execution],
     num_steps: int,
     counts: attempts_lib.Counts | None,
-    meetings: session_lib.Meetings | None,
+    sync_session: session_lib.SyncSession | None,
   ) -> None:
-    self._feeds = feeds
-    feeds.ledger.trace()
-    found = queue_sources.of(feeds, replicas, num_steps)
+    self._readers = readers
+    readers.split_progress.trace()
+    found = queue_sources.of(readers, replicas, num_steps)
     self.full = trace(found.full, num_steps)
     singles = found.traced(lambda source: trace(source, 1))
-    self._steps = _Steps(self.full, replicas.sizes, singles, counts, meetings)
+    self._steps = _Steps(
+      self.full, replicas.sizes, singles, counts, sync_session
+    )
 
   @property
   def finished(self) -> bool:
     """Whether all has been done that ever is to be."""
-    return self._feeds.finished
+    return self._readers.finished
 
   def attempt(self, missing: int) -> queue_sources.Attempt:
     """One to do so many steps, or as many as are done at a time."""
     wanted = min(missing, self.full.num_steps)
-    return queue_sources.attempt(self._feeds, wanted, self._steps)
+    return queue_sources.attempt(self._readers, wanted, self._steps)
 
   def look_again(self) -> None:
     """Finds out whether all is done, which the loss of a ps may have undone.
@@ -62,7 +64,7 @@ class Supply:
     Raises:
       tf.errors.OpError: the ps is lost.
     """
-    self._feeds.finished = self._feeds.ledger.is_finished()
+    self._readers.finished = self._readers.split_progress.is_finished()
 
 
 class _Steps:
@@ -73,7 +75,7 @@ class _Steps:
     sizes: how many batches a step may take.
     single: gives what does one, of such a size.
     counts: counts what was cut short; None if nothing is known about that.
-    meetings: where workers wait for each other; None if they do not.
+    sync_session: where workers wait for each other; None if they do not.
   """
 
   def __init__(
@@ -82,12 +84,12 @@ class _Steps:
     sizes: tuple[int, ...],
     single: Callable[[int], step_program_lib.Execution],
     counts: attempts_lib.Counts | None,
-    meetings: session_lib.Meetings | None,
+    sync_session: session_lib.SyncSession | None,
   ) -> None:
     self.num_steps = full.num_steps
     self.sizes = sizes
     self.marks = None if counts is None else counts.marks
-    self.meetings = meetings
+    self.sync_session = sync_session
     self._full = full
     self._single = single
     self._counts = counts

@@ -18,12 +18,14 @@ class RemoteValues:
 
   Args:
     cluster: the coordinator's own.
-    watch: names the tasks that hold something up.
+    monitor: names the tasks that hold something up.
   """
 
-  def __init__(self, cluster: Any, watch: task_monitor_lib.Watch) -> None:
+  def __init__(
+    self, cluster: Any, monitor: task_monitor_lib.TaskMonitor
+  ) -> None:
     self._cluster = cluster
-    self._watch = watch
+    self._monitor = monitor
 
   def fetch(
     self, val: Any, deadline: float | None, timeout_secs: float | None
@@ -54,7 +56,7 @@ class RemoteValues:
     waiting = list(remote_values)
     while True:
       if self._is_overdue(timeout_secs):
-        raise self._watch.error('wait_any', timeout_secs)
+        raise self._monitor.error('wait_any', timeout_secs)
       glance = deadlines.earliest(
         deadline, deadlines.after(timeouts.current().probe_every_secs)
       )
@@ -62,7 +64,7 @@ class RemoteValues:
       if found:
         return found
       if deadlines.is_over(deadline):
-        raise self._watch.error('wait_any', timeout_secs)
+        raise self._monitor.error('wait_any', timeout_secs)
 
   def _fetch(
     self, value: Any, deadline: float | None, timeout_secs: float | None
@@ -70,10 +72,10 @@ class RemoteValues:
     if not isinstance(value, tf.distribute.coordinator.RemoteValue):
       return value
     if not compat.wait_until_finished(self._cluster, value, deadline):
-      raise self._watch.error('fetch', timeout_secs)
+      raise self._monitor.error('fetch', timeout_secs)
     if compat.is_local(value):
       return self._result(value)
-    return self._watch.call(
+    return self._monitor.call(
       'fetch', value.fetch, deadlines.seconds_until(deadline)
     )
 

@@ -58,7 +58,7 @@ class Strategy(Protocol):
   def scope(self) -> Any: ...
   def surviving(self, function: Callable[[], Any]) -> Any: ...
   def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches: ...
-  def feeds(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
   def input_context(self) -> tf.distribute.InputContext: ...
   def addresses(self) -> dict[spec_lib.Task, str]: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
@@ -69,21 +69,21 @@ class ReplicaLoop:
 
   Args:
     strategy: whose variables are trained.
-    course: how to train, and who is told.
+    progress: how to train, and who is told.
     saving: what to save, where and how often, if this is the chief.
   """
 
   def __init__(
     self,
     strategy: Strategy,
-    course: progress_lib.Course,
+    progress: progress_lib.TrainProgress,
     saving: checkpoints_lib.Saving,
   ) -> None:
     self._strategy = strategy
     self._surviving = strategy.surviving
-    self._course = course
-    self._plan = course.plan
-    self._meetings = session_lib.of(strategy)
+    self._progress = progress
+    self._plan = progress.plan
+    self._sync_session = session_lib.of(strategy)
     self._executions: dict[int, step_program.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
     self._supply: queue_supply_lib.Supply | None = None
@@ -104,7 +104,7 @@ class ReplicaLoop:
     finally:
       self._leave()
     self._save(step)
-    return self._course.end(step)
+    return self._progress.end(step)
 
   def _train(
     self,
@@ -117,15 +117,15 @@ class ReplicaLoop:
     execute = self._executing(step_fn, dataset_fn)
     while self._goes_on(step) or self._is_set_back():
       step = execute(step)
-      if self._checkpoints.is_due(step, self._course.secs):
+      if self._checkpoints.is_due(step, self._progress.secs):
         self._save(step)
     return step
 
   def _leave(self) -> None:
     """Has other workers wait no longer for this one."""
-    meetings = self._meetings
-    if meetings is not None:
-      self._surviving(lambda: meetings.end(meetings.worker()))
+    sync_session = self._sync_session
+    if sync_session is not None:
+      self._surviving(lambda: sync_session.end(sync_session.worker()))
 
   def _executing(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
@@ -151,13 +151,13 @@ class ReplicaLoop:
   def _supplied(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> queue_supply_lib.Supply:
-    feeds = self._strategy.feeds(dataset_fn)
-    self._plan.check_end(feeds)
+    readers = self._strategy.readers(dataset_fn)
+    self._plan.check_end(readers)
     num_steps = self._plan.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
     replicas = step_replicas.of(self._strategy)
     return queue_supply_lib.Supply(
-      feeds, replicas, trace, num_steps, self._counts, self._meetings
+      readers, replicas, trace, num_steps, self._counts, self._sync_session
     )
 
   def _execute_of_queue(self, step: int) -> int:
@@ -198,8 +198,8 @@ class ReplicaLoop:
       self._checkpoints.restore()
     self._strategy.wait_for_chief('train', self._plan.timeout_secs)
     step = self._global_step()
-    self._checkpoints.begin(step, self._course.secs)
-    self._course.begin(step)
+    self._checkpoints.begin(step, self._progress.secs)
+    self._progress.begin(step)
     return step
 
   def _size(self, step: int) -> int:
@@ -243,7 +243,7 @@ class ReplicaLoop:
     step = self._global_step()
     if self._supply and not done.num_steps:
       return step  # others are at all there is
-    self._course.go_on(step, metrics)
+    self._progress.go_on(step, metrics)
     return step
 
   def _attempt(
@@ -255,8 +255,8 @@ class ReplicaLoop:
       return to_do.function(batches.iterator, *id).numpy()
 
     attempt: Any
-    if self._meetings is not None:
-      attempt = self._meetings.attempt(to_do.num_steps)
+    if self._sync_session is not None:
+      attempt = self._sync_session.attempt(to_do.num_steps)
     elif self._counts is not None:
       attempt = attempts_lib.Countable(self._counts, to_do)
     else:
@@ -264,7 +264,7 @@ class ReplicaLoop:
     return lambda: attempt(execute, *attempt.args)
 
   def _save(self, step: int) -> None:
-    self._surviving(lambda: self._checkpoints.save(step, self._course.secs))
+    self._surviving(lambda: self._checkpoints.save(step, self._progress.secs))
 
   def _global_step(self) -> int:
     return self._surviving(lambda: int(self._strategy.global_step.numpy()))

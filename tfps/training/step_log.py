@@ -45,7 +45,7 @@ def rings(make: Callable[..., Any], num_ps: int) -> list[Any]:
   return [make(ps, f'tfps/marks/{ps}', empty) for ps in range(num_ps)]
 
 
-class Marks:
+class StepLog:
   """Those of the executions that one process begins.
 
   Args:
@@ -202,9 +202,9 @@ def are_made(num_steps: int) -> bool:
   return 1 < num_steps <= MAX_STEPS
 
 
-def of(strategy: tf.distribute.Strategy) -> Marks | None:
+def of(strategy: tf.distribute.Strategy) -> StepLog | None:
   """A strategy's; None without a `Recovery`."""
-  found: Marks | None = getattr(strategy, 'marks', None)
+  found: StepLog | None = getattr(strategy, 'marks', None)
   return found
 
 

@@ -28,8 +28,8 @@ StepFn = Callable[[Any], Mapping[str, Any] | None]
 Course = (
   step_log_lib.Marking
   | step_log_lib.Unmarked
-  | step_sync.Meeting
-  | step_sync.Walk
+  | step_sync.BarrierStep
+  | step_sync.StaleSyncStep
 )
 
 
@@ -142,14 +142,14 @@ def trace(
   """
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
-  meetings = session_lib.of(strategy)
+  sync_session = session_lib.of(strategy)
 
   marked: set[int] = set()
 
   def course_of(*told: tf.Tensor) -> Course:
-    if meetings is None:
+    if sync_session is None:
       return step_log_lib.marking(strategy, *told)
-    return meetings.meeting(
+    return sync_session.sync_step(
       *told,
       count=lambda: global_step.assign_add(1),
       comes_and_goes=source.may_be_empty,
@@ -158,17 +158,17 @@ def trace(
   @tf.function
   def steps(batches: Any, *told: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     workspace = own.workspace()
-    course = course_of(*told)
-    unrolled = own.unrolled(max_unroll) if meetings is None else num_steps
+    progress = course_of(*told)
+    unrolled = own.unrolled(max_unroll) if sync_session is None else num_steps
     unroll = _Unroll(step, own, workspace, source, batches)
-    total = _repeat(unroll, course, num_steps, unrolled)
-    marked.update(course.marked)
-    if isinstance(course, step_sync.Walk):
-      with tf.control_dependencies(course.written):
+    total = _repeat(unroll, progress, num_steps, unrolled)
+    marked.update(progress.marked)
+    if isinstance(progress, step_sync.StaleSyncStep):
+      with tf.control_dependencies(progress.written):
         global_step.assign_add(num_steps)
     num_bytes = tf.reshape(workspace.counted(), [-1])
     vector = [total / num_steps, tf.cast(num_bytes, total.dtype)]
-    return tf.concat(vector, axis=0), step_sync.num_counted(course, num_steps)
+    return tf.concat(vector, axis=0), step_sync.num_counted(progress, num_steps)
 
   def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
     counting = step_log_lib.marking(strategy, *id).step(num_steps + 1)
@@ -182,15 +182,15 @@ def trace(
 
   def execution(given: Any, *told: tf.Tensor) -> Any:
     ahead = source.read_ahead(given)
-    if meetings is None:
+    if sync_session is None:
       vector, counted = steps(source.batches(given), *told)
       count_all(given, counted, *told)
     else:  # whose updates count the steps
-      vector, counted = meetings.around(steps)(source.batches(given), *told)
+      vector, counted = sync_session.around(steps)(source.batches(given), *told)
       source.end(given, counted)
     return _with_ahead(ahead, vector, counted)
 
-  if meetings is not None:
+  if sync_session is not None:
     spec: Any = (session_lib.WORKER,)
   else:
     spec = step_log_lib.id_spec(strategy, num_steps)
@@ -257,34 +257,36 @@ class _Unroll:
   batches: Any
 
   def __call__(
-    self, number: int, course: Course, done: tf.Tensor | int = 0
+    self, number: int, progress: Course, done: tf.Tensor | int = 0
   ) -> tf.Tensor:
-    is_alone = isinstance(course, step_log_lib.Marking | step_log_lib.Unmarked)
-    meeting = None if is_alone else course
-    steps = self.own.steps(self.workspace, number, meeting)
+    is_alone = isinstance(
+      progress, step_log_lib.Marking | step_log_lib.Unmarked
+    )
+    sync_step = None if is_alone else progress
+    steps = self.own.steps(self.workspace, number, sync_step)
     batches = self.source.after(self.batches, done)
     totals = []
     for i in range(number):
-      with course.step(i + 1), steps.step():
+      with progress.step(i + 1), steps.step():
         totals.append(self.step(batches))
     return sum(totals[1:], totals[0])
 
 
 def _repeat(
   unroll: _Unroll,
-  course: Course,
+  progress: Course,
   num_steps: int,
   max_unroll: int,
 ) -> tf.Tensor:
   """The sum of the metrics of so many steps."""
   loops, rest = divmod(num_steps, max_unroll)
   first = rest or max_unroll
-  total = unroll(first, course)
+  total = unroll(first, progress)
   loops = loops if rest else loops - 1
 
   def go_on(i: tf.Tensor, total: tf.Tensor) -> Any:
     done = first + i * max_unroll
-    later = course.after(done)
+    later = progress.after(done)
     return i + 1, total + unroll(max_unroll, later, done)
 
   if loops:

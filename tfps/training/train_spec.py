@@ -17,7 +17,7 @@ ENDLESS = hooks_lib.ENDLESS
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TrainSpec:
   """How to train.
 
   Attributes:
@@ -43,9 +43,9 @@ class Plan:
       if not isinstance(value, int) or value < 1:
         raise ValueError(f'train: {name}={value!r} must be 1 or more.')
 
-  def check_end(self, feeds: input_feeds.Feeds | None) -> None:
+  def check_end(self, readers: input_feeds.Readers | None) -> None:
     """Raises ValueError if training would not end."""
-    if self.steps == ENDLESS and (feeds is None or feeds.are_endless):
+    if self.steps == ENDLESS and (readers is None or readers.are_endless):
       raise ValueError(
         'train: steps=None is for input that ends, which is that of a '
         'tfps.input.SplitQueue with a number of epochs. Say how many steps.'

@@ -6,15 +6,12 @@ strategy = tfps.ParameterServerStrategy(
 )
 ```
 
-`policies` has what the user chooses from, and `gathering` has several steps
-make one update. `meetings` is for workers that wait for each other: `board` has
-what they know in common, `courses` what their steps do besides; `turns`, by
-`turn_rules`, and `sums` have one of them make an update for all, and
-`host_sums` has those of a host push as one; `pace` keeps them together,
-`shifts` lets those go that have nothing to do, and `absences` finds those who
-will not come. `staleness` tells how old gradients are. `rules` and `adam_rules`
-say how optimizers compute new values, `applying` has the ps do it, and `locks`
-keeps workers from doing it at the same time.
+`policies` has the classes that users choose from, and `accumulation` makes one
+update of several steps. `rules` and `adam_rules` compute new values as the
+optimizers do, `apply` has the ps do it, `ps_lock` keeps workers from doing it at
+the same time, and `staleness` measures how old gradients are. The package `sync`
+synchronizes workers through state on the ps, and `allreduce` adds up gradients
+among the workers themselves.
 """
 
 from tfps.updates.policies import Accumulate

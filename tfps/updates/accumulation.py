@@ -43,7 +43,7 @@ class _Total:
     ]
 
 
-class Gathering:
+class Accumulation:
   """An optimizer's gradients in the step that is being traced.
 
   Args:

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
   step: tf.Tensor
   point: int
-  turn: protocol_ops_lib.Turn
+  turn: protocol_ops_lib.StepTicket
 
 
 class HostSums:
@@ -58,10 +58,10 @@ class HostSums:
 
   def add(
     self,
-    sums: aggregation_lib.Sums,
+    sums: aggregation_lib.GradientAggregator,
     pieces: Sequence[aggregation_lib.Piece],
     place: Place,
-  ) -> tuple[list[tf.Tensor], protocol_ops_lib.Turn]:
+  ) -> tuple[list[tf.Tensor], protocol_ops_lib.StepTicket]:
     """Has gradients added on the ps, by this worker or by another one.
 
     Returns:

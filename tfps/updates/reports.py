@@ -38,7 +38,7 @@ class UpdatesReport:
 
 
 def report(
-  meetings: session_lib.Meetings | None,
+  sync_session: session_lib.SyncSession | None,
   staleness: staleness_lib.Staleness | None,
 ) -> UpdatesReport:
   """What a strategy's have counted.
@@ -46,8 +46,8 @@ def report(
   Raises:
     tf.errors.OpError: a ps is lost.
   """
-  if meetings is not None and meetings.makes_one_update:
-    point = meetings.total()
+  if sync_session is not None and sync_session.makes_one_update:
+    point = sync_session.total()
     return UpdatesReport(
       updates=point.updates,
       staleness=(point.updates,),

@@ -35,7 +35,7 @@ class Extended(compat.Extended):
       merged is applied, and outside of steps.
   """
 
-  ledger: placement_ledger.Ledger
+  ledger: placement_ledger.PlacementLedger
   notice: Callable[[Any], object] = staticmethod(lambda variable: None)
   shared: shared_variables.SharedVariables | None = None
   queues: tuple[Any, ...] = ()

@@ -33,7 +33,7 @@ class Entry:
     return f'{self.dtype} of shape {self.shape}'
 
 
-class Directory:
+class NameTable:
   """The table, as this process reaches it.
 
   Args:

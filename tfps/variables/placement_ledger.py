@@ -54,7 +54,7 @@ class PlacementReport:
     return list(zip(self.num_bytes, self.replica_bytes, strict=True))
 
 
-class Ledger:
+class PlacementLedger:
   """Chooses a ps for each variable and remembers what is where.
 
   Args:

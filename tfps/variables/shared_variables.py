@@ -70,7 +70,7 @@ class SharedVariables:
     self._container = container
     self.attaches = True
     self.surviving: Callable[[Callable[[], Any]], Any] = lambda find: find()
-    self._directory = name_table.Directory(container)
+    self._name_table = name_table.NameTable(container)
     self._taken: collections.Counter[str] = collections.Counter()
 
   def make(self, **kwargs: Any) -> SharedVariable:
@@ -107,12 +107,12 @@ class SharedVariables:
 
   def rejoin(self) -> None:
     """To be called once a ps that was lost is back."""
-    self._directory = name_table.Directory(self._container)
+    self._name_table = name_table.NameTable(self._container)
 
   def announce(self, variables: Iterable[SharedVariable]) -> None:
     """Says where variables are, again."""
     for variable in variables:
-      self._directory.add(variable.memory.name, _entry(variable))
+      self._name_table.add(variable.memory.name, _entry(variable))
 
   def _numbered(self, name: str) -> str:
     self._taken[name] += 1
@@ -125,14 +125,14 @@ class SharedVariables:
     variable = _variable(memory, kwargs)
     value = kwargs['initial_value']
     variable.assign(value() if callable(value) else value)
-    self._directory.add(variable.memory.name, _entry(variable))
+    self._name_table.add(variable.memory.name, _entry(variable))
     return variable
 
   def _attach(
     self, memory: compat.Memory, kwargs: dict[str, Any]
   ) -> SharedVariable | None:
     """The variable that is there; None if it is not, or has lost its value."""
-    entry = self._directory.find(memory.name)
+    entry = self._name_table.find(memory.name)
     if entry is None:
       return None
     with tf.device(entry.device):

@@ -9,7 +9,7 @@ from tfps.wire import codecs
 from tfps.wire import shapes
 
 
-class Coding:
+class Encoding:
   """How some tensors of one floating dtype are encoded as one buffer.
 
   Args:

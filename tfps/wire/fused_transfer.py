@@ -99,7 +99,7 @@ def cross(
     if item.codec is not None:
       coded[item.codec, item.tensor.dtype].append(i)
   codings = [
-    encoding.Coding(
+    encoding.Encoding(
       codec,
       [items[i].tensor for i in indices],
       '/'.join(items[i].name for i in indices),
@@ -110,7 +110,7 @@ def cross(
     pieces = [[items[i].tensor for i in plain]]
     pieces += [each.encode(workspace) for each in codings]
     parts = [tensor for piece in pieces for tensor in piece]
-    frame = packing.Frame(parts)
+    frame = packing.Packing(parts)
     packed = frame.pack(parts)
   with route.destination:
     crossed = tf.identity(packed)
@@ -146,7 +146,7 @@ class _Call(NamedTuple):
   level: int | None
 
 
-class Crossings:
+class FusedTransfers:
   """What crosses in one function.
 
   Args:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfps.wire import shapes
 
 
-class Frame:
+class Packing:
   """How tensors are laid out in one.
 
   One tensor is its own frame; tensors of one dtype are joined in that dtype; of

@@ -22,19 +22,19 @@ class Puller:
   Args:
     wire: how values travel.
     transfers: of the function that is being traced.
-    meeting: where workers wait for each other, if they do. Its `gate`, if it
+    sync_step: where workers wait for each other, if they do. Its `gate`, if it
       has one, are the operations after which variables may be read.
   """
 
   def __init__(
     self,
     wire: config.Wire,
-    transfers: fused_transfer.Crossings,
-    meeting: Any,
+    transfers: fused_transfer.FusedTransfers,
+    sync_step: Any,
   ) -> None:
     self._wire = wire
     self._transfers = transfers
-    self._meeting = meeting
+    self._sync_step = sync_step
 
   def value(self, variable: Any, group: tuple[int, int]) -> tf.Tensor:
     """Pulls a variable as a whole.
@@ -107,7 +107,7 @@ class Puller:
   def _reading_at(self, device: str) -> Iterator[None]:
     with (
       tf.device(device),
-      tf.control_dependencies(getattr(self._meeting, 'gate', [])),
+      tf.control_dependencies(getattr(self._sync_step, 'gate', [])),
       compat.stop_recording(),
     ):
       yield

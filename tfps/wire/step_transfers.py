@@ -86,7 +86,7 @@ class Steps:
       steps in between form a round, of which the last may be shorter.
     kept: keys of variables to leave to TensorFlow; more are added as they are
       found.
-    meeting: where workers wait for each other, if they do.
+    sync_step: where workers wait for each other, if they do.
     may_repeat: whether the trace can be repeated. If not, reads in loops are
       left to TensorFlow: the loop may turn out to write later on.
   """
@@ -99,18 +99,18 @@ class Steps:
     kept: set[Any],
     *,
     policy: Any = None,
-    meeting: Any = None,
+    sync_step: Any = None,
     may_repeat: bool = True,
   ) -> None:
     self.wire = wire
-    self.meeting = meeting
+    self.sync_step = sync_step
     self.workspace = workspace
     self.policy = policy
     self.round_length = policy.steps_per_update if policy else 1
     self.round = Round(-1)
     self._home = tf.compat.v1.get_default_graph()
-    self._crossings = fused_transfer.Crossings(workspace)
-    self._puller = pull.Puller(wire, self._crossings, meeting)
+    self._fused_transfers = fused_transfer.FusedTransfers(workspace)
+    self._puller = pull.Puller(wire, self._fused_transfers, sync_step)
     self._num_steps = num_steps
     self._kept = kept
     self._may_repeat = may_repeat
@@ -138,7 +138,7 @@ class Steps:
     self._check_loops()
     if self.round.is_ending:
       self.write_back()
-      self._crossings.settle()
+      self._fused_transfers.settle()
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
     """The variable's value; see `_compat.reads`."""

@@ -61,7 +61,7 @@ class Totals:
     self._steps = 0
 
   def add(self, counted: Any, num_steps: int) -> None:
-    """Adds what `Accounts.end` gave."""
+    """Adds what `Traffic.end` gave."""
     self._bytes += np.asarray(counted, np.int64)
     self._steps += num_steps
 
@@ -102,7 +102,7 @@ class Running:
     return found[0], int(found[1])
 
 
-class Accounts:
+class Traffic:
   """Counts while a function is executed, on the task that does so; from zero.
 
   Branches may or may not be taken and rows may be few or many, so not all of it

@@ -63,13 +63,13 @@ class Transfers:
 
   def workspace(self) -> workspace_lib.Workspace:
     """For the function that is being traced."""
-    return workspace_lib.Workspace(traffic_lib.Accounts(self._num_ps))
+    return workspace_lib.Workspace(traffic_lib.Traffic(self._num_ps))
 
   def steps(
     self,
     workspace: workspace_lib.Workspace,
     num_steps: int,
-    meeting: Any = None,
+    sync_step: Any = None,
   ) -> step_transfers_lib.Steps:
     """For steps that are laid out in the function that is being traced."""
     return step_transfers_lib.Steps(
@@ -78,7 +78,7 @@ class Transfers:
       num_steps,
       self._kept,
       policy=self.policy,
-      meeting=meeting,
+      sync_step=sync_step,
     )
 
   def check_execution(self, num_steps: int) -> None:

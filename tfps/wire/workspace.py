@@ -17,13 +17,13 @@ class Workspace:
     residuals: what codecs have left to be sent later.
   """
 
-  accounts: traffic_lib.Accounts | traffic_lib.Running | None
+  accounts: traffic_lib.Traffic | traffic_lib.Running | None
   residuals: residuals_lib.Residuals = dataclasses.field(
     default_factory=residuals_lib.Residuals
   )
 
   def counted(self) -> tf.Tensor:
     """The bytes that have crossed; int64 of shape [2, num_ps]."""
-    if not isinstance(self.accounts, traffic_lib.Accounts):
+    if not isinstance(self.accounts, traffic_lib.Traffic):
       raise TypeError(f'{self.accounts} do not count one function only.')
     return self.accounts.end()

@@ -27,7 +27,7 @@ _KEYS_PER_GROUP = 512
 Sum = concurrent.futures.Future[np.ndarray]
 
 
-class Ring:
+class CollectiveGroup:
   """Processes that add up arrays, all in the same order for each type.
 
   Args:

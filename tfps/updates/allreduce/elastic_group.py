@@ -54,15 +54,15 @@ class Waits:
   silence_secs: float
 
 
-class Crew:
+class ElasticGroup:
   """The crew that this worker is in, or is to be in.
 
   Args:
     peers: all workers.
     own: the number of this one.
-    roster: where they meet.
+    membership: where they meet.
     holdings: what each has of its own.
-    meetings: of the gradients for the ps.
+    sync_session: of the gradients for the ps.
     waits: how long to wait for others.
     tell: gets what has become of others, 'lost' or 'back', and who it is.
   """
@@ -71,33 +71,33 @@ class Crew:
     self,
     peers: Sequence[group_monitor.Peer],
     own: int,
-    roster: membership_table_lib.Roster,
-    holdings: local_state_lib.Holdings,
-    meetings: rendezvous.Meetings,
+    membership: membership_table_lib.MembershipTable,
+    holdings: local_state_lib.LocalState,
+    sync_session: rendezvous.SyncSession,
     *,
     waits: Waits,
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self._peers = peers
     self._own = own
-    self._meetings = meetings
+    self._sync_session = sync_session
     self._waits = waits
     self._tell = tell
     self._round: group_monitor.Round | None = None
-    self._watch = group_monitor.Watch(
+    self._monitor = group_monitor.GroupMonitor(
       peers,
       own,
-      roster,
+      membership,
       silence_secs=waits.silence_secs,
-      leave_out=meetings.leave_out,
+      leave_out=sync_session.leave_out,
     )
-    self._rounds = rendezvous.Rounds(
+    self._rounds = rendezvous.Rendezvous(
       peers,
       own,
-      roster,
+      membership,
       holdings,
-      meetings,
-      self._watch,
+      sync_session,
+      self._monitor,
       silence_secs=waits.silence_secs,
     )
     self._has_left = False
@@ -138,7 +138,7 @@ class Crew:
     """
     if self._round is None:
       raise tf.errors.FailedPreconditionError(None, None, 'There is no crew.')
-    asks = np.full([1], self._watch.somebody_asks, vector.dtype)
+    asks = np.full([1], self._monitor.somebody_asks, vector.dtype)
     ring, part = self._round.ring, self._part
     group = ring.group(part.members) if part else collectives.WHOLE
     return ring.begin_mean(np.concatenate([vector, asks]), group)
@@ -218,7 +218,7 @@ class Crew:
     if not self._is_broken:
       return self._is_cut_off(error)
     self._is_broken = False
-    if self._watch.has_waited_too_long:
+    if self._monitor.has_waited_too_long:
       others = set(range(len(self._peers))) - {self._own}
       named = group_monitor.names(self._peers, others)
       raise errors.DeadlineError(
@@ -249,7 +249,7 @@ class Crew:
       tf.errors.OpError: a ps is lost.
     """
     if self._round is not None and not self._has_left:
-      self._watch.stop()  # its ring goes on with what others have not got yet
+      self._monitor.stop()  # its ring goes on with what others have not got yet
       self._has_left = True
       self._rounds.leave(self._round)
 
@@ -261,7 +261,7 @@ class Crew:
     own = agreements.facts(
       ready,
       finished=finished,
-      asks=self._watch.somebody_asks,
+      asks=self._monitor.somebody_asks,
       index=made.ring.index,
       num_workers=made.ring.number,
     )
@@ -286,9 +286,9 @@ class Crew:
     """Has updates on the ps wait for this worker, or not."""
     if made.is_in != is_in:
       if is_in:
-        self._meetings.take_in(self._own)
+        self._sync_session.take_in(self._own)
       else:
-        self._meetings.leave_out(self._own)
+        self._sync_session.leave_out(self._own)
       made.is_in = is_in
 
   def _come_again(self) -> bool:
@@ -302,12 +302,12 @@ class Crew:
     return True
 
   def _meet(self) -> None:
-    self._watch.stop()
+    self._monitor.stop()
     before, self._round = self._round, None
     if before is not None:
       before.ring.break_off()
       # Others may wait for its gradient, which does not come.
-      self._meetings.leave_out(self._own)
+      self._sync_session.leave_out(self._own)
     is_first = self._rounds.place == membership_table_lib.NEW
     made, state = self._rounds.next(
       self._waits.connect_secs if is_first else self._waits.step_secs
@@ -319,7 +319,7 @@ class Crew:
     self._round = made
     self._is_to_meet = self._is_broken = self._is_asked_for = False
     self._part = None
-    self._watch.begin(made, self._waits.step_secs)
+    self._monitor.begin(made, self._waits.step_secs)
 
   def _say(
     self,
@@ -327,15 +327,17 @@ class Crew:
     made: group_monitor.Round,
     state: membership_table_lib.State,
   ) -> None:
-    crew = set(made.crew)
-    others = group_monitor.names(self._peers, crew - {self._own}) or 'nobody'
+    elastic_group = set(made.elastic_group)
+    others = (
+      group_monitor.names(self._peers, elastic_group - {self._own}) or 'nobody'
+    )
     logging.info('%s adds up gradients with %s.', self.task, others)
     if before is None:
       return
-    gone = set(before.crew) - crew
+    gone = set(before.elastic_group) - elastic_group
     lost = [i for i in gone if not state.has_left(i)]
     fresh = membership_table_lib.NEW
-    back = [i for i in made.crew if state.entries[i].place == fresh]
+    back = [i for i in made.elastic_group if state.entries[i].place == fresh]
     for kind, who in (('lost', lost), ('back', back)):
       if who:
         self._tell(kind, [str(self._peers[i].task) for i in sorted(who)])

@@ -14,27 +14,29 @@ import tensorflow as tf
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 
 
-class Means:
+class GradientMeans:
   """Those of some gradients.
 
   Args:
-    crew: adds them up; None if there is one worker alone.
+    elastic_group: adds them up; None if there is one worker alone.
     gradients: of this worker, in the same order in all of them.
   """
 
   def __init__(
-    self, crew: elastic_group_lib.Crew | None, gradients: Sequence[tf.Tensor]
+    self,
+    elastic_group: elastic_group_lib.ElasticGroup | None,
+    gradients: Sequence[tf.Tensor],
   ) -> None:
     self._gradients = list(gradients)
     self._flat: list[tuple[_Flat, list[int]]] = []
-    if crew is None:
+    if elastic_group is None:
       return
     by_type: dict[tf.DType, list[int]] = {}
     for i, gradient in enumerate(gradients):
       by_type.setdefault(gradient.dtype, []).append(i)
     for indices in by_type.values():
       own = [tf.reshape(gradients[i], [-1]) for i in indices]
-      self._flat.append((_Flat(crew, tf.concat(own, axis=0)), indices))
+      self._flat.append((_Flat(elastic_group, tf.concat(own, axis=0)), indices))
 
   def result(self) -> list[tf.Tensor]:
     """What comes of it, once all others have given theirs."""
@@ -51,8 +53,10 @@ class Means:
 class _Flat:
   """One vector, of one type."""
 
-  def __init__(self, crew: elastic_group_lib.Crew, vector: tf.Tensor) -> None:
-    self._crew = crew
+  def __init__(
+    self, elastic_group: elastic_group_lib.ElasticGroup, vector: tf.Tensor
+  ) -> None:
+    self._elastic_group = elastic_group
     self._vector = vector
     self._begun: Any = None
     self._has_begun = tf.numpy_function(
@@ -66,10 +70,10 @@ class _Flat:
     return tf.ensure_shape(found, self._vector.shape)
 
   def _begin(self, vector: np.ndarray) -> np.bool_:
-    self._begun = self._crew.begin_mean(vector)
+    self._begun = self._elastic_group.begin_mean(vector)
     return np.bool_(True)
 
   def _end(self, has_begun: np.bool_) -> np.ndarray:
     del has_begun
     begun, self._begun = self._begun, None
-    return self._crew.end_mean(begun)
+    return self._elastic_group.end_mean(begun)

@@ -60,7 +60,7 @@ class Round:
 
   Attributes:
     number: of the round.
-    crew: the numbers of its workers.
+    elastic_group: the numbers of its workers.
     ring: in which they add up.
     place: how far this worker has come with others, or NOWHERE.
     stint: how often this worker has begun again, after it was done.
@@ -69,8 +69,8 @@ class Round:
   """
 
   number: int
-  crew: tuple[int, ...]
-  ring: collectives.Ring
+  elastic_group: tuple[int, ...]
+  ring: collectives.CollectiveGroup
   place: int = NOWHERE
   stint: int = 0
   is_in: bool = True
@@ -120,13 +120,13 @@ class Silence:
     (self._found.add if is_lost else self._found.discard)(worker)
 
 
-class Watch:
+class GroupMonitor:
   """Breaks a ring off that somebody does not come to, from a thread.
 
   Args:
     peers: all workers.
     own: the number of this one.
-    roster: tells what has become of others.
+    membership: tells what has become of others.
     silence_secs: how long one may not answer.
     leave_out: has nobody wait for one that is lost.
 
@@ -140,7 +140,7 @@ class Watch:
     self,
     peers: Sequence[Peer],
     own: int,
-    roster: membership_table_lib.Roster,
+    membership: membership_table_lib.MembershipTable,
     silence_secs: float,
     leave_out: Callable[[int], object],
   ) -> None:
@@ -148,7 +148,7 @@ class Watch:
     self.has_waited_too_long = False
     self._peers = peers
     self._own = own
-    self._roster = roster
+    self._membership = membership
     self._silence_secs = silence_secs
     self._leave_out = leave_out
     self._stopping = threading.Event()
@@ -206,13 +206,15 @@ class Watch:
   def _reason(self, round: Round, step_secs: float, silence: Silence) -> str:
     """Why to break the ring off, if there is any reason."""
     secs, next_place = round.ring.waiting_secs, round.place + 1
-    state = self._roster.read()
+    state = self._membership.read()
     self.somebody_asks = bool(state.entered(round.number + 1))
     if state.round > round.number:
       return 'Others have gone on without this one.'
     if secs is None and not round.ring.has_failed:
       return ''
-    others = {i: state.entries[i] for i in round.crew if i != self._own}
+    others = {
+      i: state.entries[i] for i in round.elastic_group if i != self._own
+    }
     for i, entry in others.items():
       if not round.is_along(entry) and entry.place < next_place:
         return f'{self._peers[i].task} has left the steps of all.'

@@ -9,7 +9,7 @@ import tensorflow as tf
 _DIGEST_BYTES = 7  # which fit in an int64, whatever they are
 
 
-class Holdings:
+class LocalState:
   """Variables of this process, of which others have their own.
 
   Attributes:

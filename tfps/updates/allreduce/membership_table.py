@@ -54,13 +54,13 @@ class State:
   Attributes:
     round: the last that was closed; 0 if none was.
     has_begun: whether any crew has trained.
-    crew: of that round, by their numbers.
+    elastic_group: of that round, by their numbers.
     entries: of all workers.
   """
 
   round: int
   has_begun: bool
-  crew: tuple[int, ...]
+  elastic_group: tuple[int, ...]
   entries: Sequence[Entry]
 
   def entered(self, round: int) -> list[int]:
@@ -72,7 +72,7 @@ class State:
     return self.entries[worker].round == LEFT
 
 
-class Roster:
+class MembershipTable:
   """The variables, each on the first ps.
 
   To be made by all workers, who share it by name.

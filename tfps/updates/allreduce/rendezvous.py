@@ -27,7 +27,7 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Meetings:
+class SyncSession:
   """What is to be done where gradients of what is on the ps meet.
 
   Attributes:
@@ -41,16 +41,16 @@ class Meetings:
   leave_out: Callable[[int], object]
 
 
-class Rounds:
+class Rendezvous:
   """The rounds that this worker takes part in.
 
   Args:
     peers: all workers.
     own: the number of this one.
-    roster: where they meet.
+    membership: where they meet.
     holdings: what each has of its own.
-    meetings: of the gradients for the ps.
-    watch: breaks off the ring of who waits in vain.
+    sync_session: of the gradients for the ps.
+    monitor: breaks off the ring of who waits in vain.
     silence_secs: how long one may not answer.
 
   Attributes:
@@ -64,10 +64,10 @@ class Rounds:
     self,
     peers: Sequence[group_monitor.Peer],
     own: int,
-    roster: membership_table_lib.Roster,
-    holdings: local_state_lib.Holdings,
-    meetings: Meetings,
-    watch: group_monitor.Watch,
+    membership: membership_table_lib.MembershipTable,
+    holdings: local_state_lib.LocalState,
+    sync_session: SyncSession,
+    monitor: group_monitor.GroupMonitor,
     *,
     silence_secs: float,
   ) -> None:
@@ -76,10 +76,10 @@ class Rounds:
     self._number = 0  # of the last round that this worker was in
     self._peers = peers
     self._own = own
-    self._roster = roster
+    self._membership = membership
     self._holdings = holdings
-    self._meetings = meetings
-    self._watch = watch
+    self._sync_session = sync_session
+    self._monitor = monitor
     self._silence_secs = silence_secs
     status = health.probe(peers[own].task, peers[own].address)
     self._incarnation = group_monitor.incarnation(status)
@@ -145,10 +145,10 @@ class Rounds:
     self._enter(made.number, made)
     deadline = deadlines.after(secs)
     silence = group_monitor.Silence(self._peers, self._silence_secs)
-    state = self._roster.read()
+    state = self._membership.read()
     while late := {
       i: state.entries[i]
-      for i in made.crew
+      for i in made.elastic_group
       if not made.is_along(state.entries[i])
     }:
       if state.round != made.number or state.entered(made.number + 1):
@@ -158,7 +158,7 @@ class Rounds:
       if deadlines.is_over(deadline):
         raise self._not_come(late, secs)
       time.sleep(timeouts.current().poll_secs)
-      state = self._roster.read()
+      state = self._membership.read()
     return self._begin(made, state, secs)
 
   def _begin(
@@ -170,12 +170,12 @@ class Rounds:
     """Has all begin with the same; whether they do, or somebody was lost."""
     made.is_in = True
     if made.ring.index == 0:
-      for i in made.crew:  # else updates would be made of who is first
-        self._meetings.take_in(i)
+      for i in made.elastic_group:  # else updates would be made of who is first
+        self._sync_session.take_in(i)
     try:
       return self._share(made, state, secs)
     except tf.errors.OpError as error:
-      self._roster.read()  # raises if a ps is the cause
+      self._membership.read()  # raises if a ps is the cause
       logging.warning('%s', errors.first_line(error))
       return False
 
@@ -195,28 +195,30 @@ class Rounds:
       incarnation=self._incarnation,
       digest=self._holdings.digest(),
     )
-    self._roster.enter(self._own, entry)
+    self._membership.enter(self._own, entry)
 
   def _close_round(
     self, deadline: float | None, secs: float
   ) -> membership_table_lib.State:
     """Enters for the next round; what is there once it is closed with this."""
-    state = self._roster.read()
+    state = self._membership.read()
     silence = group_monitor.Silence(self._peers, self._silence_secs)
     round = 0
-    while state.round < round or self._own not in state.crew or not round:
+    while (
+      state.round < round or self._own not in state.elastic_group or not round
+    ):
       if state.round >= round:
         self._look_behind(state)
         round = state.round + 1
         self._enter(round, port=ports_lib.pick())
       missing = self._missing(state, round, silence)
       if not missing:
-        self._roster.close(round)
+        self._membership.close(round)
       elif deadlines.is_over(deadline):
         raise self._not_come(missing, secs)
       else:
         time.sleep(timeouts.current().poll_secs)
-      state = self._roster.read()
+      state = self._membership.read()
     self._number = state.round
     return state
 
@@ -225,7 +227,7 @@ class Rounds:
 
     By itself it may have come farther than they have.
     """
-    if state.round > self._number and self._own not in state.crew:
+    if state.round > self._number and self._own not in state.elastic_group:
       self.has_fallen_behind = True
       self.place = min(self.place, 0)
 
@@ -240,7 +242,7 @@ class Rounds:
     if state.round:
       entries = {i: state.entries[i] for i in late - {self._own}}
       for lost in silence.lost(entries):
-        self._meetings.leave_out(lost)
+        self._sync_session.leave_out(lost)
         late.discard(lost)
     return late
 
@@ -258,8 +260,8 @@ class Rounds:
     """All at first; then who was there and is not done, or all once all are."""
     if not state.round:
       return range(len(self._peers))
-    going_on = [i for i in state.crew if not state.has_left(i)]
-    return going_on or state.crew
+    going_on = [i for i in state.elastic_group if not state.has_left(i)]
+    return going_on or state.elastic_group
 
   def _make(
     self, state: membership_table_lib.State
@@ -269,29 +271,29 @@ class Rounds:
     Returns:
       None if the port is taken by now.
     """
-    crew = state.crew
-    places = [state.entries[i].place for i in crew]
+    elastic_group = state.elastic_group
+    places = [state.entries[i].place for i in elastic_group]
     if state.has_begun and max(places) == membership_table_lib.NEW:
       raise ValueError(
         'HybridStrategy: the ps have variables of workers that are gone, and '
         'with these went what each worker had of its own. Start the ps anew, '
         'too; training goes on from its checkpoint.'
       )
-    hosts = [self._peers[i].address.rpartition(':')[0] for i in crew]
-    ports = [state.entries[i].port for i in crew]
+    hosts = [self._peers[i].address.rpartition(':')[0] for i in elastic_group]
+    ports = [state.entries[i].port for i in elastic_group]
     try:
-      ring = collectives.Ring(
+      ring = collectives.CollectiveGroup(
         [f'{host}:{port}' for host, port in zip(hosts, ports, strict=True)],
-        crew.index(self._own),
+        elastic_group.index(self._own),
       )
     except tf.errors.OpError as error:
       logging.warning('Another port: %s', errors.first_line(error))
       return None
     if ring.index == 0:
-      self._meetings.restart()
-      for i in set(range(len(self._peers))) - set(crew):
-        self._meetings.leave_out(i)
-    made = group_monitor.Round(state.round, crew, ring)
+      self._sync_session.restart()
+      for i in set(range(len(self._peers))) - set(elastic_group):
+        self._sync_session.leave_out(i)
+    made = group_monitor.Round(state.round, elastic_group, ring)
     self._enter(state.round, made, port=ports[ring.index])
     return made
 
@@ -304,7 +306,7 @@ class Rounds:
     while now.round == state.round and not deadlines.is_over(deadline):
       late = {
         i: now.entries[i]
-        for i in state.crew
+        for i in state.elastic_group
         if now.entries[i].ready < state.round
       }
       if not late:
@@ -314,7 +316,7 @@ class Rounds:
       if silence.lost(late):
         return False
       time.sleep(timeouts.current().poll_secs)
-      now = self._roster.read()
+      now = self._membership.read()
     return False
 
   def _share(
@@ -325,12 +327,12 @@ class Rounds:
   ) -> bool:
     """Has all take over what one has; whether all agree on whom."""
     entries = state.entries
-    source = max(made.crew, key=lambda i: (entries[i].place, -i))
+    source = max(made.elastic_group, key=lambda i: (entries[i].place, -i))
     votes = np.zeros([len(self._peers)], np.int32)
     votes[source] = 1
     made.place = group_monitor.NOWHERE
-    with self._watch.during(made, secs):
-      if made.ring.sum_of(votes)[source] != len(made.crew):
+    with self._monitor.during(made, secs):
+      if made.ring.sum_of(votes)[source] != len(made.elastic_group):
         return False
       self._check(state, source)
       packed = self._holdings.packed()
@@ -339,7 +341,7 @@ class Rounds:
     if source != self._own:
       self._holdings.unpack(whole)
     self.place = made.place = max(entries[source].place, 0)
-    self._roster.note_begun()
+    self._membership.note_begun()
     return True
 
   def _check(self, state: membership_table_lib.State, source: int) -> None:

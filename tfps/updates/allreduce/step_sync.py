@@ -15,7 +15,7 @@ from tfps.updates.sync import step_sync
 from tfps.updates.sync import turnouts
 
 
-class Lockstep(step_sync.Meeting):
+class AllReduceStep(step_sync.BarrierStep):
   """A function's steps, each of which begins with what the last has written.
 
   Attributes:
@@ -47,18 +47,18 @@ class Lockstep(step_sync.Meeting):
     self.written = [step_sync.after_writes(first, tensor)]
 
 
-class Meetings(session_lib.Meetings):
+class GroupSyncSession(session_lib.SyncSession):
   """Those of a strategy whose workers are a crew.
 
   Attributes:
-    crew: takes part in steps; None if there is one worker alone.
+    elastic_group: takes part in steps; None if there is one worker alone.
     num_steps: how many steps the crew has done, a variable of this process that
       the crew keeps alike.
   """
 
-  _meeting_class = Lockstep
+  _step_class = AllReduceStep
 
-  crew: elastic_group_lib.Crew | None = None
+  elastic_group: elastic_group_lib.ElasticGroup | None = None
   num_steps: tf.Variable
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,24 +72,24 @@ class Meetings(session_lib.Meetings):
     Where an attempt was cut short, others may have done all of it, whose values
     are then those of this process, too; else it is done again as a whole.
     """
-    if self.crew is None:
+    if self.elastic_group is None:
       return True
-    self.crew.take_up()
+    self.elastic_group.take_up()
     now = int(self.num_steps.numpy())
     done = now - self._begun.get(attempt, now)
     if done >= attempt.num_steps:
       del self._begun[attempt]
       return False
     if done and self._tell is not None:
-      self._tell(str(self.crew.task), done)
+      self._tell(str(self.elastic_group.task), done)
     self._begun[attempt] = now
     return True
 
-  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
-    if self.crew is None:
+  def agree(self, ready: int, *, finished: bool) -> turnouts.StepDecision:
+    if self.elastic_group is None:
       return super().agree(ready, finished=finished)
-    agreed = self.crew.agree(ready, finished=finished)
-    return turnouts.Turnout(
+    agreed = self.elastic_group.agree(ready, finished=finished)
+    return turnouts.StepDecision(
       min(agreed.number, ready),
       agreed.finished,
       is_idle=not agreed.number,
@@ -97,25 +97,25 @@ class Meetings(session_lib.Meetings):
     )
 
   def settle(self) -> bool:
-    return self.crew is None or self.crew.settle()
+    return self.elastic_group is None or self.elastic_group.settle()
 
   def step_out(self, worker: int) -> None:
-    if self.crew is None:  # else each says so when all agree
+    if self.elastic_group is None:  # else each says so when all agree
       super().step_out(worker)
 
   def leave(self, attempt: presences.Attempt) -> None:
     super().leave(attempt)
     self._begun.pop(attempt, None)
-    if self.crew is not None:
-      self.crew.end_steps()
+    if self.elastic_group is not None:
+      self.elastic_group.end_steps()
 
   def end(self, worker: int) -> None:
     super().end(worker)
-    if self.crew is not None:
-      self.crew.leave()
+    if self.elastic_group is not None:
+      self.elastic_group.leave()
 
-  def meeting(self, *args: Any, **kwargs: Any) -> Lockstep:
-    made = super().meeting(*args, **kwargs)
-    assert isinstance(made, Lockstep)
+  def sync_step(self, *args: Any, **kwargs: Any) -> AllReduceStep:
+    made = super().sync_step(*args, **kwargs)
+    assert isinstance(made, AllReduceStep)
     made.count_step = lambda: self.num_steps.assign_add(1)
     return made

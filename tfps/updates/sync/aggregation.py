@@ -42,11 +42,11 @@ class Piece:
   gradient: Any
 
 
-class Sums:
+class GradientAggregator:
   """The sums of one point, in the function that is being traced.
 
   Args:
-    board: has the tags.
+    state: has the tags.
     name: of the job, unique on the ps.
     point: the point's number.
     pieces: the gradients of this step.
@@ -57,7 +57,7 @@ class Sums:
 
   def __init__(
     self,
-    board: ps_state_lib.Board,
+    state: ps_state_lib.SyncState,
     name: str,
     point: int,
     pieces: Sequence[Piece],
@@ -66,9 +66,9 @@ class Sums:
     for i, piece in enumerate(pieces):
       by_device[piece.variable.device].append(i)
     self._indices = by_device
-    self._sums = {
+    self._aggregator = {
       device: _OfDevice(
-        board, name, point, device, [pieces[i] for i in indices]
+        state, name, point, device, [pieces[i] for i in indices]
       )
       for device, indices in by_device.items()
     }
@@ -76,12 +76,12 @@ class Sums:
   @property
   def num_ps(self) -> int:
     """How many ps have sums."""
-    return len(self._sums)
+    return len(self._aggregator)
 
   def add(
     self,
     pieces: Sequence[Piece],
-    turn: protocol_ops_lib.Turn,
+    turn: protocol_ops_lib.StepTicket,
     workers: tf.Tensor | None = None,
   ) -> list[tf.Tensor]:
     """Sends gradients to the ps, which add them.
@@ -98,7 +98,7 @@ class Sums:
       had a part of it.
     """
     added = [
-      self._sums[device].add([pieces[i] for i in indices], turn, workers)
+      self._aggregator[device].add([pieces[i] for i in indices], turn, workers)
       for device, indices in self._indices.items()
     ]
     return [tf.identity(count) for count in added]
@@ -107,7 +107,7 @@ class Sums:
     """The means of a version's gradients, on the ps, as there were pieces."""
     found: dict[int, Any] = {}
     for device, indices in self._indices.items():
-      means = self._sums[device].take_means(version)
+      means = self._aggregator[device].take_means(version)
       found.update(zip(indices, means, strict=True))
     return [found[i] for i in range(len(found))]
 
@@ -117,7 +117,7 @@ class _OfDevice:
 
   def __init__(
     self,
-    board: ps_state_lib.Board,
+    state: ps_state_lib.SyncState,
     name: str,
     point: int,
     device: str,
@@ -130,8 +130,8 @@ class _OfDevice:
         'gradients of variables on ps can be summed there.'
       )
     self._device = device
-    self._tags = board.tags[ps]
-    self._added: Any = board.added[ps] if board.added else None
+    self._tags = state.tags[ps]
+    self._added: Any = state.added[ps] if state.added else None
     self._point = point
     self._dense: dict[tf.DType, list[int]] = collections.defaultdict(list)
     self._rows: list[int] = []
@@ -164,7 +164,7 @@ class _OfDevice:
   def add(
     self,
     pieces: Sequence[Piece],
-    turn: protocol_ops_lib.Turn,
+    turn: protocol_ops_lib.StepTicket,
     workers: tf.Tensor | None,
   ) -> tf.Tensor:
     gradients = [in_type_of(piece) for piece in pieces]
@@ -182,14 +182,16 @@ class _OfDevice:
   def take_means(self, version: tf.Tensor) -> list[Any]:
     return self._locked(self._take, [version])
 
-  def _add(self, turn: protocol_ops_lib.Turn, gradients: Sequence[Any]) -> Any:
+  def _add(
+    self, turn: protocol_ops_lib.StepTicket, gradients: Sequence[Any]
+  ) -> Any:
     one = tf.constant(1, tf.int64)
     count, _, written = self._add_if(None, turn, gradients, one)
     return [count], written
 
   def _add_of(
     self,
-    turn: protocol_ops_lib.Turn,
+    turn: protocol_ops_lib.StepTicket,
     gradients: Sequence[Any],
     workers: tf.Tensor,
   ) -> Any:
@@ -212,7 +214,7 @@ class _OfDevice:
   def _add_if(
     self,
     may_be: tf.Tensor | None,
-    turn: protocol_ops_lib.Turn,
+    turn: protocol_ops_lib.StepTicket,
     gradients: Sequence[Any],
     number: tf.Tensor,
   ) -> Any:

@@ -13,25 +13,25 @@ from tfps.updates.sync import gates
 from tfps.updates.sync import ps_state as ps_state_lib
 
 
-class Pace:
+class StalenessBound:
   """For functions that are being traced.
 
   Args:
-    board: has the clocks.
+    state: has the clocks.
     max_lead: how many steps a worker may be ahead.
     name: of the job; unique on the ps.
   """
 
   def __init__(
-    self, board: ps_state_lib.Board, *, max_lead: int, name: str
+    self, state: ps_state_lib.SyncState, *, max_lead: int, name: str
   ) -> None:
-    self._board = board
+    self._state = state
     self._max_lead = max_lead
-    self._gate = gates.of_point(0, name, board.device)
+    self._gate = gates.of_point(0, name, state.device)
 
   def begin(self, worker: tf.Tensor) -> tf.Tensor:
     """Has a worker that was away go on where the slowest is; its clock."""
-    return tf.identity(self._board.locked(self._begin, worker))
+    return tf.identity(self._state.locked(self._begin, worker))
 
   def advance(self, worker: tf.Tensor) -> tf.Tensor:
     """Counts a step, and waits until the worker may begin the next.
@@ -41,7 +41,7 @@ class Pace:
     """
 
     def look(arrives: int) -> Any:
-      waits, slowest = self._board.locked(self._look, worker, arrives)
+      waits, slowest = self._state.locked(self._look, worker, arrives)
       return tf.identity(waits), tf.identity(slowest)
 
     def again(waits: tf.Tensor, slowest: tf.Tensor) -> Any:
@@ -49,33 +49,33 @@ class Pace:
       with tf.control_dependencies([self._gate.wait(slowest)]):
         return look(0)
 
-    with tf.device(self._board.device):
+    with tf.device(self._state.device):
       _, slowest = tf.while_loop(
         lambda waits, slowest: waits, again, look(1), parallel_iterations=1
       )
     return tf.identity(slowest)
 
   def _begin(self, worker: tf.Tensor) -> Any:
-    written = self._board.note(worker, ps_state_lib.RUNNING)
-    clock = tf.maximum(self._clock(worker), self._board.point(0).version)
+    written = self._state.note(worker, ps_state_lib.RUNNING)
+    clock = tf.maximum(self._clock(worker), self._state.point(0).version)
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
-        resource=self._board.clocks.handle, indices=worker, updates=clock
+        resource=self._state.clocks.handle, indices=worker, updates=clock
       )
     )
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
-    written = self._board.note(worker, ps_state_lib.RUNNING)
+    written = self._state.note(worker, ps_state_lib.RUNNING)
     clock = self._clock(worker) + arrives
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
-        resource=self._board.clocks.handle, indices=worker, updates=clock
+        resource=self._state.clocks.handle, indices=worker, updates=clock
       )
     )
     with tf.control_dependencies(written):
       found = self._slowest()
-    point = self._board.point(0)
+    point = self._state.point(0)
     has_risen = found > point.version
     slowest = tf.maximum(found, point.version)
     waits = clock - slowest > self._max_lead
@@ -90,18 +90,18 @@ class Pace:
     )
     opened = [self._gate.open(parity, counts[parity]) for parity in range(2)]
     with tf.control_dependencies(opened):
-      return (waits, slowest), written + self._board.set_point(0, new)
+      return (waits, slowest), written + self._state.set_point(0, new)
 
   def _clock(self, worker: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(
-      resource=self._board.clocks.handle, indices=worker, dtype=tf.int64
+      resource=self._state.clocks.handle, indices=worker, dtype=tf.int64
     )
 
   def _slowest(self) -> tf.Tensor:
     """The time of the slowest that is waited for."""
-    members = apply.read(self._board.members)
-    clocks = apply.read(self._board.clocks)
-    ended, last, _ = self._board.read_executions()
+    members = apply.read(self._state.members)
+    clocks = apply.read(self._state.clocks)
+    ended, last, _ = self._state.read_executions()
     running = tf.equal(members, ps_state_lib.RUNNING)
     # Whether all that is still to be executed has been begun. The number left
     # may be too low: who has an execution repeated may not know that it ended.

@@ -26,12 +26,12 @@ class Calls:
   """Functions of numbers, which are traced as this is made.
 
   Args:
-    turns: whose methods they are, by their names.
+    sync_ops: whose methods they are, by their names.
   """
 
-  def __init__(self, turns: protocol_ops_lib.Turns) -> None:
+  def __init__(self, sync_ops: protocol_ops_lib.SyncOps) -> None:
     self._functions = {
-      name: _function(getattr(turns, name), spec)
+      name: _function(getattr(sync_ops, name), spec)
       for name, spec in _SPECS.items()
     }
 

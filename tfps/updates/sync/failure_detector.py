@@ -15,11 +15,11 @@ from tfps.server import health
 from tfps.updates.sync import session as session_lib
 
 
-class Absences:
+class FailureDetector:
   """Looks for workers that are silent while others wait.
 
   Args:
-    meetings: where they wait.
+    sync_session: where they wait.
     workers: with their addresses, as they are known at a time.
     index_of: a worker's number in the meetings.
     timeout_secs: how long a worker may be silent.
@@ -27,13 +27,13 @@ class Absences:
 
   def __init__(
     self,
-    meetings: session_lib.Meetings,
+    sync_session: session_lib.SyncSession,
     workers: Callable[[], Mapping[spec_lib.Task, str]],
     index_of: Callable[[spec_lib.Task], int],
     *,
     timeout_secs: float,
   ) -> None:
-    self._meetings = meetings
+    self._sync_session = sync_session
     self._workers = workers
     self._index_of = index_of
     self._timeout_secs = timeout_secs
@@ -44,7 +44,7 @@ class Absences:
     self._lock = threading.Lock()
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
-    meetings.call_at_work(self.begin)
+    sync_session.call_at_work(self.begin)
     connection.until_the_next(self.stop)
 
   def begin(self) -> None:
@@ -72,7 +72,7 @@ class Absences:
 
   def _goes_on(self) -> bool:
     with self._lock:
-      goes_on = self._meetings.are_executing
+      goes_on = self._sync_session.are_executing
       if not goes_on:
         self._thread = None
       return goes_on
@@ -84,14 +84,17 @@ class Absences:
       logging.warning('Nobody knows who waits: %s', error)
 
   def _look(self) -> None:
-    if not self._meetings.are_executing:
+    if not self._sync_session.are_executing:
       self._versions = []
       return
-    before, self._versions = self._versions, self._meetings.versions_awaited()
+    before, self._versions = (
+      self._versions,
+      self._sync_session.versions_awaited(),
+    )
     if not set(before) & set(self._versions):
       self._silent.clear()
       return
-    self._meetings.dismiss_idle()
+    self._sync_session.dismiss_idle()
     found = health.incarnations(self._workers())
     for worker, incarnation in found.items():
       if incarnation is None:
@@ -112,7 +115,7 @@ class Absences:
         secs,
       )
     # Once more, too: on the ps, what it had begun may have gone on.
-    self._meetings.leave_out(self._index_of(worker))
+    self._sync_session.leave_out(self._index_of(worker))
     self._left_out.add(worker)
 
   def _note_answer(self, worker: spec_lib.Task, incarnation: int) -> None:
@@ -122,5 +125,5 @@ class Absences:
       logging.warning('%s answers again.', worker)
     if self._known.get(worker, incarnation) != incarnation:
       # What it was to make, it will not make any more.
-      self._meetings.give_up_on(self._index_of(worker))
+      self._sync_session.give_up_on(self._index_of(worker))
     self._known[worker] = incarnation

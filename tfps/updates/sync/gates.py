@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps._compat import locks as compat
 
 
-class Gate:
+class WaitQueue:
   """One place to wait.
 
   Args:
@@ -58,6 +58,6 @@ class Gate:
     )
 
 
-def of_point(point: int, job: str, device: str) -> Gate:
+def of_point(point: int, job: str, device: str) -> WaitQueue:
   """That at which workers wait for a point of a job."""
-  return Gate(f'tfps_gate_{job}_{point}', device)
+  return WaitQueue(f'tfps_gate_{job}_{point}', device)

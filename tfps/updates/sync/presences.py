@@ -9,7 +9,7 @@ from typing import Protocol
 import tensorflow as tf
 
 
-class Presence(Protocol):
+class Participation(Protocol):
   """That of a worker, for as long as it is at what it was given.
 
   Attributes:
@@ -21,45 +21,47 @@ class Presence(Protocol):
   comes_and_goes: bool
 
 
-class Meetings(Protocol):
-  """Who is told; see `meetings.Meetings`."""
+class SyncSession(Protocol):
+  """Who is told; see `sync_session.Meetings`."""
 
   worker: Callable[[], int]
 
-  def expect(self, attempt: Presence) -> None: ...
+  def expect(self, attempt: Participation) -> None: ...
   def take_up(self, attempt: 'Attempt') -> bool: ...
-  def enter(self, attempt: Presence, worker: int) -> None: ...
-  def fail(self, attempt: Presence, worker: int) -> None: ...
+  def enter(self, attempt: Participation, worker: int) -> None: ...
+  def fail(self, attempt: Participation, worker: int) -> None: ...
   def leave(self, attempt: Any) -> None: ...
 
 
 @contextlib.contextmanager
-def begun(meetings: Meetings, presence: Presence) -> Iterator[tf.Tensor]:
+def begun(
+  sync_session: SyncSession, presence: Participation
+) -> Iterator[tf.Tensor]:
   """In which the worker here is at something; its number."""
-  number = meetings.worker()
-  meetings.enter(presence, number)
+  number = sync_session.worker()
+  sync_session.enter(presence, number)
   with tf.device(None):  # on a frozen worker it would hold up this process
     worker = tf.constant(number, tf.int64)
   try:
     yield worker
   except BaseException:
-    meetings.fail(presence, number)
+    sync_session.fail(presence, number)
     raise
-  meetings.leave(presence)
+  sync_session.leave(presence)
 
 
 class Attempt:
   """Calls a function with the number of the worker that executes it.
 
   Args:
-    meetings: that it takes part in.
+    sync_session: that it takes part in.
     num_steps: of the function.
   """
 
   comes_and_goes = False
 
-  def __init__(self, meetings: Meetings, num_steps: int) -> None:
-    self._meetings = meetings
+  def __init__(self, sync_session: SyncSession, num_steps: int) -> None:
+    self._sync_session = sync_session
     self.num_steps = num_steps
 
   @property
@@ -69,11 +71,11 @@ class Attempt:
 
   def note(self) -> None:
     """To be called once it is scheduled."""
-    self._meetings.expect(self)
+    self._sync_session.expect(self)
 
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
     """The function's result; None if nothing is left to do."""
-    if not self._meetings.take_up(self):
+    if not self._sync_session.take_up(self):
       return None
-    with begun(self._meetings, self) as worker:
+    with begun(self._sync_session, self) as worker:
       return function(*args[:-1], worker)

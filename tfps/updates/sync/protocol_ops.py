@@ -26,7 +26,7 @@ NEVER = -1  # the version of gradients that are late whenever they come
 ALL = 1 << 40  # more gradients than ever come
 
 
-class Turn(NamedTuple):
+class StepTicket(NamedTuple):
   """What a worker knows of a point when it begins a step.
 
   Attributes:
@@ -50,32 +50,32 @@ class Arrival(NamedTuple):
   """
 
   leads: tf.Tensor
-  after: Turn
+  after: StepTicket
   enough: tf.Tensor
   counts: tf.Tensor
 
 
-class Turns:
+class SyncOps:
   """The turns of all points.
 
   Args:
-    board: has their state.
+    state: has their state.
     spare: of how many workers an update need not wait for.
     name: of the job; unique on the ps.
   """
 
   def __init__(
-    self, board: ps_state_lib.Board, *, spare: int, name: str
+    self, state: ps_state_lib.SyncState, *, spare: int, name: str
   ) -> None:
-    self._board = board
+    self._state = state
     self._spare = spare
     self._gates = [
-      gates.of_point(point, name, board.device)
+      gates.of_point(point, name, state.device)
       for point in range(ps_state_lib.MAX_POINTS)
     ]
-    self._rules = protocol.Rules(board, self._gates, spare=spare)
+    self._rules = protocol.SyncProtocol(state, self._gates, spare=spare)
 
-  def begin(self, worker: tf.Tensor) -> list[Turn]:
+  def begin(self, worker: tf.Tensor) -> list[StepTicket]:
     """Takes a worker in that is to execute something; each point's turn.
 
     While others make an update of the first point, it waits: what it computes
@@ -84,7 +84,7 @@ class Turns:
 
     def look() -> Any:
       return tuple(
-        map(tf.identity, self._board.locked(self._rules.begin, worker))
+        map(tf.identity, self._state.locked(self._rules.begin, worker))
       )
 
     def again(waits: tf.Tensor, versions: tf.Tensor, quorum: tf.Tensor) -> Any:
@@ -92,14 +92,14 @@ class Turns:
       with tf.control_dependencies([self._gates[0].wait(versions[0])]):
         return look()
 
-    with tf.device(self._board.device):
+    with tf.device(self._state.device):
       _, versions, quorum = tf.while_loop(
         lambda waits, *rest: waits, again, look(), parallel_iterations=1
       )
     quorum = tf.identity(quorum)
-    return [Turn(v, quorum) for v in tf.unstack(tf.identity(versions))]
+    return [StepTicket(v, quorum) for v in tf.unstack(tf.identity(versions))]
 
-  def for_sums(self, turn: Turn) -> Turn:
+  def for_sums(self, turn: StepTicket) -> StepTicket:
     """The turn; without spare workers, of as many gradients as come.
 
     Their number may have changed since it began.
@@ -110,10 +110,10 @@ class Turns:
 
   def end(self, worker: tf.Tensor) -> tf.Operation:
     """Counts an execution. If no others begin, it is waited for no longer."""
-    return self._board.locked(self._rules.end, worker).op
+    return self._state.locked(self._rules.end, worker).op
 
   def arrive(
-    self, point: int, worker: tf.Tensor, turn: Turn, step: tf.Tensor
+    self, point: int, worker: tf.Tensor, turn: StepTicket, step: tf.Tensor
   ) -> Arrival:
     """Says that a worker's gradients have come, and waits for the next version.
 
@@ -125,7 +125,7 @@ class Turns:
     """
 
     def look(version: tf.Tensor, arrives: int) -> Any:
-      return self._board.locked(
+      return self._state.locked(
         self._rules.look, point, worker, version, step, arrives
       )
 
@@ -136,19 +136,19 @@ class Turns:
       return *found, rest[-1]
 
     before = [self._give_way(point, worker, turn.version)] if point else []
-    with tf.device(self._board.device), tf.control_dependencies(before):
+    with tf.device(self._state.device), tf.control_dependencies(before):
       leads, _, version, quorum, enough, counts = tf.while_loop(
         lambda leads, waits, *rest: waits,
         again,
         look(turn.version, 1),
         parallel_iterations=1,
       )
-    after = Turn(tf.identity(version), tf.identity(quorum))
+    after = StepTicket(tf.identity(version), tf.identity(quorum))
     leads, enough, counts = map(tf.identity, (leads, enough, counts))
     return Arrival(leads, after, enough, counts)
 
   def counts(
-    self, arrival: Arrival, turn: Turn, version: tf.Tensor
+    self, arrival: Arrival, turn: StepTicket, version: tf.Tensor
   ) -> tf.Tensor:
     """Whether gradients are part of an update, or late as they may be.
 
@@ -166,9 +166,11 @@ class Turns:
     self, point: int, worker: tf.Tensor, version: tf.Tensor
   ) -> tf.Operation:
     """Has nobody within the same step wait for a worker that is late."""
-    return self._board.locked(self._rules.leave_step, point, worker, version).op
+    return self._state.locked(self._rules.leave_step, point, worker, version).op
 
-  def release(self, point: int, version: tf.Tensor, number: tf.Tensor) -> Turn:
+  def release(
+    self, point: int, version: tf.Tensor, number: tf.Tensor
+  ) -> StepTicket:
     """Says that the next version is made, and lets those go that wait for it.
 
     Args:
@@ -176,8 +178,8 @@ class Turns:
       version: that for which the gradients were computed.
       number: of how many gradients it was made.
     """
-    after = self._board.locked(self._rules.release, point, version, number)
-    return Turn(*map(tf.identity, after))
+    after = self._state.locked(self._rules.release, point, version, number)
+    return StepTicket(*map(tf.identity, after))
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> tf.Operation:
     """Has nobody wait for an update that a worker was to make.
@@ -186,7 +188,7 @@ class Turns:
       worker: its number.
       member: AWAY, DONE, ABSENT, or PRESENT if the worker itself is waited for.
     """
-    return self._board.locked(self._rules.leave_out, worker, member).op
+    return self._state.locked(self._rules.leave_out, worker, member).op
 
   def dismiss(self, are_busy: tf.Tensor) -> tf.Operation:
     """Has nobody wait for workers that have nothing to do.
@@ -194,19 +196,19 @@ class Turns:
     Args:
       are_busy: by worker, 0 for those.
     """
-    return self._board.locked(self._rules.dismiss, are_busy).op
+    return self._state.locked(self._rules.dismiss, are_busy).op
 
   def take_in(self, worker: tf.Tensor) -> tf.Operation:
     """Has updates wait for a worker, whatever it has said before."""
-    return self._board.locked(self._rules.take_in, worker).op
+    return self._state.locked(self._rules.take_in, worker).op
 
   def rest(self, last: tf.Tensor) -> tf.Operation:
     """Says how many executions will have ended before others begin."""
-    return self._board.locked(self._rules.rest, last).op
+    return self._state.locked(self._rules.rest, last).op
 
   def leave_step(self, worker: tf.Tensor) -> tf.Operation:
     """Says that a worker does not do the step to its end that it is in."""
-    return self._board.locked(self._rules.cut_short, worker).op
+    return self._state.locked(self._rules.cut_short, worker).op
 
   def pause(self, value: tf.Tensor) -> tf.Tensor:
     """Sets whether no step may make its first update.
@@ -218,7 +220,7 @@ class Turns:
       How many updates are being made nevertheless, or are to be made by workers
       that are within a step; and the value before.
     """
-    return tf.identity(self._board.locked(self._rules.pause, value))
+    return tf.identity(self._state.locked(self._rules.pause, value))
 
   def start(self, version: tf.Tensor, updates: tf.Tensor) -> tf.Operation:
     """Begins anew: what has come is dropped, and who waits goes on.
@@ -227,4 +229,4 @@ class Turns:
       version: larger than any before, unless there was none of its time.
       updates: how many there may be.
     """
-    return self._board.locked(self._rules.start, version, updates).op
+    return self._state.locked(self._rules.start, version, updates).op

@@ -53,7 +53,7 @@ class Point(NamedTuple):
   repeated: Any
 
 
-class Board:
+class SyncState:
   """Variables on ps:0, which are changed by who has its lock.
 
   Args:

@@ -114,7 +114,7 @@ def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
   for chunk in chunking.divide(gradients, lambda gradient: gradient):
     flat = tf.nest.flatten(chunk, expand_composites=True)
     with tf.device(source):
-      frame = packing.Frame(flat)
+      frame = packing.Packing(flat)
       packed = frame.pack(flat)
     with tf.device(destination):
       parts = frame.unpack(tf.identity(packed))

@@ -26,12 +26,12 @@ from tfps.updates.sync import turnouts
 WORKER = calls.WORKER
 
 
-class Meetings:
+class SyncSession:
   """Those of a strategy.
 
   Args:
     policy: how many come.
-    board: has the state.
+    state: has the state.
     name: of the job; unique on the ps.
     worker: tells the worker that executes what this thread calls.
     tell: gets a worker, and how many steps may be applied twice because of it.
@@ -41,12 +41,12 @@ class Meetings:
     makes_one_update: whether a step of all workers makes one update.
   """
 
-  _meeting_class: type[step_sync.Meeting] = step_sync.Meeting
+  _step_class: type[step_sync.BarrierStep] = step_sync.BarrierStep
 
   def __init__(
     self,
     policy: policies.Waiting,
-    board: ps_state_lib.Board,
+    state: ps_state_lib.SyncState,
     *,
     name: str,
     worker: Callable[[], int],
@@ -57,23 +57,23 @@ class Meetings:
     self._host = host
     self._tell = tell
     self.policy = policy
-    self.board = board
+    self.state = state
     self.name = name
     self.makes_one_update = isinstance(policy, policies.Sync)
     spare = policy.backup_workers if isinstance(policy, policies.Sync) else 0
-    self.turns = protocol_ops_lib.Turns(board, spare=spare, name=name)
-    self.pace: bounded_staleness_lib.Pace | None = None
+    self.sync_ops = protocol_ops_lib.SyncOps(state, spare=spare, name=name)
+    self.staleness_bound: bounded_staleness_lib.StalenessBound | None = None
     if isinstance(policy, policies.BoundedStaleness):
-      self.pace = bounded_staleness_lib.Pace(
-        board, max_lead=policy.max_lead, name=name
+      self.staleness_bound = bounded_staleness_lib.StalenessBound(
+        state, max_lead=policy.max_lead, name=name
       )
     # Traced now: a worker that is frozen would hold that up.
-    self._ps = calls.Calls(self.turns)
+    self._ps = calls.Calls(self.sync_ops)
     self._updates_left: Callable[[], int] = _no_end
     self._lock = threading.Lock()
     self._pausing = threading.Lock()
     # What is to be executed, and the worker that has begun it.
-    self._attempts: dict[presences.Presence, int | None] = {}
+    self._attempts: dict[presences.Participation, int | None] = {}
     self._num_ended = 0
     self._come_and_go = False  # instead of having their executions counted
     self._rests = False
@@ -190,7 +190,7 @@ class Meetings:
     del attempt
     return True
 
-  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
+  def agree(self, ready: int, *, finished: bool) -> turnouts.StepDecision:
     """What to do with so many batches of a queue; here, steps on all of them.
 
     Args:
@@ -207,7 +207,7 @@ class Meetings:
     """
     return True
 
-  def enter(self, attempt: presences.Presence, worker: int) -> None:
+  def enter(self, attempt: presences.Participation, worker: int) -> None:
     """Takes note of what a worker is about to execute."""
     with self._lock:
       is_new = self._attempts.get(attempt) is None
@@ -219,7 +219,7 @@ class Meetings:
       self._host.begin()
     self._at_work()
 
-  def fail(self, attempt: presences.Presence, worker: int) -> None:
+  def fail(self, attempt: presences.Participation, worker: int) -> None:
     """Takes note of what has been cut short, and may be begun again."""
     if self._tell is not None and not self.makes_one_update:
       self._tell(f'worker:{worker}', attempt.num_steps)
@@ -244,7 +244,7 @@ class Meetings:
     """For an execution of so many steps."""
     return presences.Attempt(self, num_steps)
 
-  def expect(self, attempt: presences.Presence) -> None:
+  def expect(self, attempt: presences.Participation) -> None:
     """Takes note of what is scheduled."""
     with self._lock:
       self._attempts[attempt] = None
@@ -271,7 +271,7 @@ class Meetings:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return ps_state_lib.Point(*self.board.points.numpy().sum(axis=0).tolist())
+    return ps_state_lib.Point(*self.state.points.numpy().sum(axis=0).tolist())
 
   def leave_out(self, worker: int) -> None:
     """Has nobody wait for a worker, until it comes back.
@@ -359,15 +359,15 @@ class Meetings:
 
   def _points(self) -> list[ps_state_lib.Point]:
     return [
-      ps_state_lib.Point(*row) for row in self.board.points.numpy().tolist()
+      ps_state_lib.Point(*row) for row in self.state.points.numpy().tolist()
     ]
 
   def around(self, steps: Callable[..., Any]) -> Callable[..., Any]:
     """What a worker is to execute, to be made a function of.
 
     Args:
-      steps: a `tf.function` that gets, besides what it works on, what `meeting`
-        takes.
+      steps: a `tf.function` that gets, besides what it works on, the arguments
+        of `sync_step`.
 
     Returns:
       What gets, in place of these, the number of the worker.
@@ -375,20 +375,22 @@ class Meetings:
 
     def execution(*args: Any) -> Any:
       given, worker = args[:-1], args[-1]
-      turns = self.turns.begin(worker)
-      versions = tf.stack([turn.version for turn in turns])
+      sync_ops = self.sync_ops.begin(worker)
+      versions = tf.stack([turn.version for turn in sync_ops])
       before = [versions]
-      if self.pace is not None:
-        before.append(self.pace.begin(worker))
+      if self.staleness_bound is not None:
+        before.append(self.staleness_bound.begin(worker))
       with tf.control_dependencies(before):
-        result = steps(*given, worker, versions, tf.identity(turns[0].quorum))
+        result = steps(
+          *given, worker, versions, tf.identity(sync_ops[0].quorum)
+        )
       with tf.control_dependencies(tf.nest.flatten(result)):
-        self.turns.end(worker)
+        self.sync_ops.end(worker)
       return result
 
     return execution
 
-  def meeting(
+  def sync_step(
     self,
     worker: tf.Tensor,
     versions: tf.Tensor,
@@ -396,7 +398,7 @@ class Meetings:
     *,
     count: Callable[[], object] = lambda: None,
     comes_and_goes: bool = False,
-  ) -> step_sync.Meeting | step_sync.Walk:
+  ) -> step_sync.BarrierStep | step_sync.StaleSyncStep:
     """For the function that is being traced.
 
     Args:
@@ -406,11 +408,13 @@ class Meetings:
       count: called where the first point of a step makes its update.
       comes_and_goes: whether workers do, as they have batches or not.
     """
-    if self.pace is not None:
-      return step_sync.Walk(self.pace, worker)
-    turns = [protocol_ops_lib.Turn(v, quorum) for v in tf.unstack(versions)]
-    made = self._meeting_class(
-      self.turns, self.board, self.name, worker, turns, count, self._host
+    if self.staleness_bound is not None:
+      return step_sync.StaleSyncStep(self.staleness_bound, worker)
+    sync_ops = [
+      protocol_ops_lib.StepTicket(v, quorum) for v in tf.unstack(versions)
+    ]
+    made = self._step_class(
+      self.sync_ops, self.state, self.name, worker, sync_ops, count, self._host
     )
     made.comes_and_goes = comes_and_goes
     return made
@@ -425,7 +429,7 @@ def _now() -> int:
   return time.time_ns() // 1000
 
 
-def of(strategy: Any) -> Meetings | None:
+def of(strategy: Any) -> SyncSession | None:
   """A strategy's; None if its workers do not wait for each other."""
-  found: Meetings | None = getattr(strategy, 'meetings', None)
+  found: SyncSession | None = getattr(strategy, 'sync_session', None)
   return found

@@ -15,11 +15,11 @@ from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import turnouts
 
 
-class Shift:
+class QueueParticipation:
   """Takes part in meetings while a worker is at it.
 
   Args:
-    meetings: where workers wait for each other.
+    sync_session: where workers wait for each other.
 
   Attributes:
     num_steps: of the execution that is about to be begun.
@@ -27,28 +27,28 @@ class Shift:
 
   comes_and_goes = True
 
-  def __init__(self, meetings: session_lib.Meetings) -> None:
+  def __init__(self, sync_session: session_lib.SyncSession) -> None:
     self.num_steps = 0
-    self._meetings = meetings
+    self._sync_session = sync_session
 
   def note(self) -> None:
     """To be called once it is scheduled."""
-    self._meetings.expect(self)
+    self._sync_session.expect(self)
 
   @contextlib.contextmanager
   def begun(self) -> Iterator[tuple[tf.Tensor, ...]]:
     """In which a worker is at it; what executions get besides batches."""
     self.num_steps = 0
-    with presences.begun(self._meetings, self) as worker:
+    with presences.begun(self._sync_session, self) as worker:
       yield (worker,)
 
-  def agree(self, ready: int, *, finished: bool) -> turnouts.Turnout:
+  def agree(self, ready: int, *, finished: bool) -> turnouts.StepDecision:
     """What to do with the batches at hand; see `Meetings.agree`."""
-    return self._meetings.agree(ready, finished=finished)
+    return self._sync_session.agree(ready, finished=finished)
 
   def settle(self) -> bool:
     """To be called after it; see `Meetings.settle`."""
-    return self._meetings.settle()
+    return self._sync_session.settle()
 
   def step_out(self) -> None:
     """Has nobody wait for the worker that is at it, which has no batches.
@@ -56,4 +56,4 @@ class Shift:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    self._meetings.step_out(self._meetings.worker())
+    self._sync_session.step_out(self._sync_session.worker())

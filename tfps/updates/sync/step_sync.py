@@ -16,15 +16,15 @@ from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 
 
-class Meeting:
+class BarrierStep:
   """A function's steps, of which those of all workers make one update.
 
   Each time that a step has an optimizer apply gradients is a point, at which
   these meet those of the other workers.
 
   Args:
-    turns: of all points.
-    board: has their state.
+    sync_ops: of all points.
+    state: has their state.
     name: of the job; unique on the ps.
     worker: who executes the function.
     points: each point's turn at the beginning.
@@ -41,22 +41,22 @@ class Meeting:
 
   def __init__(
     self,
-    turns: protocol_ops_lib.Turns,
-    board: ps_state_lib.Board,
+    sync_ops: protocol_ops_lib.SyncOps,
+    state: ps_state_lib.SyncState,
     name: str,
     worker: tf.Tensor,
-    points: list[protocol_ops_lib.Turn],
+    points: list[protocol_ops_lib.StepTicket],
     count: Callable[[], object],
     host: host_sums.HostSums | None = None,
   ) -> None:
-    self._turns = turns
-    self._board = board
+    self._sync_ops = sync_ops
+    self._state = state
     self._name = name
     self._worker = worker
     self._points = points
     self._count = count
     self._host = host
-    self._sums: dict[int, aggregation_lib.Sums] = {}
+    self._aggregator: dict[int, aggregation_lib.GradientAggregator] = {}
     self._num_met = 0
     self._counted: list[Any] = []  # whether each step is
     # The version of the first point at which a step began, and whether the
@@ -64,7 +64,7 @@ class Meeting:
     self._step = points[0].version
     self._is_along = tf.constant(value=True)
 
-  def after(self, num_steps: Any) -> 'Meeting':
+  def after(self, num_steps: Any) -> 'BarrierStep':
     raise NotImplementedError('All steps are laid out in one graph.')
 
   @contextlib.contextmanager
@@ -108,36 +108,36 @@ class Meeting:
         'two could not go along with them. Let one optimizer do it, or give '
         'each worker a share without end: tfps.input.shard, and repeat().'
       )
-    if number not in self._sums:
-      self._sums[number] = aggregation_lib.Sums(
-        self._board, self._name, number, pieces
+    if number not in self._aggregator:
+      self._aggregator[number] = aggregation_lib.GradientAggregator(
+        self._state, self._name, number, pieces
       )
-    sums, turn = self._sums[number], self._turn(number)
+    aggregator, turn = self._aggregator[number], self._turn(number)
     if self._host is None:
-      added = sums.add(pieces, self._turns.for_sums(turn))
+      added = aggregator.add(pieces, self._sync_ops.for_sums(turn))
     else:
       place = host_sums.Place(self._step, number, turn)
-      added, turn = self._host.add(sums, pieces, place)
+      added, turn = self._host.add(aggregator, pieces, place)
     with tf.control_dependencies(added):
-      arrival = self._turns.arrive(number, self._worker, turn, self._step)
+      arrival = self._sync_ops.arrive(number, self._worker, turn, self._step)
 
     def lead() -> tuple[tf.Tensor, tf.Tensor]:
       first = writes.num_operations()
-      update(sums.take_means(turn.version))
+      update(aggregator.take_means(turn.version))
       if number == 0:
         self._count()
       done = after_writes(first, turn.version)
       with tf.control_dependencies([done]):
-        following = self._turns.release(number, done, arrival.enough)
+        following = self._sync_ops.release(number, done, arrival.enough)
       return tf.identity(following.version), tf.identity(following.quorum)
 
     version, quorum = tf.cond(arrival.leads, lead, lambda: tuple(arrival.after))
-    self._points[number] = protocol_ops_lib.Turn(version, quorum)
-    self._counted[-1] &= self._turns.counts(arrival, turn, version)
+    self._points[number] = protocol_ops_lib.StepTicket(version, quorum)
+    self._counted[-1] &= self._sync_ops.counts(arrival, turn, version)
     if number == 0:
       self._is_along = tf.equal(version, self._step + 1)
 
-  def _turn(self, number: int) -> protocol_ops_lib.Turn:
+  def _turn(self, number: int) -> protocol_ops_lib.StepTicket:
     """That of a point, which is none for who is not along with the others."""
     turn = self._points[number]
     if number == 0:
@@ -148,11 +148,11 @@ class Meeting:
     return turn._replace(version=version)
 
 
-class Walk:
+class StaleSyncStep:
   """The steps in one function of workers that keep together.
 
   Args:
-    pace: that they keep.
+    staleness_bound: that they keep.
     worker: who executes the function.
 
   Attributes:
@@ -163,14 +163,16 @@ class Walk:
   marked: frozenset[int] = frozenset()
 
   def __init__(
-    self, pace: bounded_staleness_lib.Pace, worker: tf.Tensor
+    self,
+    staleness_bound: bounded_staleness_lib.StalenessBound,
+    worker: tf.Tensor,
   ) -> None:
     self.gate: list[tf.Tensor] = []
     self.written: list[tf.Tensor] = []
-    self._pace = pace
+    self._staleness_bound = staleness_bound
     self._worker = worker
 
-  def after(self, num_steps: Any) -> 'Walk':
+  def after(self, num_steps: Any) -> 'StaleSyncStep':
     raise NotImplementedError('All steps are laid out in one graph.')
 
   @contextlib.contextmanager
@@ -181,12 +183,12 @@ class Walk:
     yield
     done = after_writes(first, self._worker)
     self.written = [done]
-    self.gate = [self._pace.advance(done)]
+    self.gate = [self._staleness_bound.advance(done)]
 
 
 def num_counted(course: Any, num_steps: int) -> tf.Tensor:
   """How many steps of a function were applied; all where none can be late."""
-  if isinstance(course, Meeting):
+  if isinstance(course, BarrierStep):
     return course.num_counted()
   return tf.constant(num_steps, tf.int64)
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Turnout(NamedTuple):
+class StepDecision(NamedTuple):
   """What a worker is to do, and what others do meanwhile.
 
   Attributes:
@@ -20,6 +20,6 @@ class Turnout(NamedTuple):
   is_partial: bool = False
 
 
-def alone(ready: int, *, finished: bool) -> Turnout:
+def alone(ready: int, *, finished: bool) -> StepDecision:
   """That of a worker that goes by itself."""
-  return Turnout(ready, finished, is_idle=not ready)
+  return StepDecision(ready, finished, is_idle=not ready)
