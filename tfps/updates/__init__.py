@@ -8,10 +8,10 @@ strategy = tfps.ParameterServerStrategy(
 
 `policies` has the classes that users choose from, and `accumulation` makes one
 update of several steps. `rules` and `adam_rules` compute new values as the
-optimizers do, `apply` has the ps do it, `ps_lock` keeps workers from doing it at
-the same time, and `staleness` measures how old gradients are. The package `sync`
-synchronizes workers through state on the ps, and `allreduce` adds up gradients
-among the workers themselves.
+optimizers do, `apply` has the ps do it, `ps_lock` keeps workers from doing it
+at the same time, and `staleness` measures how old gradients are. The package
+`sync` synchronizes workers through state on the ps, and `allreduce` adds up
+gradients among the workers themselves.
 """
 
 from tfps.updates.policies import Accumulate
