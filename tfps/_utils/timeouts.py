@@ -1,8 +1,8 @@
 """Periods and deadlines of the library, in one object.
 
 Code reads them where it waits: `timeouts.current().poll_secs`. The environment
-variable TFPS_TIMEOUTS_SCALE scales all of them for a process and those that it
-starts: above 1 for slow machines, below 1 for tests.
+variable TFPS_TIMEOUTS_SCALE is a factor of all of them, for a process and those
+that it starts: 2 suits a machine on which everything takes twice as long.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,8 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any
 
 VARIABLE = 'TFPS_TIMEOUTS_SCALE'
-
-
-def _period(secs: float) -> Any:
-  return dataclasses.field(default=secs, metadata={'is_period': True})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +39,19 @@ class Timeouts:
   # Periods: looks that cost a call to other tasks, and go on in the background.
 
   # Between two reads of a server's mailbox, and of a group's table of members.
-  listen_every_secs: float = _period(0.25)
+  listen_every_secs: float = 0.25
   # Between two reads of who the other workers are, and how far in the input.
-  peers_every_secs: float = _period(0.5)
+  peers_every_secs: float = 0.5
   # Between two probes of tasks that something waits for.
-  probe_every_secs: float = _period(1.0)
+  probe_every_secs: float = 1.0
   # Between two looks whether a ps that is served elsewhere answers at home; it
   # must answer twice, so as not to go back to one that has just started.
-  fail_back_every_secs: float = _period(2.0)
+  fail_back_every_secs: float = 2.0
   # Between two looks whether a client knows of this worker, which asks to join
   # if none does; a chief that has it in its cluster says hello sooner.
-  join_every_secs: float = _period(3.0)
-  # How long something is executed before ps are looked at, and between two
-  # looks; most executions are shorter.
-  stuck_every_secs: float = _period(5.0)
+  join_every_secs: float = 3.0
   # Between two probes of a server's clients, at most; many clients are busy.
-  client_probe_every_secs: float = _period(15.0)
+  client_probe_every_secs: float = 15.0
 
   # Deadlines of calls and threads.
 
@@ -88,17 +80,25 @@ class Timeouts:
 
   # Deadlines of executions that are under way when something changes.
 
+  # How long something is executed before ps are looked at, and between two
+  # looks: most executions are shorter.
+  stuck_every_secs: float = 5.0
+  # How long an update waits for workers before these are probed, and between
+  # two probes: most steps are shorter.
+  straggler_secs: float = 1.0
   # For executions to end before the runtime forgets how tasks were: nearly
   # always milliseconds.
   forget_secs: float = 20.0
-  # The same for workers that are back, without which training can go on.
+  # The same for workers that are back, which training can go on without: where
+  # others still execute something, it is put off.
   forget_worker_secs: float = 2.0
   # For executions to end by themselves once all ps are back, before they are
   # cancelled: most fail at once.
   lost_execution_secs: float = 5.0
   # For a cancelled execution to end: milliseconds, unless it cannot be.
   cancel_secs: float = 30.0
-  # For input pipelines to end before connections change: up to a minute.
+  # For executions to end before this process connects to a task, or they are
+  # cancelled: those of input pipelines take up to a minute.
   pipeline_end_secs: float = 70.0
   # Between two reads of how far a lost task's step was applied, until they are
   # equal: what it had sent may still be applied for so long.
@@ -110,6 +110,8 @@ class Timeouts:
 
   # For a server that answers probes to post what it knows of its cluster.
   notice_secs: float = 0.2
+  # For a server to stop answering once a connection to it has failed.
+  loss_visible_secs: float = 1.0
   # For a client that is done to close its connections before servers end.
   linger_secs: float = 2.0
   # For a task that is told to end: a worker's execution, a ps' hand-over.
@@ -129,7 +131,7 @@ class Timeouts:
   look_memory_secs: float = 15.0
   # After which a failed call has nothing to do with the one before.
   failure_memory_secs: float = 60.0
-  # For the heartbeat of a group's worker before the others go on without it.
+  # For a group's worker to answer probes before the others go on without it.
   silence_secs: float = 15.0
   # For progress by a worker whose address is not known, before it counts as
   # lost.
@@ -143,18 +145,9 @@ class Timeouts:
   fault_recovery_secs: float = 60.0
 
   def scaled(self, factor: float) -> 'Timeouts':
-    """Returns these times multiplied by a factor.
-
-    A factor below 1 shortens periods only: what is detected is detected
-    sooner, and what should come may take as long as before.
-    """
-    return Timeouts(
-      **{
-        field.name: getattr(self, field.name)
-        * (factor if 'is_period' in field.metadata else max(1.0, factor))
-        for field in dataclasses.fields(self)
-      }
-    )
+    """Returns these times multiplied by a factor."""
+    times = dataclasses.asdict(self)
+    return Timeouts(**{name: factor * secs for name, secs in times.items()})
 
   @classmethod
   def from_env(cls, env: Mapping[str, str]) -> 'Timeouts':

@@ -142,12 +142,10 @@ class TaskMonitor:
 
   def _gone_after(self, error: tf.errors.OpError) -> list[health.Status]:
     """Who is gone, which the connection tells sooner than its server."""
-    secs = (
-      timeouts.current().probe_every_secs if isinstance(error, _LOSSES) else 0.0
-    )
-    deadline = deadlines.after(secs)
+    secs = timeouts.current().loss_visible_secs
+    deadline = deadlines.after(secs if isinstance(error, _LOSSES) else 0.0)
     while not (gone := self._gone()) and not deadlines.is_over(deadline):
-      time.sleep(timeouts.current().probe_every_secs / 10)
+      time.sleep(timeouts.current().poll_secs)
     return gone
 
   def _look(self) -> dict[spec_lib.Task, int | None]:

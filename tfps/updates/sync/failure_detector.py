@@ -66,7 +66,7 @@ class FailureDetector:
 
   def _run(self) -> None:
     while self._goes_on() and not self._stopping.wait(
-      timeouts.current().probe_every_secs
+      timeouts.current().straggler_secs
     ):
       self._look_or_say()
 
