@@ -237,6 +237,15 @@ def test_gpus_are_the_replicas_where_there_are_some():
   assert found.per_worker == 2
 
 
+def test_between_graphs_a_worker_has_the_replicas_of_its_own_devices():
+  names = [*_names(1, 1), *_names(3, 2, kind='GPU')]
+  found = step_replicas.of_task(names, tfps.Task('worker', 1))
+  assert found.devices == ('/device:GPU:0', '/device:GPU:1')
+  assert found.per_worker == 2
+  found = step_replicas.of_task(_names(1, 2), tfps.Task('worker', 1))
+  assert found.devices == ('/device:CPU:0', '/device:CPU:1')
+
+
 def test_workers_have_equally_many_devices():
   with pytest.raises(ValueError, match='worker:0 has 2, worker:1 has 1'):
     step_replicas.find(_names(2, 1), span_workers=False)

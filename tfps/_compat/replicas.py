@@ -53,6 +53,16 @@ def of_each(value: Any, number: int) -> list[Any]:
   return [value] * number
 
 
+def built(dataset: Any) -> Any:
+  """A distributed dataset that can be iterated over outside of functions.
+
+  TensorFlow's strategy leaves it to a coordinator to build it on each worker.
+  """
+  if not dataset._built:
+    dataset.build()
+  return dataset
+
+
 def aggregating(
   strategy: Any, make: Callable[..., Any], aggregation: Any
 ) -> Callable[..., Any]:

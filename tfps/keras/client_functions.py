@@ -1,7 +1,6 @@
 """The functions that Keras' trainer calls where each worker runs the program.
 
-Steps are done in this very process, which has the metrics as well. Predicting
-is left to Keras.
+Steps are done in this very process, which has the metrics as well.
 """
 
 from collections.abc import Callable
@@ -66,6 +65,13 @@ class TestFunction(step_function.StepFunction):
   def __init__(self, model: keras.Model) -> None:
     here = Here(model.distribute_strategy)
     super().__init__(model, model.test_step, here, in_flight=lambda: 0)
+
+
+class PredictFunction(train_functions.PredictFunction):
+  """Stands for `model.predict_function`."""
+
+  def __init__(self, model: keras.Model) -> None:
+    super().__init__(model, Here(model.distribute_strategy))
 
 
 class Here:

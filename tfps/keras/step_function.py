@@ -299,8 +299,8 @@ class StepFunction:
 
   def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
     """A step's logs, with metrics as they are by now."""
-    if not self._state.variables:  # the step has worked on the metrics
-      return logs
+    if not self._state.variables and not self._has_replicas:
+      return logs  # of the metrics that the step has worked on
     return {**logs, **self._metrics_among(logs)}
 
   def _metrics_among(self, logs: dict[str, Any]) -> dict[str, Any]:
@@ -315,6 +315,11 @@ class StepFunction:
   def _check(self, num_steps: int) -> None:
     if self._makes_updates:
       self._transfers.check_execution(num_steps)
+
+  @property
+  def _has_replicas(self) -> bool:
+    # A replica returns metrics to which the next ones have yet to add.
+    return step_replicas.of(self._strategy).are_several
 
   @property
   def _has_rounds(self) -> bool:

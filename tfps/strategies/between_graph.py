@@ -54,6 +54,7 @@ from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
 from tfps.variables import shared_extended
 from tfps.variables import shared_variables
+from tfps.variables import step_replicas
 from tfps.wire import config
 from tfps.wire import traffic
 from tfps.wire import transfers
@@ -73,6 +74,12 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   Metrics and seeds, as all variables with `ON_READ` synchronization, stay in
   the worker. So does data: a dataset is not sharded unless the program does it.
+
+  A worker with several GPUs, or without any but with several logical CPUs, has
+  a replica of each step on each of them, and pushes the sum of their gradients
+  once; see `ParameterServerStrategy` about losses. `CUDA_VISIBLE_DEVICES` says
+  which GPUs a process has. `fit` divides batches among the devices; those of
+  `train` are for one device each, and a step takes one for each.
 
   Args:
     cluster: with this process' task, which is the chief or a worker.
@@ -107,6 +114,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   _extended_class = shared_extended.Extended
 
+  # Whether steps have a replica on each of the worker's devices.
+  _has_several_devices = True
+
   _meetings_class: type[session_lib.SyncSession] = session_lib.SyncSession
 
   def __init__(
@@ -139,6 +149,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
+    extended.replicas = self._find_replicas()
     extended.ledger = placement_ledger.PlacementLedger(
       policy,
       self._cluster.num_ps,
@@ -162,7 +173,11 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     )
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
-        0, dtype=tf.int64, trainable=False, name='global_step'
+        0,
+        dtype=tf.int64,
+        trainable=False,
+        name='global_step',
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
       )
     self._barriers = barriers.Barriers(
       extended.shared,
@@ -199,24 +214,35 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self.task,
       self.addresses(),
       dataset_fn,
-      self.input_context(),
+      self.replica_input_context(),
       lambda: self.num_interruptions,
     )
 
   def input_context(self) -> tf.distribute.InputContext:
-    """Which of the workers this is, to shard data by."""
+    """Which of the workers this is, to shard data by.
+
+    Batches are for the whole worker: `fit` and
+    `experimental_distribute_dataset` divide them among its devices.
+    """
+    return self._input_context(1)
+
+  def replica_input_context(self) -> tf.distribute.InputContext:
+    """Likewise, where batches are for one device of the worker."""
+    return self._input_context(self.num_replicas_in_sync)
+
+  def _input_context(self, num_replicas: int) -> tf.distribute.InputContext:
     trainers = self._trainers()
     return tf.distribute.InputContext(
       num_input_pipelines=len(trainers),
       input_pipeline_id=trainers.index(self.task),
-      num_replicas_in_sync=1,
+      num_replicas_in_sync=num_replicas,
     )
 
   def batches(
     self, dataset_fn: per_worker.DatasetFn
   ) -> restartable.RestartableIterator:
     """This worker's batches, for `train`."""
-    dataset = dataset_fn(self.input_context())
+    dataset = dataset_fn(self.replica_input_context())
     return restartable.RestartableIterator(
       dataset, lambda: self.num_interruptions
     )
@@ -288,9 +314,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     Args:
       step_fn: one step on a batch: computes gradients, applies them and
         returns scalar metrics by name, or None.
-      dataset_fn: this worker's batches, given its `InputContext`. If it takes
-        what it reads from a `tfps.input.SplitQueue`, it is called for the
-        batches of one split, which must not be repeated.
+      dataset_fn: this worker's batches, given its `InputContext`. With several
+        devices, a batch is for one of them. If it takes what it reads from a
+        `tfps.input.SplitQueue`, it is called for the batches of one split,
+        which must not be repeated.
       steps: the global step to reach. Training ends before when all that a
         queue has to share out is done; None: then alone.
       steps_per_execution: how many steps to do in one call.
@@ -470,6 +497,13 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     if self.guard is not None:
       quiet = sync_session.paused if sync_session.makes_one_update else None
       self.guard.meet_by(sync_session.start, quiet)
+
+  def _find_replicas(self) -> step_replicas.Replicas:
+    names = (device.name for device in tf.config.list_logical_devices())
+    found = step_replicas.of_task(names, self.task)
+    if self._has_several_devices:
+      return found
+    return step_replicas.Replicas(found.devices[:1])
 
   def _with_servers(self, cluster: spec_lib.Cluster) -> spec_lib.Cluster:
     if cluster.jobs:

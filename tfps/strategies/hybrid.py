@@ -128,6 +128,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   _extended_class = Extended
 
+  _has_several_devices = False
+
   _meetings_class = step_sync.GroupSyncSession
 
   def __init__(

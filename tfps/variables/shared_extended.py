@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import keras as keras_compat
+from tfps._compat import replicas as replicas_compat
 from tfps._compat import strategy as compat
 from tfps.variables import extended
 from tfps.variables import placement_ledger
@@ -21,6 +22,11 @@ class Extended(extended.Extended):
 
   is_chief: bool
   shared: shared_variables.SharedVariables
+
+  def __init__(self, *args: Any, **kwargs: Any) -> None:
+    super().__init__(*args, **kwargs)
+    # Else TensorFlow warns that nothing schedules the steps.
+    self._allow_run_without_coordinator = True
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
     owner = kwargs.get('colocate_with')
@@ -40,7 +46,11 @@ class Extended(extended.Extended):
     with compat.colocated(None), tf.device(None):
       return next_creator(**kwargs)
 
+  # A single replica needs none of what TensorFlow has several meet by.
+
   def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+    if self.replicas.are_several:
+      return super()._call_for_each_replica(fn, args, kwargs)
     strategy = self._container_strategy()
     with (
       tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
@@ -51,30 +61,36 @@ class Extended(extended.Extended):
   def _reduce_to(
     self, reduce_op: Any, value: Any, destinations: Any, options: Any
   ) -> Any:
+    if self.replicas.are_several:
+      return super()._reduce_to(reduce_op, value, destinations, options)
     return value
 
   def _reduce(self, reduce_op: Any, value: Any) -> Any:
+    if self.replicas.are_several:
+      return super()._reduce(reduce_op, value)
     return value
 
   def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+    if self.replicas.are_several:
+      return replicas_compat.built(
+        super()._experimental_distribute_dataset(dataset, options)
+      )
     return dataset
 
   def _distribute_datasets_from_function(
     self, dataset_fn: Any, options: Any
   ) -> Any:
-    return dataset_fn(self._container_strategy().input_context())
+    context = self._container_strategy().replica_input_context()
+    if self.replicas.are_several:
+      return replicas_compat.built(
+        super()._distribute_datasets_from_function(
+          lambda _: dataset_fn(context), options
+        )
+      )
+    return dataset_fn(context)
 
   def _resource_creator_scope(self) -> Any:
     return []  # lookup tables stay in the worker
-
-  @property
-  def _num_replicas_in_sync(self) -> int:
-    return 1
-
-  @property
-  def worker_devices(self) -> tuple[str, ...]:
-    kind = 'GPU' if tf.config.list_logical_devices('GPU') else 'CPU'
-    return (f'/device:{kind}:0',)
 
   @property
   def should_checkpoint(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import replicas as compat
+from tfps.cluster import spec as spec_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
   """
   by_worker: dict[int, list[Any]] = collections.defaultdict(list)
   for spec in map(tf.DeviceSpec.from_string, names):
-    if spec.job == 'worker' and spec.device_type in ('CPU', 'GPU'):
+    if spec.job == 'worker':
       by_worker[spec.task].append(spec)
   own = {task: _computing(specs) for task, specs in sorted(by_worker.items())}
   numbers = {task: len(specs) for task, specs in own.items()}
@@ -127,10 +128,30 @@ def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
   )
 
 
+def of_task(names: Iterable[str], task: spec_lib.Task) -> Replicas:
+  """A replica for each GPU of one task, or without any for each of its CPUs.
+
+  Args:
+    names: of all logical devices in a cluster.
+    task: executes the steps.
+  """
+  specs = [
+    spec
+    for spec in map(tf.DeviceSpec.from_string, names)
+    if (spec.job, spec.task) == (task.job, task.index)
+  ]
+  devices = tuple(
+    f'/device:{spec.device_type}:{spec.device_index}'
+    for spec in _computing(specs)
+  )
+  return Replicas(devices, len(devices)) if devices else Replicas()
+
+
 def _computing(specs: Sequence[Any]) -> list[Any]:
   """The GPUs among a worker's devices, or else its CPUs, in their order."""
   gpus = [spec for spec in specs if spec.device_type == 'GPU']
-  return sorted(gpus or specs, key=lambda spec: spec.device_index)
+  cpus = [spec for spec in specs if spec.device_type == 'CPU']
+  return sorted(gpus or cpus, key=lambda spec: spec.device_index)
 
 
 def of(strategy: Any) -> Replicas:
