@@ -7,14 +7,16 @@ INDEX.npz, after as many steps. Of 'train', a checkpoint is in
 FOLDER/checkpoints.
 
 From the environment: CHOICE is one of `small.CHOICES`, TIMEOUT_SECS the
-strategy's, FEWER how many steps less the last worker does, and with UNBUILT the
-optimizer has no slots before the first step. With SLOW, worker:1 takes its time
-for each execution until there is a file FOLDER/go.
+strategy's, FEWER how many steps less the last worker does. With KEEP, the
+checkpoint after so many steps stays in FOLDER/kept. SLOW is the number of the
+worker that takes its time for each execution until there is a file FOLDER/go.
 """
 
 import os
 import pathlib
+import shutil
 import sys
+from typing import Any
 
 from absl import logging
 import keras
@@ -24,7 +26,9 @@ import tensorflow as tf
 from tests.replication import small
 import tfps
 
-_SLOW_SECS = 0.5
+PER_EXECUTION = 2
+
+_SLOW_SECS = 1.0
 
 
 def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
@@ -37,8 +41,7 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
   keras.utils.set_random_seed(strategy.task.index)  # the chief's values count
   with strategy.scope():
     model = small.model(optimizer)
-    if 'UNBUILT' not in os.environ:
-      model.optimizer.build(model.trainable_variables)
+    model.optimizer.build(model.trainable_variables)
   print(strategy.hybrid_report(), flush=True)
   context = strategy.input_context()
   if context.input_pipeline_id == context.num_input_pipelines - 1:
@@ -62,14 +65,22 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
       ],
     )
   else:
+    keep = int(os.environ.get('KEEP', 0))
+
+    def hook(progress: Any) -> None:
+      if keep and strategy.is_chief and progress.step == keep + PER_EXECUTION:
+        shutil.copytree(folder / 'checkpoints', folder / 'kept')
+      tell(progress.step)
+
     strategy.train(
       small.step_of(model),
       lambda context: small.dataset(context).repeat(),
       steps=steps,
-      steps_per_execution=3,
+      steps_per_execution=PER_EXECUTION,
       checkpoint=tf.train.Checkpoint(model=model),
       checkpoint_dir=str(folder / 'checkpoints'),
-      hooks=[lambda progress: tell(progress.step)],
+      checkpoint_every_steps=keep or None,
+      hooks=[hook],
     )
   print('iterations', int(model.optimizer.iterations), flush=True)
   print(strategy.recovery_report(), strategy.updates_report(), flush=True)

@@ -1,15 +1,13 @@
-"""Visits numbers of a queue with a hybrid, and keeps what has come of it.
+"""Visits numbers of queues with a hybrid, and keeps what has come of it.
 
-Usage: hybrid_visit.py HOW TOTAL SIZE EPOCHS FOLDER
+Usage: hybrid_visit.py FOLDER CASE...
 
-HOW is 'train', 'fit', or 'model', which fits the one of `small` instead. There
-are SIZE numbers in a split. Each worker writes what it has to FOLDER, as
-INDEX.npz.
+The cases are those of `visits.CASES`, one after another. Of each, a worker
+writes what it has to FOLDER, as CASE-INDEX.npz. One that is started again does
+not repeat cases of which it has done so.
 
-From the environment: STEP_SECS is how long a step takes, VISITATION the
-queue's, and TIMEOUT_SECS the strategy's. STEPS are those of a first call, after
-which another one does the rest. With SLOW, worker:1 takes its time for each
-execution until there is a file FOLDER/go.
+From the environment: TIMEOUT_SECS is the strategy's, and SLOW the number of the
+worker that takes its time in slow cases, until there is a file FOLDER/go.
 """
 
 from collections.abc import Callable
@@ -24,13 +22,10 @@ import numpy as np
 import tensorflow as tf
 
 from tests.replication import small
+from tests.replication import visits
 import tfps
 
-BATCH = 5
-PER_EXECUTION = 2
-
 _SLOW_SECS = 1.0
-_STEP_SECS = float(os.environ.get('STEP_SECS', 0))
 
 
 class Shares:
@@ -52,12 +47,7 @@ class Shares:
     self.optimizer.build([self.held, self.there])
 
   def step(self, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-    until = tf.timestamp() + _STEP_SECS
-    (last,) = tf.while_loop(
-      lambda now: now < until, lambda now: (tf.timestamp(),), (until - 1,)
-    )
-    ones = tf.ones_like(numbers) * tf.cast(last > 0, tf.int64)
-    self.visits.scatter_add(tf.IndexedSlices(ones, numbers))
+    self.visits.scatter_add(tf.IndexedSlices(tf.ones_like(numbers), numbers))
     with tf.GradientTape() as tape:
       first = numbers[0]
       loss = tf.gather(self.held, first) + tf.gather(self.there, first)
@@ -89,95 +79,115 @@ class Visitor(keras.Model):
     return self._step(data)
 
 
-def main(
-  how: str, total: int, size: int, epochs: int, folder: pathlib.Path
-) -> None:
+class Visit:
+  """A case, with the variables that it takes.
+
+  To be made before any case is run: so workers that are started again have the
+  same variables as the others.
+  """
+
+  def __init__(
+    self,
+    strategy: Any,
+    name: str,
+    tell: Callable[[int], None],
+  ) -> None:
+    self._strategy = strategy
+    self._name = name
+    self._case = case = visits.CASES[name]
+    self._tell = tell if case.is_slow else lambda step: None
+    with strategy.scope():
+      self._queue = tfps.input.SplitQueue(
+        tfps.input.Ranges(case.total, case.size),
+        epochs=case.epochs,
+        visitation=case.visitation,
+      )
+      if case.how == 'model':
+        self._model: Any = small.model('adam')
+        self._model.optimizer.build(self._model.trainable_variables)
+      else:
+        self._shares = Shares(case.total)
+        self._model = Visitor(self._shares.step)
+        self._model.compile(steps_per_execution=visits.PER_EXECUTION)
+
+  def run(self) -> dict[str, Any]:
+    """What has come of it."""
+    if self._case.how == 'model':
+      return self._run_model()
+    before = self._strategy.updates_report().updates
+    kept: dict[str, Any] = {}
+    if self._case.steps is not None:
+      self._visit(1, self._case.steps)
+      first = self._shares.arrays()
+      self._strategy.barrier(f'{self._name}: first', 60)
+      kept.update(first=first['iterations'], first_held=first['held'])
+    self._visit(self._case.epochs)
+    self._strategy.barrier(f'{self._name}: visited', 60)
+    if not self._case.is_slow:  # else who comes back has not seen all
+      updates = self._strategy.updates_report().updates
+      kept['updates'] = updates - before
+    return {**kept, **self._shares.arrays()}
+
+  def _run_model(self) -> dict[str, Any]:
+    if self._strategy.is_chief:
+      small.initialize(self._model)
+    self._strategy.wait_for_chief(f'{self._name}: weights', 60)
+    self._fit(
+      lambda context: (
+        self._queue.dataset(context).map(small.example).batch(small.SIZE)
+      ),
+      self._case.epochs,
+    )
+    weights = self._model.get_weights()
+    return {str(i): weight for i, weight in enumerate(weights)}
+
+  def _visit(self, epochs: int, steps: int | None = None) -> None:
+    if self._case.how == 'fit':
+      self._fit(self._dataset, epochs, steps)
+      return
+    self._strategy.train(
+      self._shares.step,
+      self._dataset,
+      steps=steps and steps + int(self._strategy.global_step),
+      steps_per_execution=visits.PER_EXECUTION,
+      hooks=[lambda progress: self._tell(progress.step)],
+    )
+
+  def _dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return self._queue.dataset(context).batch(visits.BATCH)
+
+  def _fit(self, dataset: Any, epochs: int, steps: int | None = None) -> None:
+    callback = keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda batch, logs: self._tell(batch)
+    )
+    self._model.fit(
+      dataset,
+      epochs=epochs,
+      steps_per_epoch=steps,
+      callbacks=[callback],
+      verbose=0,
+    )
+
+
+def main(folder: pathlib.Path, *names: str) -> None:
   places = {'held': 'workers', 'there': 'ps'}
   strategy = tfps.replication.HybridStrategy(
     tfps.resolve_cluster(),
     choose=lambda description: places.get(description.name, 'workers'),
     timeout_secs=float(os.environ.get('TIMEOUT_SECS', 60)),
   )
-  with strategy.scope():
-    queue = tfps.input.SplitQueue(
-      tfps.input.Ranges(total, size),
-      epochs=epochs,
-      visitation=os.environ.get('VISITATION', 'exactly_once'),
-    )
-
   tell = small.teller(strategy, folder, _SLOW_SECS)
-
-  at = keras.callbacks.LambdaCallback(
-    on_train_batch_end=lambda batch, logs: tell(batch),
-    on_epoch_end=lambda epoch, logs: print('epoch', epoch, flush=True),
-  )
-  if how == 'model':
-    with strategy.scope():
-      model = small.model('adam')
-      model.optimizer.build(model.trainable_variables)
-    if strategy.is_chief:
-      small.initialize(model)
-    strategy.wait_for_chief('weights', 60)
-    model.fit(
-      lambda context: (
-        queue.dataset(context).map(small.example).batch(small.SIZE)
-      ),
-      epochs=epochs,
-      callbacks=[at],
-      verbose=0,
-    )
-    kept = {str(i): weight for i, weight in enumerate(model.get_weights())}
-  else:
-    with strategy.scope():
-      shares = Shares(total)
-    if 'STEPS' in os.environ:
-      steps = int(os.environ['STEPS'])
-      visit(how, strategy, shares, queue, 1, at, tell, steps)
-      first = shares.arrays()
-      strategy.barrier('first', 60)
-    visit(how, strategy, shares, queue, epochs, at, tell)
-    strategy.barrier('visited', 60)
-    kept = shares.arrays()
-    if 'STEPS' in os.environ:
-      kept.update(first=first['iterations'], first_held=first['held'])
-    kept['updates'] = strategy.updates_report().updates
-  print(queue.report(), strategy.recovery_report(), flush=True)
-  np.savez(folder / f'{strategy.task.index}.npz', **kept)
-  strategy.barrier('end', 60)
-
-
-def visit(
-  how: str,
-  strategy: Any,
-  shares: Shares,
-  queue: Any,
-  epochs: int,
-  at: Any,
-  tell: Callable[[int], None],
-  steps: int | None = None,
-) -> None:
-  def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    return queue.dataset(context).batch(BATCH)
-
-  if how == 'train':
-    result = strategy.train(
-      shares.step,
-      dataset,
-      steps=steps,
-      steps_per_execution=PER_EXECUTION,
-      hooks=[lambda progress: tell(progress.step)],
-    )
-    print('step', result.step, flush=True)
-    return
-  with strategy.scope():
-    model = Visitor(shares.step)
-    model.compile(steps_per_execution=PER_EXECUTION)
-  model.fit(
-    dataset, epochs=epochs, steps_per_epoch=steps, callbacks=[at], verbose=0
-  )
+  cases = {name: Visit(strategy, name, tell) for name in names}
+  for name, visit in cases.items():
+    path = folder / f'{name}-{strategy.task.index}.npz'
+    if path.exists():
+      continue
+    print('case', name, flush=True)
+    kept = visit.run()
+    np.savez(path, **kept)
+    strategy.barrier(f'{name}: end', 60)
+  print(strategy.recovery_report(), flush=True)
 
 
 logging.set_verbosity(logging.INFO)
-_how, *_numbers, _folder = sys.argv[1:]
-_total, _size, _epochs = map(int, _numbers)
-main(_how, _total, _size, _epochs, pathlib.Path(_folder))
+main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -10,6 +10,8 @@ import tensorflow as tf
 SIZE, WIDTH, ROWS = 6, 4, 720
 NUM_EXAMPLES = ROWS // WIDTH
 
+_NUM_SOON = 40  # executions after which a slow worker is slower still
+
 OPTIMIZERS = {
   'sgd': lambda: keras.optimizers.SGD(0.1, momentum=0.9),
   'adam': lambda: keras.optimizers.Adam(0.01),
@@ -57,14 +59,22 @@ def dataset(context):
 
 
 def teller(strategy, folder, slow_secs):
-  """Says where training is; with SLOW, worker:1 takes its time until `go`."""
+  """Says where training is, and has one worker be slow, until a file `go`.
+
+  It is the one whose number is in the environment, as SLOW. The more steps it
+  has done, the slower it is: on a slow machine, too, steps are left until then.
+  """
+  is_slow = os.environ.get('SLOW') == str(strategy.task.index)
+  began = []
 
   def tell(step):
     print('at', step, flush=True)
-    deadline = time.monotonic() + slow_secs
-    if 'SLOW' in os.environ and strategy.task.index == 1:
-      while time.monotonic() < deadline and not (folder / 'go').exists():
-        time.sleep(0.02)
+    began.append(time.monotonic())
+    secs = slow_secs * (1 if len(began) < _NUM_SOON else 5)
+    while is_slow and time.monotonic() < began[-1] + secs:
+      if (folder / 'go').exists():
+        break
+      time.sleep(0.02)
 
   return tell
 
@@ -89,13 +99,20 @@ def step_of(made):
   return step
 
 
-def alone(optimizer, steps, num_workers):
-  """The weights of a single process on the batches of all workers."""
+def alone(optimizer, steps, num_workers, *, then=0):
+  """The weights of a single process on the batches of all workers.
+
+  Args:
+    optimizer: by name.
+    steps: how many.
+    num_workers: how many batches each step has.
+    then: how many steps follow, of a batch each, from the first one.
+  """
   keras.utils.set_random_seed(0)
   made = model(optimizer)
   initialize(made)
-  size = SIZE * num_workers
-  for i in range(steps):
-    rows = np.arange(i * size, (i + 1) * size) % NUM_EXAMPLES
-    made.train_on_batch(_X[rows], _Y[rows])
+  for count, size in ((steps, SIZE * num_workers), (then, SIZE)):
+    for i in range(count):
+      rows = np.arange(i * size, (i + 1) * size) % NUM_EXAMPLES
+      made.train_on_batch(_X[rows], _Y[rows])
   return made.get_weights()

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tests import waiting
 import tfps
-from tfps.updates.allreduce import agreements
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
@@ -22,48 +21,6 @@ _WAITS = elastic_group_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
 def _make(ps, name, value):
   del ps
   return tf.Variable(value, name=name)
-
-
-def _entry(round, **kwargs):
-  kwargs = dict.fromkeys(membership_table_lib.Entry._fields, 0) | kwargs
-  return membership_table_lib.Entry(**{**kwargs, 'round': round})
-
-
-def test_who_has_entered_is_in_the_round_that_is_closed():
-  membership = membership_table_lib.MembershipTable(_make, 3)
-  for worker in (0, 2):
-    membership.enter(worker, _entry(1, port=10 + worker))
-  membership.close(1)
-  membership.enter(1, _entry(1))
-  membership.close(1)  # which it is
-  state = membership.read()
-  assert (state.round, state.elastic_group) == (1, (0, 2))
-  assert [entry.port for entry in state.entries] == [10, 0, 12]
-  assert not state.has_begun
-  membership.note_begun()
-  membership.enter(1, _entry(2))
-  membership.close(2)
-  state = membership.read()
-  assert (state.round, state.elastic_group, state.has_begun) == (2, (1,), True)
-
-
-def test_holdings_are_handed_on_whatever_their_types():
-  def holdings(fill):
-    made = local_state_lib.LocalState()
-    made.variables += [
-      tf.Variable(tf.fill([3, 2], float(fill)), name='a'),
-      tf.Variable(tf.constant(fill, tf.int64), name='b'),
-      tf.Variable(tf.constant([fill > 0] * 3), name='c'),
-    ]
-    return made
-
-  some, others = holdings(0), holdings(7)
-  assert some.digest() == others.digest()
-  some.unpack(others.packed())
-  for own, other in zip(some.variables, others.variables, strict=True):
-    np.testing.assert_array_equal(own.numpy(), other.numpy())
-  others.variables.pop()
-  assert some.digest() != others.digest()
 
 
 class _Worker:
@@ -200,6 +157,17 @@ def test_who_does_not_come_is_named(make):
     make(0, elastic_group_lib.Waits(0.2, 0.2, 0.2)).step(1.0)
 
 
+def test_what_all_had_is_gone_with_them(make, pool, membership):
+  membership.note_begun()  # by workers that are no more
+  workers = [make(index) for index in range(2)]
+  gone = 'have variables of workers that are gone'
+  first = pool.submit(workers[0].elastic_group.take_up)
+  with pytest.raises(ValueError, match=gone):
+    workers[1].elastic_group.take_up()
+  with pytest.raises(ValueError, match=gone):
+    first.result(60)
+
+
 def test_who_lives_and_does_something_else_is_named(make, pool):
   waits = elastic_group_lib.Waits(60, 1.5, 15)
   some, other = make(0, waits), make(1, waits)
@@ -220,33 +188,6 @@ def test_who_holds_something_else_is_told(make, pool):
   with pytest.raises(ValueError, match='other variables than worker:0'):
     workers[1].elastic_group.take_up()
   assert first.result(60) == [1.0]  # alone
-
-
-@pytest.mark.parametrize(
-  ('ready', 'finished', 'wanted'),
-  [
-    ((3, 2, 3), False, (2, (0, 1, 2), False, False)),
-    ((3, 0, 4), True, (3, (0, 2), False, True)),
-    ((0, 0, 0), False, (0, (), False, False)),
-    ((0, 0, 0), True, (0, (), True, False)),
-  ],
-  ids=['all', 'some', 'nobody', 'done'],
-)
-def test_those_who_have_batches_do_as_many_steps(ready, finished, wanted):
-  said = [
-    agreements.facts(
-      number, finished=finished, asks=i == 1, index=i, num_workers=len(ready)
-    )
-    for i, number in enumerate(ready)
-  ]
-  found = agreements.of(sum(said))
-  assert found.is_asked_for
-  assert wanted == (
-    found.number,
-    found.members,
-    found.finished,
-    found.is_partial,
-  )
 
 
 @pytest.mark.tfps_cluster(workers=3, ps=1)

@@ -65,7 +65,7 @@ def test_training_begins_anew_once_the_worker_is_back(tfps_cluster):
 def test_an_epoch_is_gone_on_with_after_a_worker_was_killed(
   tfps_cluster, tmp_path
 ):
-  total, size, batch = 600, 50, 5
+  total, size, batch = 300, 50, 5
 
   def train(*hooks):
     strategy = InGraphStrategy(tfps_cluster.cluster, timeout_secs=4)
