@@ -43,10 +43,13 @@ def test_the_table_takes_the_place_of_the_last():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', ['coordinator', 'between_graph'])
+@pytest.mark.parametrize(
+  'mode',
+  [pytest.param('coordinator', marks=pytest.mark.exhaustive), 'between_graph'],
+)
 def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
   flags.FLAGS.unparse_flags()
-  flags.FLAGS(['campaign', '--steps=500', '--every_secs=0.5'])
+  flags.FLAGS(['campaign', '--steps=300', '--every_secs=0.5'])
   found = campaign.run('kill', 'ps', mode, random.Random(1))
   assert found.completed, found
   # Between graphs, each of three may have an execution of five steps cut short
@@ -56,6 +59,7 @@ def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
 def test_training_does_not_wait_for_a_disk_that_is_full():
   flags.FLAGS.unparse_flags()

@@ -47,7 +47,11 @@ def main(args: Sequence[str]) -> int:
     if options.mode.startswith('between'):
       jobs.append('worker')
     with process_cluster.ProcessCluster(
-      2, 2, commands=dict.fromkeys(jobs, command), log_dir=options.keep_logs
+      2,
+      2,
+      commands=dict.fromkeys(jobs, command),
+      preload=['tensorflow'],
+      log_dir=options.keep_logs,
     ) as cluster:
       cluster.wait_for_line(
         'chief', 0, 'at ', timeout_secs=timeouts.current().start_secs
