@@ -1,4 +1,5 @@
 import inspect
+import itertools
 import signal
 import threading
 
@@ -213,9 +214,19 @@ def _by_done(coordinator, fails, count):
     coordinator.done()
 
 
-@pytest.mark.parametrize('step', [_raise_in_python, _assert, _check_numerics])
+_RAISED = [_by_join, _by_fetch, _by_schedule, _by_done]
+_STEPS = [_raise_in_python, _assert, _check_numerics]
+
+
 @pytest.mark.parametrize(
-  'raised', [_by_join, _by_fetch, _by_schedule, _by_done]
+  ('raised', 'step'),
+  [
+    *zip(_RAISED, [*_STEPS, _raise_in_python], strict=True),
+    *(
+      pytest.param(*pair, marks=pytest.mark.exhaustive)
+      for pair in itertools.product(_RAISED, _STEPS)
+    ),
+  ],
 )
 def test_after_an_error_the_next_schedule_works(
   coordinator, strategy, count, step, raised

@@ -73,23 +73,23 @@ def assert_all_are(variables, number):
     assert set(tf.reshape(variable, [-1]).numpy()) == {number}
 
 
-def test_a_thousand_scheduled_increments_are_all_there(coordinator, variables):
+def test_scheduled_increments_are_all_there(coordinator, variables):
   fn = tf.function(lambda: add_one(variables))
-  for _ in range(1_000):
+  for _ in range(300):
     coordinator.schedule(fn)
   coordinator.join()
-  assert_all_are(variables, 1_000)
+  assert_all_are(variables, 300)
 
 
-def test_ten_thousand_trained_increments_are_all_there(coordinator, variables):
+def test_trained_increments_are_all_there(coordinator, variables):
   coordinator.train(
     lambda batch: add_one(variables),
     ones,
-    steps=10_000,
+    steps=3_000,
     steps_per_execution=20,
   )
-  assert_all_are(variables, 10_000)
-  assert coordinator.global_step.numpy() == 10_000
+  assert_all_are(variables, 3_000)
+  assert coordinator.global_step.numpy() == 3_000
 
 
 @pytest.fixture
@@ -112,16 +112,14 @@ def test_a_join_names_the_frozen_worker_and_may_be_taken_up_again(
   fn = tf.function(lambda: add_one(variables))
   coordinator.schedule(fn)
   coordinator.join()
-  for _ in range(400):
+  for _ in range(100):
     coordinator.schedule(fn)
   frozen()
-  began = time.monotonic()
   with pytest.raises(errors.DeadlineError, match=NAMES_WORKER_1):
     coordinator.join(timeout_secs=3)
-  assert time.monotonic() - began < 30
   processes.thaw('worker', 1)
   coordinator.join()
-  assert_all_are(variables, 401)
+  assert_all_are(variables, 101)
 
 
 def test_a_new_function_is_not_traced_while_a_worker_is_frozen(
@@ -165,7 +163,6 @@ def test_training_names_the_frozen_worker(
     if progress.step == 40:
       frozen()
 
-  began = time.monotonic()
   with pytest.raises(errors.DeadlineError, match=NAMES_WORKER_1):
     coordinator.train(
       lambda batch: add_one(variables),
@@ -174,7 +171,6 @@ def test_training_names_the_frozen_worker(
       hooks=[freeze],
       timeout_secs=3,
     )
-  assert time.monotonic() - began < 60
   processes.thaw('worker', 1)
   coordinator.join()
 
@@ -200,14 +196,14 @@ def test_training_goes_on_without_a_killed_worker(
     result = coordinator.train(
       step,
       ones,
-      steps=600,
+      steps=300,
       hooks=[kill, lambda progress: seen.append(progress)],
     )
-  assert result.steps == 600
+  assert result.steps == 300
   metrics = [progress.metrics for progress in seen if progress.moment == 'step']
-  assert metrics == [{'batch': 1}] * 600
+  assert metrics == [{'batch': 1}] * 300
   # The killed worker's execution was done again.
-  assert variables[0].numpy() in (600, 601)
+  assert variables[0].numpy() in (300, 301)
   assert not [
     thread.name
     for thread in threading.enumerate()
@@ -228,10 +224,10 @@ def test_four_workers_count_exactly_and_all_servers_end(processes):
       count.assign_add(1)
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    for _ in range(200):
+    for _ in range(60):
       coordinator.schedule(add)
     coordinator.join()
-    assert int(count) == 10_000
+    assert int(count) == 3_000
   for job, number in (('worker', 4), ('ps', 2)):
     for index in range(number):
       assert processes.wait(job, index, timeout_secs=60) == 0

@@ -1,8 +1,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 
 from absl import flags
 import portpicker
@@ -99,25 +97,22 @@ def test_a_cluster_that_cannot_be_is_wrong(env, complaint):
 
 
 @pytest.mark.slow
-def test_the_report_names_what_is_wrong():
-  command = [
-    *(sys.executable, '-m', 'tfps.doctor', '--timeout_secs=1'),
-    *('--job_name=worker', '--task_index=0'),
+def test_the_report_names_what_is_wrong(monkeypatch, capsys):
+  monkeypatch.setenv('OMP_NUM_THREADS', '3')
+  words = [
+    *('--timeout_secs=1', '--job_name=worker', '--task_index=0'),
     f'--ps_hosts={_free_address()}',
     f'--worker_hosts={_free_address()}',
   ]
-  env = os.environ | {'OMP_NUM_THREADS': '3'}
-  done = subprocess.run(
-    command, env=env, capture_output=True, text=True, timeout=200
-  )
-  assert done.returncode == 1, done.stderr
-  topics = [line[2:].split()[0] for line in done.stdout.splitlines()[:-2]]
+  assert doctor.main(words) == 1
+  output = capsys.readouterr().out
+  topics = [line[2:].split()[0] for line in output.splitlines()[:-2]]
   assert topics[:6] == [
     *('python', 'tfps', 'tensorflow', 'keras', 'devices', 'machine')
   ]
-  assert 'CPU:0' in done.stdout
-  assert 'environment OMP_NUM_THREADS=3' in done.stdout
-  assert done.stdout.endswith('\n\nWrong: ps:0.\n')
+  assert 'CPU:0' in output
+  assert 'environment OMP_NUM_THREADS=3' in output
+  assert output.endswith('\n\nWrong: ps:0.\n')
 
 
 def test_a_tensorflow_that_cannot_be_imported_is_wrong(tmp_path):

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import psutil
 import pytest
 
+from tests import commands
 from tests import processes
 from tests import waiting
 from tfps.cluster import spec as spec_lib
@@ -76,14 +78,23 @@ def _facts(output):
 
 @pytest.mark.slow
 def test_every_task_runs_the_program(tmp_path):
-  done = _launch(
-    tmp_path, '--num_workers=2', '--num_ps=2', '--env=MARK=x', _PROGRAM
-  )
+  options = ['--num_workers=2', '--num_ps=2', '--env=MARK=x']
+  done = _launch(tmp_path, *options, _PROGRAM, '--', 'a', '--', 'b')
   assert done.returncode == 0
   facts = _facts(done.stdout)
   assert sorted(facts) == ['chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1']
   assert facts['ps:1']['task'] == {'type': 'ps', 'index': 1}
   assert {fact['mark'] for fact in facts.values()} == {'x'}
+  assert all(fact['args'] == ['a', '--', 'b'] for fact in facts.values())
+
+
+@pytest.mark.slow
+def test_every_task_runs_the_module(tmp_path):
+  env = {'PYTHONPATH': str(_PROGRAMS)}
+  done = _launch(tmp_path, '-m', 'launched', '--num_ps=7', **env)
+  assert done.returncode == 0, done.stderr
+  facts = _facts(done.stdout)
+  assert [fact['args'] for fact in facts.values()] == [['--num_ps=7']] * 3
 
 
 @pytest.mark.slow
@@ -103,7 +114,6 @@ def test_log_dir_is_where_output_is_kept(tmp_path):
   assert '"index": 0' in (tmp_path / 'logs' / 'worker-0.log').read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('words', 'expected'),
   [
@@ -116,15 +126,13 @@ def test_log_dir_is_where_output_is_kept(tmp_path):
 )
 @pytest.mark.parametrize('as_module', [False, True], ids=['file', 'module'])
 def test_what_follows_the_program_is_its_own(
-  tmp_path, words, expected, as_module
+  capsys, words, expected, as_module
 ):
   run = ['-m', 'launched'] if as_module else [_PROGRAM]
-  env = {'PYTHONPATH': str(_PROGRAMS)}
-  done = _launch(tmp_path, '--num_ps=1', *run, *words, **env)
-  assert done.returncode == 0, done.stderr
-  assert [fact['args'] for fact in _facts(done.stdout).values()] == (
-    [expected] * 3
-  )
+  assert local.main(['--dry_run', '--num_ps=1', *run, *words]) == 0
+  for command in capsys.readouterr().out.splitlines()[1::2]:
+    _, _, program = command.partition(f' {sys.executable} ')
+    assert shlex.split(program) == [*run, *expected]
 
 
 @pytest.mark.slow
@@ -135,7 +143,7 @@ def test_the_first_failing_task_gives_its_status(tmp_path):
 
 
 @pytest.mark.slow
-def test_forked_tasks_have_modules_in_place_at_every_start(tmp_path):
+def test_forked_tasks_have_modules_in_place_at_every_start(tmp_path, capfd):
   program = tmp_path / 'program.py'
   program.write_text(
     'import json, os, pathlib, signal, sys, time\n'
@@ -148,13 +156,13 @@ def test_forked_tasks_have_modules_in_place_at_every_start(tmp_path):
     '    time.sleep(0.01)\n'
     '  os.kill(os.getpid(), signal.SIGKILL)\n'
   )
-  options = ['--preload=tensorflow', '--max_restarts=2', '--grace_secs=60']
-  done = _launch(tmp_path, *options, str(program), '--own')
-  assert done.returncode == 137
+  options = ['--max_restarts=2', '--grace_secs=60']
+  done = commands.launch(capfd, *options, program, '--own', cwd=tmp_path)
+  assert done.status == 137
   for task, number in (('worker:0', 3), ('ps:0', 1), ('chief:0', 1)):
     line = f"[{task}] has True ['--own']\n"
-    assert done.stdout.count(line) == number, done.stdout
-  assert 'worker:0 failed with status 137 (SIGKILL)' in done.stderr
+    assert done.output.count(line) == number, done.output
+  assert 'worker:0 failed with status 137 (SIGKILL)' in done.output
 
 
 @pytest.mark.slow
@@ -261,18 +269,12 @@ def test_dry_run_prints_what_a_shell_can_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path):
-  command = [*_LAUNCH, '--grace_secs=60', '--preload=tensorflow']
-  done = subprocess.run(
-    [*command, str(_PROGRAMS / 'served.py')],
-    cwd=tmp_path,
-    capture_output=True,
-    text=True,
-    timeout=240,
-  )
-  assert done.returncode == 0, done.stdout
-  assert '[chief:0] count 10\n' in done.stdout
-  assert 'Stopping' not in done.stderr
+def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path, capfd):
+  program = _PROGRAMS / 'served.py'
+  done = commands.launch(capfd, '--grace_secs=60', program, cwd=tmp_path)
+  assert done.status == 0, done.output
+  assert '[chief:0] count 10\n' in done.output
+  assert 'Stopping' not in done.output
 
 
 @pytest.mark.parametrize(
@@ -337,20 +339,21 @@ def test_the_launcher_does_not_import_tensorflow():
 
 
 @pytest.mark.slow
-def test_a_frozen_task_is_killed_and_started_again(tmp_path):
-  done = _launch(
-    tmp_path,
+def test_a_frozen_task_is_killed_and_started_again(tmp_path, capfd):
+  done = commands.launch(
+    capfd,
     '--num_workers=1',
     '--num_chiefs=0',
     '--silent_secs=2',
     '--max_restarts=2',
-    str(_PROGRAMS / 'freezes.py'),
-    str(tmp_path),
+    _PROGRAMS / 'freezes.py',
+    tmp_path,
+    cwd=tmp_path,
   )
-  assert done.returncode == 0, done.stderr
+  assert done.status == 0, done.output
   said = 'worker:0 has not answered for 2 seconds. Killing it.'
-  assert said in done.stderr
-  assert 'Starting it again' in done.stderr
+  assert said in done.output
+  assert 'Starting it again' in done.output
 
 
 def test_tasks_may_be_left_alone():

@@ -8,6 +8,7 @@ from tfps.variables import partitioners
 
 STOCK = tf.distribute.experimental.partitioners
 
+_few = hypothesis.settings(max_examples=30, deadline=None)
 shapes = st.lists(st.integers(1, 50), min_size=1, max_size=4)
 dtypes = st.sampled_from([tf.float32, tf.float16, tf.int64, tf.bool, tf.string])
 num_bytes = st.integers(1, 100_000)
@@ -22,6 +23,7 @@ def assert_equal(ours, stock, shape, dtype):
   assert ours(shape=shape, dtype=dtype) == stock(shape=shape, dtype=dtype)
 
 
+@_few
 @hypothesis.given(shapes, dtypes, num_shards)
 def test_fixed_shards_are_tensorflows(shape, dtype, num_shards):
   ours = partitioners.FixedShards(num_shards)
@@ -29,6 +31,7 @@ def test_fixed_shards_are_tensorflows(shape, dtype, num_shards):
   assert_equal(ours, stock, shape, dtype)
 
 
+@_few
 @hypothesis.given(
   shapes, dtypes, st.tuples(num_bytes, num_shards, string_bytes)
 )
@@ -38,6 +41,7 @@ def test_min_size_is_tensorflows(shape, dtype, arguments):
   assert_equal(ours, stock, shape, dtype)
 
 
+@_few
 @hypothesis.given(
   shapes, dtypes, st.tuples(num_bytes, st.none() | num_shards, string_bytes)
 )

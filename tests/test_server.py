@@ -1,13 +1,13 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 
 import portpicker
 import pytest
 import tensorflow as tf
 
+from tests import commands
 from tests import waiting
 import tfps
 from tfps import testing
@@ -167,10 +167,9 @@ def test_servers_wait_for_a_chief_that_failed_and_end_with_one_that_did_not(
 @pytest.mark.slow
 def test_a_wrong_flag_is_told():
   port = portpicker.pick_unused_port()
-  command = [sys.executable, '-m', 'tfps.server', '--job_name=ps']
-  command += [f'--ps_hosts=localhost:{port}', '--worker_hosts=localhost:1']
-  done = subprocess.run(
-    [*command, '--task_index=4'], capture_output=True, text=True, timeout=60
+  flags = [f'--ps_hosts=localhost:{port}', '--worker_hosts=localhost:1']
+  done = commands.run(
+    '-m', 'tfps.server', '--job_name=ps', '--task_index=4', *flags
   )
-  assert done.returncode == 1
-  assert 'ps:4 is not in the cluster' in done.stderr
+  assert done.status == 1
+  assert 'ps:4 is not in the cluster' in done.output

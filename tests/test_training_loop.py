@@ -1,3 +1,4 @@
+import itertools
 import math
 import pathlib
 
@@ -54,8 +55,20 @@ class Clock:
     return self._now
 
 
-@pytest.mark.parametrize('steps', [1, 7, 64, 203])
-@pytest.mark.parametrize('steps_per_execution', [1, 5, 32, 70])
+@pytest.mark.parametrize(
+  ('steps', 'steps_per_execution'),
+  [
+    (1, 1),
+    (7, 5),
+    (64, 32),
+    (64, 70),
+    (203, 32),
+    *(
+      pytest.param(*pair, marks=pytest.mark.exhaustive)
+      for pair in itertools.product([1, 7, 64, 203], [1, 5, 32, 70])
+    ),
+  ],
+)
 def test_exactly_the_steps_asked_for_are_applied(
   coordinator, count, steps, steps_per_execution
 ):

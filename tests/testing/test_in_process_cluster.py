@@ -121,7 +121,11 @@ print('counts', *values, flush=True)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('num_workers', 'num_ps'),
-  [(30, 5), pytest.param(100, 10, marks=pytest.mark.exhaustive)],
+  [
+    (10, 2),
+    pytest.param(30, 5, marks=pytest.mark.exhaustive),
+    pytest.param(100, 10, marks=pytest.mark.exhaustive),
+  ],
 )
 def test_many_workers_count_exactly(num_workers, num_ps):
   # A process of its own: its servers stay until the process ends. With what the

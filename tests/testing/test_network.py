@@ -121,6 +121,7 @@ def test_nothing_is_left_when_the_owner_is_killed():
 
 @_needs_network
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cluster_trains_with_each_task_on_a_host_of_its_own():
   num_first_steps, num_steps = 2, 8
   program = ['-m', train.__name__, str(num_first_steps), str(num_steps)]

@@ -229,7 +229,8 @@ def test_leaving_ends_all_tasks():
 _PARENT = """
 import sys, time
 from tfps import testing
-commands = {'worker': [sys.executable, '-c', 'import time; time.sleep(600)']}
+sleep = [sys.executable, '-c', 'import time; time.sleep(600)']
+commands = {'ps': sleep, 'worker': sleep}
 with testing.ProcessCluster(2, 2, commands=commands) as cluster:
   pids = [cluster.pid(t.job, t.index) for t in cluster.cluster.tasks()]
   print(*pids, flush=True)

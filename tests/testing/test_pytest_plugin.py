@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf  # noqa: F401  # it can be imported once only
 
 pytest_plugins = ['pytester']
 
@@ -39,7 +40,7 @@ def test_the_fixture_lends_one_cluster_to_a_module(pytester):
       address = tfps_cluster.cluster.address(Task('ps', 0))
       assert probe.probe(Task('ps', 0), address).state is probe.State.ALIVE
   """)
-  pytester.runpytest_subprocess('--strict-markers').assert_outcomes(passed=5)
+  pytester.runpytest_inprocess('--strict-markers').assert_outcomes(passed=5)
 
 
 def test_a_wrong_marker_is_told(pytester):

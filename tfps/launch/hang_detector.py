@@ -6,6 +6,7 @@ its own.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 import threading
 import time
@@ -29,6 +30,8 @@ class HangDetector:
     silent_secs: after how long without an answer to report a task.
     report: called, in the lookout's thread, once for each time that a task
       falls silent.
+    probe_all: asks the tasks' servers; by default `health.probe_all`.
+    clock: seconds.
   """
 
   def __init__(
@@ -37,10 +40,17 @@ class HangDetector:
     *,
     silent_secs: float,
     report: Callable[[spec_lib.Task], object],
+    probe_all: Callable[
+      [Mapping[spec_lib.Task, str]], 'Iterable[health.Status]'
+    ]
+    | None = None,
+    clock: Callable[[], float] = time.monotonic,
   ) -> None:
     self._addresses = dict(addresses)
     self._silent_secs = silent_secs
     self._report = report
+    self._probe_all = probe_all or _probe_all
+    self._clock = clock
     self._answered: dict[spec_lib.Task, float] = {}
     self._stopping = threading.Event()
     self._thread = threading.Thread(
@@ -55,16 +65,17 @@ class HangDetector:
   def __exit__(self, *exc_info: object) -> None:
     self._stopping.set()
 
-  def _run(self) -> None:
-    # Only here, as a launcher that starts tasks need not wait for gRPC.
-    from tfps.server import health
+  def look(self) -> None:
+    """Probes all tasks once, as the thread does again and again."""
+    for status in self._probe_all(self._addresses):
+      self._note(status)
 
+  def _run(self) -> None:
     while not self._stopping.wait(timeouts.current().probe_every_secs):
-      for status in health.probe_all(self._addresses):
-        self._note(status)
+      self.look()
 
   def _note(self, status: 'health.Status') -> None:
-    now, task, state = time.monotonic(), status.task, status.state.name
+    now, task, state = self._clock(), status.task, status.state.name
     if state == 'ALIVE':
       self._answered[task] = now
     elif state != 'HUNG':
@@ -72,3 +83,12 @@ class HangDetector:
     elif now - self._answered.get(task, now) >= self._silent_secs:
       del self._answered[task]
       self._report(task)
+
+
+def _probe_all(
+  addresses: Mapping[spec_lib.Task, str],
+) -> 'Iterable[health.Status]':
+  # Only here, as a launcher that starts tasks need not wait for gRPC.
+  from tfps.server import health
+
+  return health.probe_all(addresses)
