@@ -7,7 +7,6 @@ import portpicker
 import pytest
 
 from tfps import doctor
-from tfps import testing
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 
@@ -36,21 +35,6 @@ def test_alone_nothing_is_wrong():
   )
   assert findings['task'].text == 'chief:0'
   assert not any(finding.wrong for finding in findings.values())
-
-
-@pytest.mark.slow
-def test_living_tasks_are_alive_and_others_are_wrong():
-  with testing.InProcessCluster(num_workers=1, num_ps=1) as running:
-    jobs = dict(running.cluster.jobs)
-    jobs['worker'] = [jobs['worker'][0], _free_address()]
-    task = spec_lib.Task('chief', 0)
-    env = {'TF_CONFIG': spec_lib.Cluster(jobs, task).tf_config()}
-    findings = _examine(env)
-  assert findings['cluster'].text == ('1 chief, 1 ps, 2 worker; from TF_CONFIG')
-  assert findings['ps:0'].text.endswith(' is alive')
-  assert not findings['ps:0'].wrong
-  assert findings['worker:1'].text.endswith(' is unreachable')
-  assert findings['worker:1'].wrong
 
 
 def test_a_task_that_does_not_answer_is_wrong():
@@ -94,25 +78,6 @@ def test_a_cluster_that_cannot_be_is_wrong(env, complaint):
   assert list(findings) == ['cluster']
   assert findings['cluster'].wrong
   assert complaint in findings['cluster'].text
-
-
-@pytest.mark.slow
-def test_the_report_names_what_is_wrong(monkeypatch, capsys):
-  monkeypatch.setenv('OMP_NUM_THREADS', '3')
-  words = [
-    *('--timeout_secs=1', '--job_name=worker', '--task_index=0'),
-    f'--ps_hosts={_free_address()}',
-    f'--worker_hosts={_free_address()}',
-  ]
-  assert doctor.main(words) == 1
-  output = capsys.readouterr().out
-  topics = [line[2:].split()[0] for line in output.splitlines()[:-2]]
-  assert topics[:6] == [
-    *('python', 'tfps', 'tensorflow', 'keras', 'devices', 'machine')
-  ]
-  assert 'CPU:0' in output
-  assert 'environment OMP_NUM_THREADS=3' in output
-  assert output.endswith('\n\nWrong: ps:0.\n')
 
 
 def test_a_tensorflow_that_cannot_be_imported_is_wrong(tmp_path):

@@ -3,7 +3,6 @@ from hypothesis import strategies as st
 import pytest
 import tensorflow as tf
 
-from tfps.server import local_pool
 from tfps.variables import partitioners
 
 STOCK = tf.distribute.experimental.partitioners
@@ -104,15 +103,3 @@ class TestAnyPartitioner:
 def test_refuses_what_is_not_positive(make, message):
   with pytest.raises(ValueError, match=rf'{message}\. Give at least 1'):
     make()
-
-
-def test_serves_tensorflows_strategy():
-  with local_pool.LocalCluster(num_workers=1, num_ps=2) as local:
-    strategy = tf.distribute.ParameterServerStrategy(
-      local.cluster.resolver(), partitioners.MaxSize(80)
-    )
-    with strategy.scope():
-      table = tf.Variable(tf.zeros([9, 4]))
-      bias = tf.Variable(tf.zeros([4]))
-    assert [shard.shape for shard in table.variables] == [[5, 4], [4, 4]]
-    assert bias.shape == [4]

@@ -1,6 +1,5 @@
 import gzip
 import pathlib
-import re
 import struct
 import sys
 
@@ -12,10 +11,6 @@ sys.path.insert(
 )
 
 import images
-
-from tests import commands
-
-_FOLDER = pathlib.Path(images.__file__).parent
 
 
 def _write(path: pathlib.Path, array: np.ndarray) -> None:
@@ -63,32 +58,3 @@ def test_all_of_fashion_mnist_is_there():
   training, held_out = images.fashion_mnist()
   for part, number in ((training, 6000), (held_out, 1000)):
     assert np.bincount(part.labels).tolist() == [number] * images.NUM_CLASSES
-
-
-_DIGITS = ('--images=digits', '--epochs=5')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('num_chiefs', 'num_ps'),
-  [pytest.param(1, 1, marks=pytest.mark.exhaustive), (0, 2)],
-  ids=['coordinator', 'between graphs'],
-)
-def test_the_network_learns(tmp_path, capfd, num_chiefs, num_ps):
-  done = commands.launch(
-    capfd,
-    f'--num_chiefs={num_chiefs}',
-    f'--num_ps={num_ps}',
-    '--num_workers=2',
-    f'--log_dir={tmp_path}',
-    _FOLDER / 'train.py',
-    *_DIGITS,
-  )
-  assert done.status == 0, done.output
-  holding = re.findall(r'ps:\d +\d+ +[\d,]*[1-9][\d,]*\n', done.output)
-  assert len(holding) == num_ps
-  ((steps, accuracy),) = re.findall(
-    r'(\d+) steps, held-out accuracy (\S+)', done.output
-  )
-  assert 60 <= int(steps) <= 70  # 60, and what others had begun
-  assert float(accuracy) > 0.7
