@@ -48,10 +48,15 @@ def test_four_workers_count_exactly():
 
 
 def test_who_is_late_or_joins_attaches_and_is_waited_for_and_all_steps_count():
-  with _cluster(2, 2, 'fit.py', '500', held_back=['worker:1']) as cluster:
+  with _cluster(2, 2, 'fit.py', '300', held_back=['worker:1']) as cluster:
     waiting.until(lambda: _numbers(cluster, 0, 'at'))
+    cluster.freeze('worker', 0)  # else it may do all before they are there
     cluster.start('worker', 1)
     cluster.add_worker()
+    waiting.until(
+      lambda: all(_numbers(cluster, index, 'at') for index in (1, 2))
+    )
+    cluster.thaw('worker', 0)
     _finish(cluster)  # after the barrier at the end
     assert 'attached False' in cluster.log('worker', 0)
     own = [_numbers(cluster, index, 'own steps') for index in range(3)]

@@ -114,7 +114,7 @@ def test_ps_that_never_end_are_stopped_once_the_others_are_done(tmp_path):
 
 
 def test_ps_have_the_grace_to_end_by_themselves(tmp_path):
-  slow_end = 'import time; time.sleep(1); print("saved")'
+  slow_end = 'import time; time.sleep(0.3); print("saved")'
   programs = {_PS: slow_end, _WORKERS[0]: 'pass'}
   status, said, shown = _supervise(tmp_path, programs)
   assert (status, said) == (0, '')
@@ -123,7 +123,7 @@ def test_ps_have_the_grace_to_end_by_themselves(tmp_path):
 
 def test_a_ps_that_fails_at_the_end_is_a_failure(tmp_path):
   programs = {
-    _PS: 'import time; time.sleep(1); raise SystemExit(4)',
+    _PS: 'import time; time.sleep(0.3); raise SystemExit(4)',
     _WORKERS[0]: 'pass',
   }
   assert _supervise(tmp_path, programs)[0] == 4

@@ -18,8 +18,9 @@ def watch(addresses, in_flight=()):
 
 
 @pytest.fixture
-def silent_address():
+def silent_address(set_timeouts):
   """Takes connections and never says anything, as a frozen task does."""
+  set_timeouts(probe_secs=0.3)
   with contextlib.closing(socket.create_server(('127.0.0.1', 0))) as server:
     yield f'127.0.0.1:{server.getsockname()[1]}'
 

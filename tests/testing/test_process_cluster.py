@@ -118,6 +118,8 @@ import os, sys
 preloaded = 'tensorflow' in sys.modules
 import numpy as np
 import tensorflow as tf
+# Fails once the runtime has threads, which do not survive a fork.
+tf.config.threading.set_inter_op_parallelism_threads(8)
 drawn = [tf.random.uniform([]).numpy(), np.random.rand()]
 print(preloaded, *drawn, *sys.argv[1:], __name__, sys.path[0], flush=True)
 sys.exit(int(sys.argv[1]))
@@ -136,7 +138,7 @@ def test_programs_are_forked_with_modules_in_place(
     for job, status in (('ps', '0'), ('worker', '3'))
   }
   with testing.ProcessCluster(
-    1, 1, commands=commands, preload=['tensorflow']
+    1, 1, commands=commands, preload=['tensorflow', 'keras']
   ) as cluster:
     assert cluster.wait('ps', 0, timeout_secs=60) == 0
     assert cluster.wait('worker', 0, timeout_secs=60) == 3
