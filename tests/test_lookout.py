@@ -15,7 +15,7 @@ class Tasks:
 
   Attributes:
     states: of the tasks.
-    reported: those that the lookout has reported.
+    reported: those that the detector has reported.
   """
 
   def __init__(self, silent_secs):

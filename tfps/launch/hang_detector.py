@@ -28,7 +28,7 @@ class HangDetector:
   Args:
     addresses: where the tasks' servers answer.
     silent_secs: after how long without an answer to report a task.
-    report: called, in the lookout's thread, once for each time that a task
+    report: called, in the detector's thread, once for each time that a task
       falls silent.
     probe_all: asks the tasks' servers; by default `health.probe_all`.
     clock: seconds.
@@ -54,7 +54,7 @@ class HangDetector:
     self._answered: dict[spec_lib.Task, float] = {}
     self._stopping = threading.Event()
     self._thread = threading.Thread(
-      target=self._run, name='tfps-lookout', daemon=True
+      target=self._run, name='tfps-hang-detector', daemon=True
     )
 
   def __enter__(self) -> 'HangDetector':
