@@ -11,9 +11,9 @@ _PS = Task('ps', 0)
 
 def _presence(
   address: str, *, workers: tuple[str, ...] = ('localhost:2',)
-) -> registration.Presence:
+) -> registration.Registration:
   cluster = tfps.Cluster({'ps': [address], 'worker': workers})
-  return registration.Presence(
+  return registration.Registration(
     cluster, Task('worker', 0), 'localhost:2', chief=True, servers=[_PS]
   )
 

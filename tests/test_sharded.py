@@ -151,7 +151,7 @@ def test_there_is_no_gradient_where_nothing_was_read(table):
 
 def test_a_tape_watches_what_it_is_told(table):
   with tf.GradientTape(watch_accessed_variables=False) as tape:
-    tape.monitor(table)
+    tape.watch(table)
     loss = loss_sparse(table)
   assert dense(tape.gradient(loss, table)).any()
 
