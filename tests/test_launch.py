@@ -252,7 +252,7 @@ def test_servers_end_by_themselves_when_the_chief_is_done(tmp_path, capfd):
   done = commands.launch(capfd, '--grace_secs=60', program, cwd=tmp_path)
   assert done.status == 0, done.output
   assert '[chief:0] count 10\n' in done.output
-  assert 'Stopping' not in done.output
+  assert '[launch] Stopping' not in done.output
 
 
 @pytest.mark.slow

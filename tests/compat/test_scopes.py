@@ -57,6 +57,11 @@ def test_creators_are_left_too():
   assert seen == []
 
 
+def test_a_table_that_was_made_is_no_scope():
+  tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)
+  assert not scopes.leave_all()
+
+
 def test_a_test_that_stays_in_a_scope_fails_and_its_successors_do_not(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
   pytester.makepyfile("""

@@ -9,7 +9,7 @@ from tfps import cli
 from tfps.plan import command
 
 _NEEDED = (
-  '--num_workers=2',
+  '--num_workers=4',
   '--num_ps=2',
   '--mbit_per_sec=1000',
   '--model_bytes=10M',
@@ -52,7 +52,7 @@ def test_examples_are_told(capsys):
 
 
 def test_tables_hosts_and_racks_can_be_given(capsys):
-  hosts = [f'--host_of=worker:{i}=w' for i in range(2)]
+  hosts = [f'--host_of=worker:{i}=w' for i in range(4)]
   racks = [f'--rack_of={host}=r{host}' for host in ('w', 'ps-0', 'ps-1')]
   lines = _lines(
     capsys,

@@ -36,9 +36,9 @@ def test_the_fixture_lends_one_cluster_to_a_module(pytester):
     @pytest.mark.tfps_cluster(processes=True)
     def test_is_alive_again(tfps_cluster):
       from tfps import Task
-      from tfps import probe
+      from tfps.server import health
       address = tfps_cluster.cluster.address(Task('ps', 0))
-      assert probe.probe(Task('ps', 0), address).state is probe.State.ALIVE
+      assert health.probe(Task('ps', 0), address).state is health.State.ALIVE
   """)
   pytester.runpytest_inprocess('--strict-markers').assert_outcomes(passed=5)
 

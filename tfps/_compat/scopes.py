@@ -17,7 +17,8 @@ def leave_all() -> bool:
     (
       graph._distribution_strategy_stack,
       graph._variable_creator_stack,
-      graph._resource_creator_stack,
+      # Looking for creators of a type leaves an empty list of them.
+      *graph._resource_creator_stack.values(),
     )
   )
   graph._distribution_strategy_stack = []
