@@ -268,7 +268,7 @@ def test_tensorflow_is_told_nothing_of_a_job_of_unknown_tasks():
 
 def test_needs_no_tensorflow():
   program = (
-    'import sys, tfps, tfps.cluster, tfps.discovery; '
+    'import sys, tfps, tfps.cluster.resolver; '
     'tfps.Cluster.local().tf_config(); '
     'sys.exit("tensorflow" in sys.modules)'
   )

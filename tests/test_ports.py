@@ -15,10 +15,10 @@ def test_ports_are_free_distinct_and_not_those_of_outgoing_connections():
 
 _PICK = """
 import sys
-from tfps import _ports
+from tfps._utils import ports
 
-_ports._RANGE = [int(port) for port in sys.argv[1:]]
-print([_ports.pick() for _ in range(20)])
+ports._RANGE = [int(port) for port in sys.argv[1:]]
+print([ports.pick() for _ in range(20)])
 """
 
 
