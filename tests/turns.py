@@ -7,6 +7,17 @@ from typing import Any
 import pytest
 
 
+def rarely(cases: Sequence[Any], *, but: Sequence[Any] = ()) -> list[Any]:
+  """The cases for `pytest.mark.parametrize`, all exhaustive but some."""
+  missing = [case for case in but if case not in cases]
+  if missing:
+    raise ValueError(f'{missing} are none of the cases.')
+  return [
+    case if case in but else pytest.param(case, marks=pytest.mark.exhaustive)
+    for case in cases
+  ]
+
+
 def by_turns(
   cases: Mapping[str, Any], ways: Mapping[str, Sequence[Any]]
 ) -> list[Any]:

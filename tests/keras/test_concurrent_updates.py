@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 import tfps.keras
 from tfps.variables import partitioners
@@ -17,7 +18,7 @@ from tfps.variables import partitioners
 pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
 
 _FIRST = 1_000_000
-_CALLS, _STEPS_PER_CALL = 60, 2
+_CALLS, _STEPS_PER_CALL = 40, 2
 _STEPS = _CALLS * _STEPS_PER_CALL
 
 _optimizers = keras.optimizers
@@ -127,7 +128,11 @@ def _values(optimizer, variables):
   return [v.numpy() for v in [*variables, *optimizer.variables]]
 
 
-@pytest.mark.parametrize('name', _CASES)
+# In the rest, other tests look for the same values without concurrence.
+@pytest.mark.parametrize(
+  'name',
+  turns.rarely(list(_CASES), but=['RMSprop-centered', 'lazy Adam', 'Nadam']),
+)
 def test_no_update_is_lost(strategy, name):
   with strategy.scope():
     optimizer, variables = _made(_CASES[name])

@@ -24,15 +24,30 @@ both = pytest.mark.parametrize(
   [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
   ids=['coordinator', 'between graphs'],
 )
-# Each strategy, and variables in each form.
-ways = pytest.mark.parametrize(
-  ('make_strategy', 'partitioner'),
-  [
-    (tfps.ParameterServerStrategy, partitioners.FixedShards(2)),
-    (tfps.BetweenGraphStrategy, None),
-  ],
-  ids=['coordinator, in shards', 'between graphs, whole'],
-)
+_WAYS = {
+  'coordinator, in shards': (
+    tfps.ParameterServerStrategy,
+    partitioners.FixedShards(2),
+  ),
+  'between graphs, whole': (tfps.BetweenGraphStrategy, None),
+}
+
+
+def in_way(often):
+  """Runs a test in this way, and with --exhaustive in the other one too."""
+  return pytest.mark.parametrize(
+    ('make_strategy', 'partitioner'),
+    [
+      pytest.param(
+        *way, id=name, marks=[] if name == often else pytest.mark.exhaustive
+      )
+      for name, way in _WAYS.items()
+    ],
+  )
+
+
+coordinated_in_shards = in_way('coordinator, in shards')
+between_graphs = in_way('between graphs, whole')
 
 
 def _model(optimizer, *inner) -> keras.Model:
@@ -99,7 +114,7 @@ def _clipped_adam():
   return keras.optimizers.Adam(_RATE, clipnorm=0.1)
 
 
-@ways
+@coordinated_in_shards
 def test_the_mean_of_gradients_makes_one_update(
   tfps_cluster, make_strategy, partitioner
 ):
@@ -134,7 +149,7 @@ def _after_local_steps(model, steps, rate):
   return start, end
 
 
-@ways
+@between_graphs
 def test_local_steps_are_gradient_descent(
   tfps_cluster, make_strategy, partitioner
 ):
@@ -149,7 +164,7 @@ def test_local_steps_are_gradient_descent(
   assert strategy.wire_report().steps == _NUM_STEPS
 
 
-@ways
+@between_graphs
 def test_an_outer_optimizer_gets_what_local_steps_have_changed(
   tfps_cluster, make_strategy, partitioner
 ):
@@ -175,7 +190,7 @@ def test_an_outer_optimizer_gets_what_local_steps_have_changed(
   assert all('/job:ps' in device for device in devices)
 
 
-@ways
+@between_graphs
 def test_moving_averages_see_every_step(
   tfps_cluster, make_strategy, partitioner
 ):
@@ -195,7 +210,7 @@ def test_moving_averages_see_every_step(
   _assert_weights(model, alone, rtol=1e-4)
 
 
-@ways
+@coordinated_in_shards
 def test_losses_are_unscaled_for_local_steps(
   tfps_cluster, make_strategy, partitioner
 ):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 from tests.keras import versions
 import tfps
 import tfps.keras
@@ -86,12 +87,6 @@ _CASES = {**_ALL, **_OPTIONS}
 _SINCE = {'Muon': (3, 13), 'ScheduleFreeAdamW': (3, 14), 'multi': (3, 15)}
 
 
-def _case(name):
-  return pytest.param(
-    name, marks=versions.needs_keras(*_SINCE.get(name, (3, 10)))
-  )
-
-
 def _coordinated(cluster, partitioner):
   strategy = tfps.ParameterServerStrategy(cluster, partitioner)
   coordinator = tfps.Coordinator(strategy, timeout_secs=60)
@@ -118,13 +113,29 @@ def _between_graph(cluster, partitioner):
 _STRATEGIES = {'coordinated': _coordinated, 'between-graph': _between_graph}
 
 
+def _each_once():
+  """All optimizers, by one kind of training after the other."""
+  cases = {name: name for name in _CASES}
+  for case in turns.by_turns(cases, {s: (s,) for s in _STRATEGIES}):
+    since = versions.needs_keras(*_SINCE.get(case.values[-1], (3, 10)))
+    yield pytest.param(*case.values, id=case.id, marks=[*case.marks, since])
+
+
+by_both = pytest.mark.parametrize('training', _STRATEGIES, indirect=True)
+coordinated = pytest.mark.parametrize(
+  'training',
+  turns.rarely(list(_STRATEGIES), but=['coordinated']),
+  indirect=True,
+)
+
+
 def _shard_matrices(shape, dtype, axis=0):
   """So that a model has variables of both kinds."""
   num_shards = 2 if len(shape) > 1 else 1
   return partitioners.FixedShards(num_shards)(shape, dtype, axis)
 
 
-@pytest.fixture(params=_STRATEGIES)
+@pytest.fixture
 def training(request, tfps_cluster):
   return _STRATEGIES[request.param](tfps_cluster.cluster, _shard_matrices)
 
@@ -152,7 +163,9 @@ def _values_in_one_process(name):
   return _train(tf.function, *_made(_CASES[name]))
 
 
-@pytest.mark.parametrize('name', map(_case, _CASES))
+@pytest.mark.parametrize(
+  ('training', 'name'), list(_each_once()), indirect=['training']
+)
 def test_values_are_those_of_one_process(training, name):
   strategy, function = training
   with strategy.scope():
@@ -177,6 +190,7 @@ def _bytes_by_ps(variables):
   return totals
 
 
+@by_both
 @pytest.mark.parametrize('name', ['AMSGrad', 'accumulation-ema'])
 def test_slots_are_beside_what_they_belong_to(training, name):
   strategy, _ = training
@@ -194,6 +208,7 @@ def test_slots_are_beside_what_they_belong_to(training, name):
   assert added == _bytes_by_ps([*variables, *optimizer.variables])
 
 
+@by_both
 def test_a_gradient_goes_without_waiting_for_others(training):
   strategy, _ = training
   with strategy.scope():
@@ -224,6 +239,7 @@ def _second_change(function, optimizer, variables):
   return (variables[0].numpy() != before).any(axis=1).tolist()
 
 
+@coordinated
 def test_a_lazy_optimizer_leaves_rows_without_a_gradient_alone(training):
   strategy, function = training
   with strategy.scope():
