@@ -23,6 +23,9 @@ one_worker = pytest.mark.tfps_cluster(workers=1, ps=2)
 # For tests of what has nothing to do with variables.
 whole = pytest.mark.parametrize('partitioner', [None], ids=['whole'])
 
+in_shards = pytest.mark.parametrize(
+  'partitioner', [partitioners.FixedShards(2)], ids=['in shards']
+)
 two_workers = pytest.mark.tfps_cluster(workers=2, ps=2)
 STRATEGIES = [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 
@@ -115,11 +118,14 @@ INPUTS = {
 }
 
 
+_exhaustive = pytest.mark.exhaustive
+# Other tests pass the rest of the kinds.
+_OFTEN = ('sample weights', 'tensors')
 _SHARDS = partitioners.FixedShards(2)
 _WAYS = {
-  'coordinator, whole': (tfps.ParameterServerStrategy, None),
-  'between graphs, in shards': (tfps.BetweenGraphStrategy, _SHARDS),
   'coordinator, in shards': (tfps.ParameterServerStrategy, _SHARDS),
+  'between graphs, in shards': (tfps.BetweenGraphStrategy, _SHARDS),
+  'coordinator, whole': (tfps.ParameterServerStrategy, None),
   'between graphs, whole': (tfps.BetweenGraphStrategy, None),
 }
 
@@ -127,7 +133,15 @@ _WAYS = {
 @one_worker
 @pytest.mark.parametrize(
   ('strategy', 'partitioner', 'kind'),
-  turns.by_turns({kind: kind for kind in INPUTS}, _WAYS),
+  [
+    *turns.by_turns({kind: kind for kind in _OFTEN}, _WAYS),
+    *(
+      pytest.param(*way, kind, id=f'{name}-{kind}', marks=_exhaustive)
+      for name, way in _WAYS.items()
+      for kind in INPUTS
+      if kind not in _OFTEN
+    ),
+  ],
   indirect=['strategy'],
 )
 def test_fit_is_as_in_a_single_process(strategy, kind):
@@ -153,7 +167,15 @@ def _fit_alone(kind):
 @under_coordinator
 @pytest.mark.parametrize(
   'kind',
-  [kind for kind in INPUTS if kind not in ('tensors', 'sample weights')],
+  turns.rarely(
+    [kind for kind in INPUTS if kind not in _OFTEN],
+    but=[
+      'dataset of unknown size',
+      'endless dataset',
+      'generator',
+      'PyDataset',
+    ],
+  ),
 )
 def test_workers_together_see_each_example_once(strategy, kind):
   with strategy.scope():
@@ -166,6 +188,7 @@ def test_workers_together_see_each_example_once(strategy, kind):
   assert history.history['seen'][0] == seen
 
 
+@in_shards
 @two_workers
 @under_coordinator
 def test_evaluate_and_predict_are_as_in_a_single_process(strategy):
@@ -187,7 +210,14 @@ def test_evaluate_and_predict_are_as_in_a_single_process(strategy):
 
 
 @one_worker
-@under_both
+@pytest.mark.parametrize(
+  ('strategy', 'partitioner'),
+  [
+    pytest.param(*way, id=name, marks=[] if often else _exhaustive)
+    for (name, way), often in zip(_WAYS.items(), [1, 0, 0, 0], strict=True)
+  ],
+  indirect=['strategy'],
+)
 def test_validation_weights_and_epochs(strategy):
   with strategy.scope():
     model = build()
@@ -280,6 +310,8 @@ def test_a_step_that_fails_is_told_and_the_next_fit_works(strategy):
   assert history.history['seen'] == [_N]
 
 
+@_exhaustive
+@whole
 @two_workers
 @under_coordinator
 def test_counts_are_exact(strategy):
@@ -291,6 +323,7 @@ def test_counts_are_exact(strategy):
   assert history.history['seen'] == [sum(int(tf.shape(x)[0]) for x, _ in data)]
 
 
+@_exhaustive
 @whole
 @two_workers
 @under_coordinator

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 from tfps import input as input_lib
 
-_TOTAL, _SPLIT, _BATCH = 230, 30, 4
-_BATCHES = 7 * 8 + 5  # of an epoch
+_TOTAL, _SPLIT, _BATCH = 110, 30, 4
+_BATCHES = 3 * 8 + 5  # of an epoch
 
 _MODES = {
   'coordinator': tfps.ParameterServerStrategy,
@@ -18,9 +19,19 @@ _MODES = {
 }
 
 
-@pytest.fixture(params=_MODES)
+_BY_MODE = {mode: (mode,) for mode in _MODES}
+
+
+@pytest.fixture
 def strategy(request, tfps_cluster):
   return _MODES[request.param](tfps_cluster.cluster)
+
+
+def in_modes(*modes):
+  """Runs a test in these modes, and in all with --exhaustive."""
+  return pytest.mark.parametrize(
+    'strategy', turns.rarely(list(_MODES), but=modes), indirect=True
+  )
 
 
 class Largest(keras.metrics.Metric):
@@ -83,7 +94,11 @@ class _AtEnds(keras.callbacks.Callback):
     self.visits.append(set(self.model.visits.numpy()))
 
 
-@pytest.mark.parametrize('steps_per_execution', [1, 3, 20, 100])
+@pytest.mark.parametrize(
+  ('strategy', 'steps_per_execution'),
+  turns.by_turns({'20': 20, '1': 1, '3': 3}, _BY_MODE),
+  indirect=['strategy'],
+)
 def test_an_epoch_is_one_of_the_queue(strategy, steps_per_execution):
   model, dataset = visiting(
     strategy, epochs=None, steps_per_execution=steps_per_execution
@@ -94,20 +109,18 @@ def test_an_epoch_is_one_of_the_queue(strategy, steps_per_execution):
   assert history.history['seen'] == [_TOTAL] * 3
 
 
+@in_modes('coordinator', 'between graphs')
 def test_training_ends_with_the_last_epoch_of_the_queue(strategy):
-  model, dataset = visiting(strategy, epochs=2, shuffle_seed=1)
+  model, dataset = visiting(strategy, Largest, epochs=2, shuffle_seed=1)
   history = model.fit(dataset, epochs=5, verbose=0)
   assert history.epoch == [0, 1]
   assert set(model.visits.numpy()) == {2}
-
-
-def test_metrics_that_do_not_add_up_are_handed_on(strategy):
-  model, dataset = visiting(strategy, Largest, epochs=2)
-  history = model.fit(dataset, epochs=2, verbose=0)
+  # A metric that does not add up is handed from worker to worker.
   assert history.history['largest'] == [_TOTAL - 1] * 2
   assert history.history['seen'] == [_TOTAL] * 2
 
 
+@in_modes('coordinator', 'in graph')
 def test_an_epoch_may_have_a_number_of_steps(strategy):
   model, dataset = visiting(strategy, epochs=None, steps_per_execution=4)
   history = model.fit(dataset, epochs=3, steps_per_epoch=8, verbose=0)
@@ -119,9 +132,10 @@ def test_an_epoch_may_have_a_number_of_steps(strategy):
 
 class _StopAt(keras.callbacks.Callback):
   def on_train_batch_end(self, batch, logs=None):
-    self.model.stop_training = batch > 10
+    self.model.stop_training = batch > 4
 
 
+@in_modes('coordinator', 'between graphs')
 def test_another_fit_goes_on_in_the_epoch(strategy):
   model, dataset = visiting(strategy, visitation='exactly_once')
   model.fit(dataset, callbacks=[_StopAt()], verbose=0)
@@ -130,6 +144,7 @@ def test_another_fit_goes_on_in_the_epoch(strategy):
   assert set(model.visits.numpy()) == {1}
 
 
+@in_modes('coordinator')
 @pytest.mark.tfps_cluster(workers=1, ps=1)
 def test_one_worker_trains_as_a_single_process(strategy):
   x = np.random.default_rng(1).random((_TOTAL, 6), 'f')
@@ -175,6 +190,7 @@ def test_one_worker_trains_as_a_single_process(strategy):
     np.testing.assert_allclose(history.history[name], values, rtol=1e-5)
 
 
+@in_modes('coordinator', 'between graphs', 'in graph')
 def test_a_queue_is_for_fit_alone(strategy):
   model, dataset = visiting(strategy)
   with pytest.raises(ValueError, match='evaluate: x takes from a SplitQueue'):
@@ -247,12 +263,13 @@ def test_one_graph_over_all_workers_takes_a_queue(tfps_cluster):
   assert at_ends.visits == [{1}, {2}]
   assert history.history['seen'] == [_TOTAL] * 2
   assert history.history['largest'] == [_TOTAL - 1] * 2
-  # Seven splits have eight batches and one has five.
+  # Three splits have eight batches and one has five.
   iterations = int(model.optimizer.iterations)
   assert 2 * _BATCHES / 3 <= iterations < 2 * _BATCHES
   assert float(model.number) == pytest.approx(-0.01 * iterations)
 
 
+@in_modes('coordinator', 'in graph')
 def test_splits_without_batches_are_told(strategy):
   with strategy.scope():
     queue = input_lib.SplitQueue(input_lib.Ranges(10, 5))
