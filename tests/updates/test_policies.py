@@ -3,7 +3,6 @@
 import keras
 import pytest
 
-import tfps
 from tfps import updates
 
 
@@ -26,15 +25,6 @@ from tfps import updates
 def test_bad_arguments_are_named(make, message):
   with pytest.raises(ValueError, match=message):
     make()
-
-
-def test_by_host_is_refused_where_it_cannot_be():
-  with pytest.raises(ValueError, match='backup_workers is 1, and with by_host'):
-    updates.Sync(backup_workers=1, by_host=True)
-  with pytest.raises(ValueError, match='one worker on each host instead'):
-    tfps.ParameterServerStrategy(
-      tfps.Cluster.local(), updates=updates.Sync(by_host=True)
-    )
 
 
 def test_each_says_how_many_steps_make_an_update():

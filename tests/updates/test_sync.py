@@ -17,7 +17,6 @@ from tests.updates import slopes as slopes_lib
 import tfps
 from tfps.server import connection
 from tfps.updates.sync import aggregation
-from tfps.updates.sync import protocol_ops
 from tfps.updates.sync import ps_state
 from tfps.variables import partitioners
 
@@ -329,55 +328,6 @@ def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     coordinator.train(step, _dataset_fn, steps=1)
   np.testing.assert_array_equal(large.numpy(), np.full([1 << 17], -1.0))
-
-
-def test_a_ps_takes_no_gradient_twice(tfps_cluster):
-  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  with strategy.scope():
-    whole, table = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([4, 1]))
-  own = ps_state.SyncState(
-    strategy.extended.make_own, num_ps=2, num_workers=4, by_host=True
-  )
-
-  def pieces(value):
-    rows = tf.IndexedSlices(tf.fill([2, 1], value), tf.constant([3, 1]))
-    return [
-      aggregation.Piece(whole, tf.fill([2], value)),
-      aggregation.Piece(table, rows),
-    ]
-
-  @tf.function(reduce_retracing=True)
-  def add(value, version, workers):
-    made = aggregation.GradientAggregator(own, 'twice', 1, pieces(value))
-    turn = protocol_ops.StepTicket(version, tf.constant(4, tf.int64))
-    return made.add(pieces(value), turn, workers)
-
-  @tf.function
-  def means(version):
-    found = aggregation.GradientAggregator(
-      own, 'twice', 1, pieces(0.0)
-    ).take_means(version)
-    return found[0], tf.convert_to_tensor(found[1])
-
-  def counts(value, version, workers):
-    found = add(
-      tf.constant(value),
-      tf.constant(version, tf.int64),
-      tf.constant(workers, tf.int64),
-    )
-    return [int(count) for count in found]
-
-  assert counts(1.0, 7, [0]) == [1, 1]
-  assert counts(5.0, 7, [1, 2]) == [3, 3]
-  # Once alone, and once in a sum.
-  assert (
-    counts(90.0, 7, [2]) == counts(90.0, 7, [0, 3]) == [aggregation.REFUSED] * 2
-  )
-  assert counts(90.0, 6, [3]) == [3, 3]  # too late
-  first, second = means(tf.constant(7, tf.int64))
-  np.testing.assert_array_equal(first, [2, 2])
-  np.testing.assert_array_equal(second[:, 0], [0, 2, 0, 2])
-  assert counts(3.0, 8, [0, 1]) == [2, 2]
 
 
 def test_what_cannot_meet_is_refused(tfps_cluster):

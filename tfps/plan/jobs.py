@@ -115,7 +115,7 @@ class Job:
     backup_workers: in mode 'sync', how many workers an update does not wait
       for.
     by_host: in mode 'sync', whether the workers of a host push as one, as with
-      `tfps.updates.Sync(by_host=True)`.
+      `tfps.replication.InGraphStrategy`.
     compute_spread: by how much the times that steps take to compute differ:
       their standard deviation over their mean.
     steps_per_execution: how many steps a worker does at a time.

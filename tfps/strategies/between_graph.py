@@ -43,7 +43,6 @@ from tfps.training import replica_loop
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_program
 from tfps.training import train_spec
-from tfps.updates import host_sums
 from tfps.updates import policies
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
@@ -461,21 +460,16 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def _meet(self, policy: policies.Waiting) -> session_lib.SyncSession:
     trainers = self._trainers()
     own = trainers.index(self.task)
-    host = host_sums.of(policy, self._cluster, self.task, trainers)
-    if host is not None:
-      connection.until_the_next(host.leave)
     sync_session = self._meetings_class(
       policy,
       ps_state.SyncState(
         self.extended.make_own,
         num_ps=self._cluster.num_ps,
         num_workers=len(trainers),
-        by_host=host is not None,
       ),
       name='',
       worker=lambda: own,
       tell=self.guard.events.tell_repeated if self.guard else None,
-      host=host,
     )
     others = {
       task: self._cluster.address(task)

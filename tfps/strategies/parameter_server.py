@@ -126,7 +126,6 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    policies.check_workers_run_programs(updates)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = job_id.name_of(recovery.directory) if recovery else ''

@@ -121,29 +121,16 @@ class Sync:
     timeout_secs: how long updates wait for a worker that is dead or frozen,
       where backups do not make up for it. Then they go on without it until it
       is back. For a worker that answers they wait without limit.
-    by_host: whether the workers of a host add up their gradients in its memory,
-      and one of them pushes the sum to the ps, so that the host's link carries
-      one gradient for all of them. It is for `BetweenGraphStrategy`. (Jiang et
-      al., 2020, "A unified architecture for accelerating distributed DNN
-      training in heterogeneous GPU/CPU clusters"; hierarchical all-reduce in
-      Horovod.)
   """
 
   backup_workers: int = 0
   timeout_secs: float = 15.0
-  by_host: bool = False
   steps_per_update = 1
   waits = True
 
   def __post_init__(self) -> None:
     _check_count(self, 'backup_workers', self.backup_workers)
     _check_secs(self)
-    if self.by_host and self.backup_workers:
-      raise ValueError(
-        f'Sync: backup_workers is {self.backup_workers}, and with by_host a '
-        'host waits for all of its workers, so that no update could do without '
-        'a slow one. Leave out one of the two.'
-      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,21 +175,6 @@ def _check_count(policy: Any, name: str, value: Any) -> None:
   if not isinstance(value, int) or isinstance(value, bool) or value < 0:
     raise ValueError(
       f'{type(policy).__name__}: {name} is {value!r}. Give a number from 0 on.'
-    )
-
-
-def check_workers_run_programs(policy: Policy | None) -> None:
-  """Checks that a policy is one for workers that are called.
-
-  Raises:
-    ValueError: it takes workers that run the program.
-  """
-  if isinstance(policy, Sync) and policy.by_host:
-    raise ValueError(
-      f'{policy}: by_host is for BetweenGraphStrategy, where each worker runs '
-      'the program. A coordinator calls what is traced for any worker. Have '
-      'one worker on each host instead, with all of its devices: each has a '
-      'replica, and the worker pushes the sum once.'
     )
 
 

@@ -2,8 +2,7 @@
 
 Gradients come with the version of the parameters by which they were computed.
 The first of a version begins a new sum, and more are added until the quorum is
-there. Those of older versions, and those beyond the quorum, are dropped. What
-comes may be the sum of several workers' gradients; it counts as so many.
+there. Those of older versions, and those beyond the quorum, are dropped.
 
 Gradients of whole variables are summed as one buffer for each ps and type.
 Those of rows are kept side by side until their sum is taken.
@@ -30,8 +29,6 @@ from tfps.wire import push
 
 # More than any quorum: no more gradients are taken.
 _CLOSED = np.int64(protocol_ops_lib.ALL)
-
-REFUSED = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,32 +70,20 @@ class GradientAggregator:
       for device, indices in by_device.items()
     }
 
-  @property
-  def num_ps(self) -> int:
-    """How many ps have sums."""
-    return len(self._aggregator)
-
   def add(
-    self,
-    pieces: Sequence[Piece],
-    turn: protocol_ops_lib.StepTicket,
-    workers: tf.Tensor | None = None,
+    self, pieces: Sequence[Piece], turn: protocol_ops_lib.StepTicket
   ) -> list[tf.Tensor]:
     """Sends gradients to the ps, which add them.
 
     Args:
       pieces: the gradients.
       turn: in which they were computed.
-      workers: the numbers of those whose gradients these are the sum of. A ps
-        that has one of them already does not take the sum. By default they are
-        those of one worker, whoever it is.
 
     Returns:
-      Tensors, here, after which all are there; `REFUSED` from a ps that has
-      had a part of it.
+      Tensors, here, after which all are there.
     """
     added = [
-      self._aggregator[device].add([pieces[i] for i in indices], turn, workers)
+      self._aggregator[device].add([pieces[i] for i in indices], turn)
       for device, indices in self._indices.items()
     ]
     return [tf.identity(count) for count in added]
@@ -131,7 +116,6 @@ class _OfDevice:
       )
     self._device = device
     self._tags = state.tags[ps]
-    self._added: Any = state.added[ps] if state.added else None
     self._point = point
     self._dense: dict[tf.DType, list[int]] = collections.defaultdict(list)
     self._rows: list[int] = []
@@ -162,10 +146,7 @@ class _OfDevice:
       ]
 
   def add(
-    self,
-    pieces: Sequence[Piece],
-    turn: protocol_ops_lib.StepTicket,
-    workers: tf.Tensor | None,
+    self, pieces: Sequence[Piece], turn: protocol_ops_lib.StepTicket
   ) -> tf.Tensor:
     gradients = [in_type_of(piece) for piece in pieces]
     names = {
@@ -175,9 +156,7 @@ class _OfDevice:
     arrived = []
     for chunk in chunking.divide(gradients, lambda gradient: gradient):
       arrived += push.send(chunk, self._device, names)
-    if workers is None:
-      return self._locked(self._add, [turn, arrived])[0]
-    return self._locked(self._add_of, [turn, arrived, workers])[0]
+    return self._locked(self._add, [turn, arrived])[0]
 
   def take_means(self, version: tf.Tensor) -> list[Any]:
     return self._locked(self._take, [version])
@@ -185,56 +164,21 @@ class _OfDevice:
   def _add(
     self, turn: protocol_ops_lib.StepTicket, gradients: Sequence[Any]
   ) -> Any:
-    one = tf.constant(1, tf.int64)
-    count, _, written = self._add_if(None, turn, gradients, one)
-    return [count], written
-
-  def _add_of(
-    self,
-    turn: protocol_ops_lib.StepTicket,
-    gradients: Sequence[Any],
-    workers: tf.Tensor,
-  ) -> Any:
-    numbers = self._point * ps_state_lib.MAX_WORKERS + workers
-    before = tf.raw_ops.ResourceGather(
-      resource=self._added.handle, indices=numbers, dtype=tf.int64
-    )
-    is_there = tf.reduce_any(tf.equal(before, turn.version))
-    count, is_added, written = self._add_if(
-      ~is_there, turn, gradients, tf.size(workers, tf.int64)
-    )
-    added = tf.raw_ops.ResourceScatterUpdate(
-      resource=self._added.handle,
-      indices=numbers,
-      updates=tf.where(is_added, turn.version, before),
-    )
-    refused = tf.constant(REFUSED, tf.int64)
-    return [tf.where(is_there, refused, count)], [*written, added]
-
-  def _add_if(
-    self,
-    may_be: tf.Tensor | None,
-    turn: protocol_ops_lib.StepTicket,
-    gradients: Sequence[Any],
-    number: tf.Tensor,
-  ) -> Any:
-    """Adds the sum of a number of gradients, if it may be and is not late."""
+    """Adds one worker's gradients, unless they are late."""
     version, count = self._tag()
     begins = turn.version > version
     fits = tf.equal(turn.version, version) & (count < turn.quorum)
-    if may_be is not None:
-      begins, fits = begins & may_be, fits & may_be
     parts = self._parts(gradients)
     count = tf.switch_case(
       tf.where(begins, 0, tf.where(fits, 1, 2)),
       [
-        functools.partial(self._begin_sums, parts, number),
-        functools.partial(self._add_to_sums, parts, count + number),
+        functools.partial(self._begin_sums, parts),
+        functools.partial(self._add_to_sums, parts, count + 1),
         lambda: count,
       ],
     )
     version = tf.where(begins, turn.version, version)
-    return count, begins | fits, self._set_tag(version, count)
+    return [count], self._set_tag(version, count)
 
   def _parts(self, gradients: Sequence[Any]) -> Any:
     dense = {
@@ -243,7 +187,7 @@ class _OfDevice:
     }
     return dense, [gradients[i] for i in self._rows]
 
-  def _begin_sums(self, parts: Any, count: tf.Tensor) -> tf.Tensor:
+  def _begin_sums(self, parts: Any) -> tf.Tensor:
     dense, rows = parts
     for dtype, flat in dense.items():
       tf.raw_ops.AssignVariableOp(resource=self._buffers[dtype], value=flat)
@@ -255,7 +199,7 @@ class _OfDevice:
         for shape, dtype in self._types_of_rows(i)
       ]
       _push(lists, empty, slices)
-    return tf.identity(count)
+    return tf.constant(1, tf.int64)
 
   def _add_to_sums(self, parts: Any, count: tf.Tensor) -> tf.Tensor:
     dense, rows = parts

@@ -60,7 +60,6 @@ class SyncState:
     make: makes a variable; gets a ps, a name and a value.
     num_ps: how many ps there are.
     num_workers: those that are waited for from the beginning.
-    by_host: whether what comes may be of several workers.
 
   Attributes:
     points: a `Point` in each row, int64.
@@ -72,8 +71,6 @@ class SyncState:
     executions: ENDED, LAST and PAUSED, int64.
     tags: on each ps, for each point, the version for which gradients have come,
       and how many; int64.
-    added: on each ps, for each point, and within it for each worker, the last
-      version for which its gradient has come; int64. Empty if nobody looks.
   """
 
   def __init__(
@@ -82,7 +79,6 @@ class SyncState:
     *,
     num_ps: int,
     num_workers: int,
-    by_host: bool = False,
   ) -> None:
     if num_workers > MAX_WORKERS:
       raise ValueError(
@@ -99,11 +95,6 @@ class SyncState:
     self.executions = make(0, 'tfps/board/executions', none)
     zeros = tf.zeros([MAX_POINTS, 2], tf.int64)
     self.tags = [make(i, f'tfps/board/tags/{i}', zeros) for i in range(num_ps)]
-    never = tf.fill([MAX_POINTS * MAX_WORKERS], tf.constant(-1, tf.int64))
-    self.added = [
-      make(i, f'tfps/board/added/{i}', never)
-      for i in range(num_ps if by_host else 0)
-    ]
 
   @property
   def device(self) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._utils import timeouts
-from tfps.updates import host_sums
 from tfps.updates import policies
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
 from tfps.updates.sync import calls
@@ -35,7 +34,6 @@ class SyncSession:
     name: of the job; unique on the ps.
     worker: tells the worker that executes what this thread calls.
     tell: gets a worker, and how many steps may be applied twice because of it.
-    host: has the workers of this process' host push together, if they do.
 
   Attributes:
     makes_one_update: whether a step of all workers makes one update.
@@ -51,10 +49,8 @@ class SyncSession:
     name: str,
     worker: Callable[[], int],
     tell: Callable[[str, int], object] | None = None,
-    host: host_sums.HostSums | None = None,
   ) -> None:
     self.worker = worker
-    self._host = host
     self._tell = tell
     self.policy = policy
     self.state = state
@@ -214,9 +210,6 @@ class SyncSession:
       self._attempts[attempt] = worker
       if is_new and self._rests:
         self._tell_last()
-    # Who may have no batches is in its host's group with its first gradients.
-    if self._host is not None and not attempt.comes_and_goes:
-      self._host.begin()
     self._at_work()
 
   def fail(self, attempt: presences.Participation, worker: int) -> None:
@@ -289,8 +282,6 @@ class SyncSession:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    if self._host is not None:
-      self._host.leave()
     self._ps.call('leave_out', worker, ps_state_lib.AWAY)
 
   def dismiss_idle(self) -> None:
@@ -331,8 +322,6 @@ class SyncSession:
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    if self._host is not None:
-      self._host.leave()
     self._ps.call('leave_out', worker, ps_state_lib.DONE)
 
   def give_up_on(self, worker: int) -> None:
@@ -414,7 +403,7 @@ class SyncSession:
       protocol_ops_lib.StepTicket(v, quorum) for v in tf.unstack(versions)
     ]
     made = self._step_class(
-      self.sync_ops, self.state, self.name, worker, sync_ops, count, self._host
+      self.sync_ops, self.state, self.name, worker, sync_ops, count
     )
     made.comes_and_goes = comes_and_goes
     return made

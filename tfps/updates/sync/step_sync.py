@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import writes
-from tfps.updates import host_sums
 from tfps.updates.sync import aggregation as aggregation_lib
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
@@ -29,7 +28,6 @@ class BarrierStep:
     worker: who executes the function.
     points: each point's turn at the beginning.
     count: called where the first point of a step makes its update.
-    host: has the workers of this one's host push together, if they do.
 
   Attributes:
     comes_and_goes: whether workers do, within the others' steps. A step then
@@ -47,7 +45,6 @@ class BarrierStep:
     worker: tf.Tensor,
     points: list[protocol_ops_lib.StepTicket],
     count: Callable[[], object],
-    host: host_sums.HostSums | None = None,
   ) -> None:
     self._sync_ops = sync_ops
     self._state = state
@@ -55,7 +52,6 @@ class BarrierStep:
     self._worker = worker
     self._points = points
     self._count = count
-    self._host = host
     self._aggregator: dict[int, aggregation_lib.GradientAggregator] = {}
     self._num_met = 0
     self._counted: list[Any] = []  # whether each step is
@@ -113,11 +109,7 @@ class BarrierStep:
         self._state, self._name, number, pieces
       )
     aggregator, turn = self._aggregator[number], self._turn(number)
-    if self._host is None:
-      added = aggregator.add(pieces, self._sync_ops.for_sums(turn))
-    else:
-      place = host_sums.Place(self._step, number, turn)
-      added, turn = self._host.add(aggregator, pieces, place)
+    added = aggregator.add(pieces, self._sync_ops.for_sums(turn))
     with tf.control_dependencies(added):
       arrival = self._sync_ops.arrive(number, self._worker, turn, self._step)
 
