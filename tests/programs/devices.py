@@ -24,11 +24,11 @@ import tfps
 
 SIZE = 1000
 STEPS = 10
-ROWS = 3 * 7 + 1  # in batches of 7, of which no piece is like the other
+ROWS = 2 * 7 + 1  # in batches of 7, of which no piece is like the other
 _RNG = np.random.default_rng(0)
 X = _RNG.integers(0, 12, (ROWS, 3))
 Y = _RNG.random((ROWS, 1), dtype='f')
-QUEUED = 20
+QUEUED = 12
 
 
 def make_model():
