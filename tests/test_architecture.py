@@ -46,7 +46,9 @@ def test_every_room_is_in_the_table():
     for path in (_ROOT / 'tfps').iterdir()
     if path.suffix == '.py' or (path / '__init__.py').exists()
   }
-  table = _PAGE[_PAGE.index('## Rooms') : _PAGE.index('## The way of a cluster')]
+  table = _PAGE[
+    _PAGE.index('## Rooms') : _PAGE.index('## The way of a cluster')
+  ]
   first = re.findall(r'^\| (`[^|]*) \|', table, re.M)
   named = {name for cell in first for name in re.findall(r'`([\w/.]+)`', cell)}
   assert named == rooms - {'__init__.py'}

@@ -1,5 +1,6 @@
 """Cuts on disk: whole, damaged, of other shapes, and where none can be."""
 
+import json
 import math
 import os
 import pathlib
@@ -125,7 +126,7 @@ def test_nothing_new_is_not_written_again(make, tmp_path):
   kept = variables(strategy)
   cut(strategy)
   cut(strategy)
-  assert folders(tmp_path) == ['cut-000001']
+  assert folders(tmp_path) == ['snapshot-000001']
   del kept
 
 
@@ -136,7 +137,7 @@ def test_old_cuts_go_once_there_are_newer_ones(make, tmp_path):
     with strategy.scope():
       kept.append(tf.Variable(float(i)))
     cut(strategy)
-  assert folders(tmp_path) == ['cut-000003', 'cut-000004']
+  assert folders(tmp_path) == ['snapshot-000003', 'snapshot-000004']
 
 
 def truncate(path):
@@ -184,7 +185,7 @@ def test_a_damaged_cut_is_passed_over_for_the_one_before(make, caplog, damage):
   _, latest = make_two_cuts(make())
   damage(latest)
   strategy = make()
-  assert 'cut-000002 is damaged' in caplog.text
+  assert 'snapshot-000002 is damaged' in caplog.text
   assert_same(variables(strategy), scale=2)
 
 
@@ -193,7 +194,26 @@ def test_if_all_cuts_are_damaged_nothing_begins_afresh(make, damage):
   for path in make_two_cuts(make()):
     damage(path)
   with pytest.raises(
-    errors.CheckpointError, match='none of cut-000001, cut-000002 can be read'
+    errors.CheckpointError,
+    match='none of snapshot-000001, snapshot-000002 can be read',
+  ):
+    make()
+
+
+@pytest.mark.parametrize('number', [None, 1, 3, '2'])
+def test_another_format_is_refused_though_an_earlier_snapshot_is_sound(
+  make, number
+):
+  _, latest = make_two_cuts(make())
+  path = latest / 'contents.json'
+  found = json.loads(path.read_text())
+  if number is None:  # as before there were numbers
+    path.write_text(json.dumps(found['variables']))
+  else:
+    path.write_text(json.dumps({**found, 'format': number}))
+  says = 'no format number' if number is None else f'format {number!r}'
+  with pytest.raises(
+    errors.CheckpointError, match=f'{path} has {says}, .* reads format 2'
   ):
     make()
 
@@ -228,7 +248,7 @@ def test_a_cut_that_is_damaged_when_it_is_needed_is_passed_over(
   assert_same(kept, scale=2)
   assert strategy.guard.snapshotter.latest.path == first
   shutil.rmtree(latest, ignore_errors=True)
-  assert cut(strategy).name == 'cut-000002'  # a sound one is due
+  assert cut(strategy).name == 'snapshot-000002'  # a sound one is due
 
 
 @pytest.mark.parametrize('damage', [truncate, gone])
@@ -274,7 +294,7 @@ def test_what_there_is_no_room_for_leaves_nothing(make, num_pages):
       cut(strategy)
     assert sorted((disk / 'cuts').iterdir()) == [*paths, disk / 'cuts' / 'job']
     ballast.unlink()
-    assert cut(strategy).name == 'cut-000003'
+    assert cut(strategy).name == 'snapshot-000003'
 
 
 def test_a_cut_of_another_program_is_refused(make):
@@ -319,7 +339,7 @@ def test_a_cut_that_fails_leaves_the_one_before(make, tmp_path):
     strategy.guard.snapshotter.save()
   moved.rename(tmp_path / 'cuts')
   assert strategy.guard.snapshotter.latest.path == first
-  assert cut(strategy).name == 'cut-000002'
+  assert cut(strategy).name == 'snapshot-000002'
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_other_ps_begin_with_a_cut_however_it_is_cut_up(
   kept = _variables(strategy, scale=5)
   strategy.guard.keep()
   strategy.close()
-  assert _names(tmp_path) == ['cut-000001']
+  assert _names(tmp_path) == ['snapshot-000001']
   with testing.InProcessCluster(num_workers=1, num_ps=3) as cluster:
     strategy = kind(cluster.cluster, after, recovery=_recovery(tmp_path))
     table, count, word = _variables(strategy, scale=1)
@@ -170,7 +170,7 @@ def test_a_disk_that_a_ps_has_for_itself_is_an_error(tmp_path):
 @on_hosts.strategies
 def test_values_do_not_go_through_the_chief(strategy, tmp_path):
   chief, ps = on_hosts.keep(strategy, tmp_path, 1, 'cuts')
-  assert _names(tmp_path / 'cuts') == ['cut-000001']
+  assert _names(tmp_path / 'cuts') == ['snapshot-000001']
   # Of the value that it makes.
   assert max(each.received for each in ps) > on_hosts.NUM_BYTES
   assert chief.received < on_hosts.NUM_BYTES / 2

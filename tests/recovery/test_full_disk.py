@@ -61,7 +61,8 @@ def test_training_by_a_coordinator_goes_on(disk, caplog):
 
   def happens(snapshotter):
     while (
-      snapshotter.latest is None or snapshotter.latest.path.name < 'cut-000003'
+      snapshotter.latest is None
+      or snapshotter.latest.path.name < 'snapshot-000003'
     ):
       yield
     with testing.full_disk(disk):

@@ -1,8 +1,9 @@
-"""The values of many variables at one moment, on disk.
+"""Snapshots: the values of many variables at one moment, on disk.
 
-Each cut is a folder with a file in TensorFlow's checkpoint format, in which
-shards of a variable are parts of one tensor, and a list of what is in it. A
-folder gets its name once all of it is there and has been read back.
+Each snapshot is a folder with a file in TensorFlow's checkpoint format, in
+which shards of a variable are parts of one tensor, and a JSON file with the
+number of the format and a list of the variables. A folder gets its name once
+it is complete and has been read back.
 """
 
 from collections.abc import Callable
@@ -25,18 +26,24 @@ from tfps import errors
 from tfps.recovery import inventory
 from tfps.recovery import snapshot_storage
 
-_NAME = re.compile(r'cut-(\d+)')
+_NAME = re.compile(r'snapshot-(\d+)')
 _DRAFT = 'draft-'
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
+# Of the folder; to be raised when what is in it changes.
+_FORMAT = 2
 _OF_DISKS = (snapshot_storage.DiskError, OSError)
 _OF_DRAFTS = (*_OF_DISKS, tf.errors.OpError, errors.CheckpointError)
 _UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
 
 
+class FormatError(errors.CheckpointError):
+  """A snapshot has another format than this version of tfps reads."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-  """A cut that has been written and read back.
+  """A snapshot that has been written and read back.
 
   Attributes:
     path: its folder.
@@ -48,16 +55,22 @@ class Snapshot:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Snapshot':
-    """The cut in a folder, once all of it could be read.
+    """Reads the whole snapshot in a folder.
+
+    Args:
+      path: the folder.
 
     Raises:
+      FormatError: it is of another format.
       errors.CheckpointError: it is damaged.
     """
     with _finding_damage(path):
       text = (path / _CONTENTS).read_text(encoding='utf-8')
+      found = dict(json.loads(text))
+      _check_format(path, found.get('format'))
       contents = {
         key: (list(shape), str(dtype))
-        for key, (shape, dtype) in json.loads(text).items()
+        for key, (shape, dtype) in found['variables'].items()
       }
       snapshot = cls(path, contents)
       for key in contents:  # which compares checksums
@@ -190,7 +203,8 @@ class SnapshotStore:
       destination_prefix=os.fspath(draft / _VALUES),
       delete_old_dirs=True,
     )
-    _write_through(draft / _CONTENTS, json.dumps(contents, indent=1))
+    found = {'format': _FORMAT, 'variables': contents}
+    _write_through(draft / _CONTENTS, json.dumps(found, indent=1))
     Snapshot.load(draft)
     self._confirm()
     return draft.rename(self._directory / self._next_name())
@@ -219,13 +233,15 @@ class SnapshotStore:
       ) from error
 
   def find(self) -> Snapshot | None:
-    """Has the last cut that can be read be the latest.
+    """Makes the last snapshot that can be read the latest.
 
     Returns:
-      It; None if there is none at all.
+      The snapshot; None if the directory has none at all.
 
     Raises:
-      errors.CheckpointError: there are cuts of which none can be read.
+      FormatError: the last one has another format. An earlier one does not
+        take its place: that would silently undo training.
+      errors.CheckpointError: there are snapshots of which none can be read.
     """
     self.latest = None
     paths = self._paths()
@@ -234,6 +250,8 @@ class SnapshotStore:
         with tf.device(self._device):
           self.latest = Snapshot.load(path)
         return self.latest
+      except FormatError:
+        raise
       except errors.CheckpointError as error:
         logging.warning('%s', error)
     if paths:
@@ -246,7 +264,7 @@ class SnapshotStore:
 
   def _next_name(self) -> str:
     number = max((_number(path) for path in self._paths()), default=0)
-    return f'cut-{number + 1:06d}'
+    return f'snapshot-{number + 1:06d}'
 
   def _paths(self) -> list[pathlib.Path]:
     """The folders of all cuts, oldest first."""
@@ -269,6 +287,16 @@ def _finding_damage(
     raise errors.CheckpointError(
       f'{path} is damaged: {errors.first_line(error)}'
     ) from error
+
+
+def _check_format(path: pathlib.Path, number: object) -> None:
+  if number != _FORMAT:
+    has = 'no format number' if number is None else f'format {number!r}'
+    raise FormatError(
+      f'{path / _CONTENTS} has {has}, and this version of tfps reads format '
+      f'{_FORMAT}. Continue with the version that wrote it, or recover in '
+      'another directory to begin afresh.'
+    )
 
 
 def _check_writable(directory: pathlib.Path) -> None:
