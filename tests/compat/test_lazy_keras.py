@@ -29,6 +29,7 @@ print(keras.Sequential([keras.layers.Dense(3)])(tf.ones([2, 5])).shape)
   assert _run(program).splitlines() == ['[]', '3', 'True', '(2, 3)']
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_tensorflow_imports_keras_unasked():
   # Else there is nothing to do here, and a server may import it as others do.

@@ -22,6 +22,7 @@ _Y = _X.sum((1, 2))[:, None]
 _ARGUMENTS = {'batch_size': 16, 'shuffle': False, 'verbose': 0}
 
 
+_exhaustive = pytest.mark.exhaustive
 _SHARDS = partitioners.FixedShards(2)
 _WAYS = {
   'coordinator, whole': (tfps.ParameterServerStrategy, None),
@@ -38,9 +39,12 @@ def strategy(request, tfps_cluster, partitioner):
 
 in_shards = pytest.mark.parametrize(
   ('strategy', 'partitioner'),
-  [way for way in _WAYS.values() if way[1]],
+  [
+    (tfps.ParameterServerStrategy, _SHARDS),
+    pytest.param(tfps.BetweenGraphStrategy, _SHARDS, marks=_exhaustive),
+  ],
   indirect=['strategy'],
-  ids=[name for name, way in _WAYS.items() if way[1]],
+  ids=['coordinator', 'between graphs'],
 )
 
 
@@ -147,11 +151,27 @@ MODELS = {
   'integers': (_integers, _IDS),
   'named inputs': (_named_inputs, {'x': _X, 'ids': _IDS}),
 }
+_OFTEN = (
+  'batch normalization',
+  'words',
+  'float16 with loss scaling',
+  'named inputs',
+  'losses and constraints',
+  'own train_step',
+)
 
 
 @pytest.mark.parametrize(
   ('strategy', 'partitioner', 'kind'),
-  turns.by_turns({kind: kind for kind in MODELS}, _WAYS),
+  [
+    *turns.by_turns({kind: kind for kind in _OFTEN}, _WAYS),
+    *(
+      pytest.param(*way, kind, id=f'{name}-{kind}', marks=_exhaustive)
+      for name, way in _WAYS.items()
+      for kind in MODELS
+      if kind not in _OFTEN
+    ),
+  ],
   indirect=['strategy'],
 )
 def test_a_model_trains_as_in_a_single_process(strategy, kind):
