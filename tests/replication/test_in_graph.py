@@ -51,7 +51,7 @@ def _rare(*case):
     _rare('Adam', None, 100),
     ('Adam', partitioners.FixedShards(2), 10),
     ('clipped Adam', None, 10),
-    ('scaled SGD', partitioners.FixedShards(2), 10),
+    _rare('scaled SGD', partitioners.FixedShards(2), 10),
   ],
 )
 def test_fit_is_like_one_process(tfps_cluster, name, partitioner, num_steps):

@@ -46,7 +46,7 @@ def _rare(*case):
     _rare('momentum', partitioners.FixedShards(2), 100, None),
     _rare('Adam', None, 100, None),
     ('Adam', partitioners.FixedShards(2), 10, tfps.updates.Sync()),
-    ('clipped Adam', None, 10, None),
+    _rare('clipped Adam', None, 10, None),
     ('scaled SGD', partitioners.FixedShards(2), 10, None),
   ],
 )
