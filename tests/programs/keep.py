@@ -1,6 +1,6 @@
-"""Has a large variable kept safe again and again.
+"""Saves a large variable, and copies it to its replica, again and again.
 
-Usage: keep.py STRATEGY NUM_FLOATS TIMES (replicas | cuts)
+Usage: keep.py STRATEGY NUM_FLOATS TIMES
 """
 
 import sys
@@ -9,16 +9,17 @@ import tensorflow as tf
 
 import tfps
 
-RECOVERIES = {
-  'replicas': tfps.Recovery('cuts', replicas=1, replicate_every_secs=3600),
-  'cuts': tfps.Recovery('cuts', every_secs=3600, written_by='ps'),
-}
+RECOVERY = tfps.Recovery(
+  'cuts',
+  every_secs=3600,
+  written_by='ps',
+  replicas=1,
+  replicate_every_secs=3600,
+)
 
 
-def main(name: str, num_floats: int, times: int, how: str) -> None:
-  strategy = getattr(tfps, name)(
-    tfps.resolve_cluster(), recovery=RECOVERIES[how]
-  )
+def main(name: str, num_floats: int, times: int) -> None:
+  strategy = getattr(tfps, name)(tfps.resolve_cluster(), recovery=RECOVERY)
   with strategy.scope():
     variable = tf.Variable(tf.zeros([num_floats]), name='large')
   for _ in range(times):
@@ -28,4 +29,4 @@ def main(name: str, num_floats: int, times: int, how: str) -> None:
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+  main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -14,16 +14,13 @@ _PROGRAM = str(pathlib.Path(__file__).parents[1] / 'programs' / 'keep.py')
 needs_network = pytest.mark.skipif(
   bool(network.problem()), reason=network.problem()
 )
-strategies = pytest.mark.parametrize(
-  'strategy', ['ParameterServerStrategy', 'BetweenGraphStrategy']
-)
 
 
-def keep(strategy, folder, times, how):
-  """What the links of the chief and of two ps have carried."""
+def keep(strategy, folder, times):
+  """Runs the program; the traffic of the hosts of the chief and of two ps."""
   command = [
     *('env', '-C', str(folder), sys.executable, _PROGRAM),
-    *(strategy, str(NUM_BYTES // 4), str(times), how),
+    *(strategy, str(NUM_BYTES // 4), str(times)),
   ]
   with testing.ProcessCluster(
     1, 2, on_hosts=True, commands={'chief': command}

@@ -1,9 +1,7 @@
 """Cuts on disk: whole, damaged, of other shapes, and where none can be."""
 
 import json
-import math
 import os
-import pathlib
 import shutil
 import threading
 
@@ -64,8 +62,18 @@ def folders(tmp_path):
   return sorted(name for name in found if name != 'job')
 
 
-@pytest.mark.parametrize('before', [None, partitioners.FixedShards(2)])
-@pytest.mark.parametrize('after', [None, partitioners.FixedShards(3)])
+@pytest.mark.parametrize(
+  ('before', 'after'),
+  [
+    pytest.param(None, None, marks=pytest.mark.exhaustive),
+    (partitioners.FixedShards(2), None),
+    (None, partitioners.FixedShards(3)),
+    pytest.param(
+      *(partitioners.FixedShards(2), partitioners.FixedShards(3)),
+      marks=pytest.mark.exhaustive,
+    ),
+  ],
+)
 def test_variables_begin_with_a_cut_however_they_are_cut_up(
   make, before, after
 ):
@@ -172,6 +180,15 @@ def empty(path):
 DAMAGES = [truncate, flip, lose_index, lose_contents, garble_contents, empty]
 
 
+def some(damages, default):
+  """All of them, of which those that are not named run with --exhaustive."""
+  exhaustive = [pytest.mark.exhaustive]
+  return [
+    pytest.param(damage, marks=[] if damage in default else exhaustive)
+    for damage in damages
+  ]
+
+
 def make_two_cuts(strategy):
   kept = variables(strategy, scale=2)
   first = cut(strategy)
@@ -189,7 +206,7 @@ def test_a_damaged_cut_is_passed_over_for_the_one_before(make, caplog, damage):
   assert_same(variables(strategy), scale=2)
 
 
-@pytest.mark.parametrize('damage', DAMAGES)
+@pytest.mark.parametrize('damage', some(DAMAGES, [flip, lose_contents]))
 def test_if_all_cuts_are_damaged_nothing_begins_afresh(make, damage):
   for path in make_two_cuts(make()):
     damage(path)
@@ -237,7 +254,9 @@ def put_back(strategy):
   return snapshotter.put_back({0}, strategy.guard._replicas)
 
 
-@pytest.mark.parametrize('damage', [truncate, flip, lose_index, empty, gone])
+@pytest.mark.parametrize(
+  'damage', some([truncate, flip, lose_index, empty, gone], [flip, gone])
+)
 def test_a_cut_that_is_damaged_when_it_is_needed_is_passed_over(
   make, tmp_path, damage
 ):
@@ -274,7 +293,7 @@ def test_what_a_chief_that_was_killed_was_writing_goes(make, tmp_path):
 
 
 @pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
-@pytest.mark.parametrize('num_pages', range(4))
+@pytest.mark.parametrize('num_pages', some(range(4), [0, 2]))
 def test_what_there_is_no_room_for_leaves_nothing(make, num_pages):
   """Its values have some pages, its index and its contents one each."""
   with testing.small_disk(2**20) as disk:
@@ -340,36 +359,3 @@ def test_a_cut_that_fails_leaves_the_one_before(make, tmp_path):
   moved.rename(tmp_path / 'cuts')
   assert strategy.guard.snapshotter.latest.path == first
   assert cut(strategy).name == 'snapshot-000002'
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    ({'directory': ''}, 'directory is empty'),
-    ({'directory': 'x', 'every_secs': 0}, 'every_secs=0 must be positive'),
-    ({'directory': 'x', 'max_to_keep': -1}, 'max_to_keep=-1 must be positive'),
-  ],
-)
-def test_wrong_settings_are_refused(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    tfps.Recovery(**arguments)
-
-
-def test_a_directory_may_be_given_as_a_path():
-  assert tfps.Recovery(pathlib.Path('x')).every_secs == 60
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'secs'),
-  [
-    ({}, 60),
-    ({'replicas': 1}, 0.1),
-    ({'replicas': 1, 'replicate_every_secs': 1}, 0.1),
-    ({'replicas': 1, 'take_over_secs': 10}, 10),
-    ({'take_over_secs': math.inf}, math.inf),
-  ],
-)
-def test_who_has_replicas_does_not_wait_for_a_restart(arguments, secs):
-  recovery = tfps.Recovery('x', **arguments)
-  assert recovery.waits_for_restart_secs == secs
-  assert recovery.moves_ps == (secs < math.inf)

@@ -10,7 +10,7 @@ from tfps import testing
 
 pytestmark = pytest.mark.slow
 
-_STEPS = 3_000
+_STEPS = 1_500
 
 
 def training(folder, mode, steps, *flags):
@@ -52,7 +52,7 @@ def is_at(cluster, ps, address, worker):
 
 def test_ps_that_leave_and_come_home_lose_nothing(tmp_path):
   with training(tmp_path, 'between_graph', _STEPS) as cluster:
-    for ps in (1, 0):
+    for ps in (1,):
       home = cluster.cluster.address(cluster.cluster.tasks('ps')[ps])
       wait_for_steps(cluster)
       hand_over(cluster, ps)

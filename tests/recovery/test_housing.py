@@ -1,11 +1,8 @@
 """A ps that does not come back is served by another, and goes home later."""
 
-import threading
-
 import pytest
 import tensorflow as tf
 
-from tests import waiting
 from tests.recovery import losses
 import tfps
 from tfps import testing
@@ -15,58 +12,50 @@ from tfps.variables import partitioners
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def processes():
+@pytest.fixture(scope='module')
+def shared_processes():
   with testing.ProcessCluster(1, 2) as processes:
     yield processes
 
 
-def ones(context):
-  return tf.data.Dataset.from_tensors(1).repeat()
+@pytest.fixture
+def processes(shared_processes):
+  shared_processes.heal()
+  return shared_processes
 
 
 def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
-  events = []
+  events = losses.Events()
   strategy = tfps.ParameterServerStrategy(
     processes.cluster,
     partitioners.FixedShards(2),
     recovery=tfps.Recovery(
-      tmp_path, every_secs=0.5, take_over_secs=0.5, on_event=events.append
+      tmp_path, every_secs=0.5, take_over_secs=0.5, on_event=events
     ),
   )
   with strategy.scope():
     count = tf.Variable(0, dtype=tf.int64, trainable=False)
     table = tf.Variable(tf.zeros([4, 2]))
 
-  def times_back(task):
-    return sum(e.kind == 'back' and task in e.tasks for e in events)
-
   def lose_and_find():
     processes.kill('ps', 0)
-    waiting.until(lambda: times_back('ps:0') == 1)
+    events.wait_for('back', 'ps:0', after=[0])
     processes.restart('ps', 1)  # which served both
-    waiting.until(lambda: times_back('ps:0') == 2)
+    events.wait_for('back', 'ps:0', after=[1])
     processes.start('ps', 0)
-    waiting.until(lambda: times_back('ps:0') == 3)
+    events.wait_for('back', 'ps:0', after=[2])
 
   def step(batch):
     count.assign_add(1)
     for shard in table.variables:
       shard.assign_add(tf.ones(shard.shape))
 
-  story = threading.Thread(target=lose_and_find)
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    steps = 100
-    coordinator.train(step, ones, steps=steps)
-    story.start()
-    while story.is_alive():
-      steps += 100
-      coordinator.train(step, ones, steps=steps)
-    story.join()
-    assert count.numpy() == coordinator.global_step.numpy() == steps
+    steps = losses.train_while(coordinator, step, lose_and_find)
+    assert count.numpy() == steps
     values = tf.concat([shard.read_value() for shard in table.variables], 0)
     assert set(values.numpy().ravel()) == {steps}
-    moves = [event.tasks for event in events if event.kind == 'moved']
+    moves = [event.tasks for event in events.of('moved')]
     assert moves[0] == moves[-1] == ('ps:0',)
     assert 'ps:1 serves ps:0, too, at localhost:' in processes.log('ps', 1)
     # Each is where it was: either may be lost, and takes nobody with it.
@@ -77,10 +66,10 @@ def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
 def _train(strategy, step, steps):
   """Trains to so many steps; gives what survives the loss of a ps."""
   if isinstance(strategy, tfps.BetweenGraphStrategy):
-    strategy.train(step, ones, steps=steps)
+    strategy.train(step, losses.ones, steps=steps)
     return strategy.surviving
   coordinator = tfps.Coordinator(strategy, timeout_secs=120)
-  coordinator.train(step, ones, steps=steps)
+  coordinator.train(step, losses.ones, steps=steps)
   return coordinator.surviving
 
 

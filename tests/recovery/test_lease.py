@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import re
 import sys
@@ -16,7 +15,6 @@ import tfps
 from tfps import errors
 from tfps import testing
 from tfps._utils import ports
-from tfps._utils import processes as processes_lib
 from tfps.server import mailbox as mailbox_lib
 
 pytestmark = pytest.mark.slow
@@ -31,38 +29,38 @@ def processes():
     yield processes
 
 
-@contextlib.contextmanager
-def elsewhere(cluster, task, command, log):
-  """Runs a task once more, at another address, as another host would."""
+def elsewhere(cluster, task):
+  """The cluster as a process knows it that is a task on another host."""
   jobs = dict(cluster.jobs)
-  jobs[task.job] = {
-    **jobs[task.job],
-    task.index: f'localhost:{ports.pick()}',
-  }
-  config = dataclasses.replace(cluster, jobs=jobs, task=task).tf_config()
-  env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'TF_CONFIG': config}
-  with log.open('wb') as output:
-    process = processes_lib.spawn(command, env=env, stdout=output)
-    try:
-      yield process
-    finally:
-      process.kill()
-      process.wait()
+  address = f'localhost:{ports.pick()}'
+  jobs[task.job] = {**jobs[task.job], task.index: address}
+  return dataclasses.replace(cluster, jobs=jobs, task=task)
 
 
 @contextlib.contextmanager
-def replaced(cluster, task, command, folder):
-  """Freezes a task until another process has trained in its place.
+def training_instead(cluster, task, kind, folder):
+  """Freezes a task, trains in its place, and thaws it, which then ends.
 
-  Gives the log of that one, which then goes on to its end.
+  Gives a function that reads the global step and the variables' values.
   """
   cluster.freeze(task.job, task.index)
-  log = folder / 'successor.log'
-  with elsewhere(cluster.cluster, task, command, log) as successor:
-    waiting.until(lambda: '\nat ' in log.read_text(), timeout_secs=60)
+  strategy = kind(
+    elsewhere(cluster.cluster, task), recovery=tfps.Recovery(folder)
+  )
+  with strategy.scope():  # those of the program
+    variables = [
+      tf.Variable(0, dtype=tf.int64, trainable=False, name='count'),
+      tf.Variable(tf.zeros([1000, 8]), name='table'),
+      tf.Variable(tf.zeros([100]), name='vector'),
+    ]
+
+  def thaw():
     cluster.thaw(task.job, task.index)
-    yield log
-    assert successor.wait(120) == 0, log.read_text()[-3000:]
+    assert_it_knows(cluster, task)
+
+  with losses.trainer(strategy) as trainer:
+    losses.train_while(trainer, lambda batch: losses.add_one(variables), thaw)
+    yield lambda: (int(trainer.global_step), losses.values(variables))
 
 
 def assert_it_knows(cluster, task):
@@ -73,42 +71,44 @@ def assert_it_knows(cluster, task):
 
 
 @pytest.mark.parametrize(
-  'mode',
+  ('mode', 'kind'),
   [
-    pytest.param('coordinator', marks=pytest.mark.exhaustive),
-    'between_graph',
+    pytest.param(
+      *('coordinator', tfps.ParameterServerStrategy),
+      marks=pytest.mark.exhaustive,
+    ),
+    ('between_graph', tfps.BetweenGraphStrategy),
   ],
 )
-def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode):
-  command = losses.campaign(mode, tmp_path, 1_000)
+def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode, kind):
+  command = losses.campaign(mode, tmp_path, 10**9)
   with testing.ProcessCluster(
     1, 1, commands={'chief': command}, preload=['tensorflow', 'keras']
   ) as cluster:
+    cluster.wait_for_line('chief', 0, 'at ', timeout_secs=120)
     chief = cluster.cluster.task
-    cluster.wait_for_line('chief', 0, 'at ', timeout_secs=60)
-    with replaced(cluster, chief, command, tmp_path) as log:
-      assert_it_knows(cluster, chief)
-    least, most, step = losses.counted(log.read_text())
-    assert step <= least
-    # The first one may have been at an execution.
-    assert most <= step + _PER_EXECUTION
+    with training_instead(cluster, chief, kind, tmp_path) as trained:
+      step, values = trained()
+      # The first one may have been at an execution.
+      assert step <= min(values) <= max(values) <= step + _PER_EXECUTION
     assert cluster.wait('ps', 0, timeout_secs=60) == 0
 
 
 def test_a_worker_that_thaws_after_another_has_come(tmp_path):
-  command = losses.campaign('between_graph', tmp_path, 1_800)
+  command = losses.campaign('between_graph', tmp_path, 10**9)
   with testing.ProcessCluster(
     2, 1, commands={'worker': command}, preload=['tensorflow', 'keras']
   ) as cluster:
     for index in range(2):
-      cluster.wait_for_line('worker', index, 'at ', timeout_secs=60)
+      cluster.wait_for_line('worker', index, 'at ', timeout_secs=120)
     worker = cluster.cluster.tasks('worker')[1]
-    with replaced(cluster, worker, command, tmp_path):
-      assert_it_knows(cluster, worker)
-    assert cluster.wait('worker', 0, timeout_secs=60) == 0
-    least, most, step = losses.counted(cluster.log('worker', 0))
-    assert step <= least
-    assert most <= step + _PER_EXECUTION
+    with training_instead(
+      cluster, worker, tfps.BetweenGraphStrategy, tmp_path
+    ) as trained:
+      cluster.terminate('worker', 0)
+      assert cluster.wait('worker', 0, timeout_secs=60) == 143
+      step, values = trained()
+      assert step <= min(values) <= max(values) <= step + _PER_EXECUTION
 
 
 @pytest.mark.parametrize(

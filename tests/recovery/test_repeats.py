@@ -69,13 +69,16 @@ def _while_losing(processes, tasks, events):
 
 LOSSES = {
   # Of each worker that is lost, one execution is cut short.
-  'workers': (0, [('worker', i % 2) for i in range(6)], 1),
+  'workers': (0, [('worker', 0), ('worker', 1)], 1),
   # Of each ps, those of both workers.
   'ps with replicas': (1, [('ps', 1), ('ps', 0)], 2),
 }
 
 
-@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize(
+  'loss',
+  ['workers', pytest.param('ps with replicas', marks=pytest.mark.exhaustive)],
+)
 def test_train_repeats_one_step_at_most(processes, tmp_path, loss):
   replicas, tasks, cut_short = LOSSES[loss]
   events = []
@@ -92,7 +95,7 @@ def test_train_repeats_one_step_at_most(processes, tmp_path, loss):
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     steps = 0
     for _ in _while_losing(processes, tasks, events):
-      steps += 200
+      steps += 80
       result = coordinator.train(
         step, losses.ones, steps=steps, steps_per_execution=_PER_EXECUTION
       )
@@ -116,17 +119,15 @@ def test_fit_tells_what_it_repeats(processes, tmp_path):
     )
   x = np.ones([20 * _PER_EXECUTION, 1], 'f')
   steps = 0
-  for _ in _while_losing(
-    processes, [('worker', i % 2) for i in range(4)], events
-  ):
+  for _ in _while_losing(processes, [('worker', 0), ('worker', 1)], events):
     model.fit(x, x, batch_size=1, verbose=0)
     steps += len(x)
   doubled = int(model.optimizer.iterations.numpy()) - steps
   report = strategy.recovery_report()
   strategy.close()
   # All steps of an execution are done again, of which some count.
-  assert 0 < doubled <= report.steps_repeated <= 4 * _PER_EXECUTION
-  assert report.workers_lost >= 4
+  assert 0 < doubled <= report.steps_repeated <= 2 * _PER_EXECUTION
+  assert report.workers_lost >= 2
 
 
 class _Slow(keras.layers.Dense):

@@ -1,0 +1,57 @@
+"""Settings of `tfps.Recovery`: what is refused, and defaults."""
+
+import math
+import pathlib
+
+import pytest
+
+import tfps
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ({'directory': ''}, 'directory is empty'),
+    ({'directory': 'x', 'every_secs': 0}, 'every_secs=0 must be positive'),
+    ({'directory': 'x', 'max_to_keep': -1}, 'max_to_keep=-1 must be positive'),
+    (
+      {'directory': 'x', 'replicas': 1, 'replicate_every_secs': 0},
+      'secs=0 must be positive',
+    ),
+    (
+      {'directory': 'x', 'replicate_every_secs': 1.0},
+      'replicate_every_secs=1.0 and no replicas',
+    ),
+    *(
+      ({'directory': 'x', 'replicas': n}, 'on no other ps, 0, or on one, 1')
+      for n in (-1, 2, None)
+    ),
+    *(
+      ({'directory': 'x', 'written_by': w}, 'written_by=')
+      for w in ('worker', None)
+    ),
+  ],
+)
+def test_wrong_settings_are_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    tfps.Recovery(**arguments)
+
+
+def test_a_directory_may_be_given_as_a_path():
+  assert tfps.Recovery(pathlib.Path('x')).every_secs == 60
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'secs'),
+  [
+    ({}, 60),
+    ({'replicas': 1}, 0.1),
+    ({'replicas': 1, 'replicate_every_secs': 1}, 0.1),
+    ({'replicas': 1, 'take_over_secs': 10}, 10),
+    ({'take_over_secs': math.inf}, math.inf),
+  ],
+)
+def test_who_has_replicas_does_not_wait_for_a_restart(arguments, secs):
+  recovery = tfps.Recovery('x', **arguments)
+  assert recovery.waits_for_restart_secs == secs
+  assert recovery.moves_ps == (secs < math.inf)
