@@ -10,6 +10,7 @@ import pytest
 _PROGRAM = pathlib.Path(__file__).parents[1] / 'programs' / 'count_bytes.py'
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_bytes_are_those_that_the_loopback_interface_counts():
   done = subprocess.run(

@@ -10,6 +10,7 @@ import pytest
 _PROGRAM = pathlib.Path(__file__).parents[1] / 'programs' / 'lose_ps.py'
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_ps_that_dies_is_told_as_without_the_wire():
   done = subprocess.run(
