@@ -19,11 +19,26 @@ _X = _RNG.integers(0, 12, (_SIZE * _NUM_STEPS, 3))
 _Y = _RNG.random((_SIZE * _NUM_STEPS, 1), dtype='f')
 _ROUNDS = (range(0, 2), range(2, 4), range(4, 5))
 
-both = pytest.mark.parametrize(
-  'make_strategy',
-  [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
-  ids=['coordinator', 'between graphs'],
-)
+_STRATEGIES = {
+  'coordinator': tfps.ParameterServerStrategy,
+  'between graphs': tfps.BetweenGraphStrategy,
+}
+
+
+def under(*often):
+  """Runs a test under these strategies, and with --exhaustive under both."""
+  return pytest.mark.parametrize(
+    'make_strategy',
+    [
+      pytest.param(
+        make, id=name, marks=[] if name in often else pytest.mark.exhaustive
+      )
+      for name, make in _STRATEGIES.items()
+    ],
+  )
+
+
+both = under(*_STRATEGIES)
 _WAYS = {
   'coordinator, in shards': (
     tfps.ParameterServerStrategy,
@@ -223,7 +238,7 @@ def test_losses_are_unscaled_for_local_steps(
   _assert_weights(model, alone)
 
 
-@both
+@under('coordinator')
 def test_fewer_updates_send_fewer_bytes(tfps_cluster, make_strategy):
   sent = []
   for updates in (None, tfps.updates.LocalSteps(_NUM_STEPS, _RATE)):
@@ -240,7 +255,7 @@ def test_fewer_updates_send_fewer_bytes(tfps_cluster, make_strategy):
   assert pushed == pytest.approx(_NUM_STEPS * few_pushed, rel=0.01)
 
 
-@both
+@under('between graphs')
 def test_updates_come_one_round_late_if_prefetched(tfps_cluster, make_strategy):
   policy = tfps.updates.Accumulate(2)
   wire = tfps.Wire(prefetch=1)
