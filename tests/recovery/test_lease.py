@@ -94,6 +94,7 @@ def test_a_chief_that_thaws_after_another_has_come(tmp_path, mode, kind):
     assert cluster.wait('ps', 0, timeout_secs=60) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_thaws_after_another_has_come(tmp_path):
   command = losses.campaign('between_graph', tmp_path, 10**9)
   with testing.ProcessCluster(

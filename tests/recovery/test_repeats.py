@@ -109,6 +109,7 @@ def test_train_repeats_one_step_at_most(processes, tmp_path, loss):
   assert report.workers_lost == sum(e.kind == 'lost' for e in events)
 
 
+@pytest.mark.exhaustive
 def test_fit_tells_what_it_repeats(processes, tmp_path):
   events = []
   strategy = _strategy(processes, tmp_path, 0, events)

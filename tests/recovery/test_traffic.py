@@ -9,12 +9,9 @@ _TIMES = 20
 
 @on_hosts.needs_network
 @pytest.mark.slow
+@pytest.mark.exhaustive  # four processes import TensorFlow, each by itself
 @pytest.mark.parametrize(
-  'strategy',
-  [
-    'ParameterServerStrategy',
-    pytest.param('BetweenGraphStrategy', marks=pytest.mark.exhaustive),
-  ],
+  'strategy', ['ParameterServerStrategy', 'BetweenGraphStrategy']
 )
 def test_values_do_not_go_through_the_chief(strategy, tmp_path):
   chief, ps = on_hosts.keep(strategy, tmp_path, _TIMES)
