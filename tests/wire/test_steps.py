@@ -1,10 +1,13 @@
 """Steps on the wire, in both modes."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 from tfps.wire import fused_transfer
 from tfps.wire import transfers
@@ -216,16 +219,17 @@ both = pytest.mark.parametrize(
 )
 
 
+_WAYS = {
+  'coordinator': (tfps.ParameterServerStrategy, 1),
+  'coordinator, in shards': (tfps.ParameterServerStrategy, 2),
+  'between graphs, in shards': (tfps.BetweenGraphStrategy, 2),
+}
+
+
 @pytest.mark.parametrize(
-  ('make_strategy', 'shards'),
-  [
-    (tfps.ParameterServerStrategy, 1),
-    (tfps.ParameterServerStrategy, 2),
-    (tfps.BetweenGraphStrategy, 2),
-  ],
-  ids=['coordinator', 'coordinator, in shards', 'between graphs, in shards'],
+  ('make_strategy', 'shards', 'name'),
+  turns.by_turns({name: name for name in _STEPS}, _WAYS),
 )
-@pytest.mark.parametrize('name', _STEPS)
 def test_values_are_those_without_fusing(
   tfps_cluster, make_strategy, name, shards
 ):
@@ -347,28 +351,41 @@ def _by_optimizer(program, x, ids):
   return tf.cast(loss, tf.float64)
 
 
+@functools.cache
+def _optimized(make_strategy, cluster, wire):
+  """The values that an optimizer makes, and the number of bytes pushed."""
+  program = _Program(make_strategy, cluster, wire)
+  with program.strategy.scope():
+    program.optimizer = keras.optimizers.SGD(0.5)
+    program.optimizer.build(list(program.variables.values()))
+  program.run(_by_optimizer, [_X, _IDS])
+  return program.values(), sum(program.strategy.wire_report().pushed)
+
+
 @pytest.mark.parametrize(
   ('make_strategy', 'name'),
   [
-    *((tfps.ParameterServerStrategy, name) for name in _CODECS),
+    (tfps.ParameterServerStrategy, 'the largest, later the rest'),
     (tfps.BetweenGraphStrategy, 'int8'),
+    *(
+      pytest.param(
+        tfps.ParameterServerStrategy, name, marks=pytest.mark.exhaustive
+      )
+      for name in ('float16', 'bfloat16', 'int8')
+    ),
   ],
 )
 def test_gradients_and_parameters_travel_encoded(
   tfps_cluster, make_strategy, name
 ):
   codec, tolerance = _CODECS[name]
-  found, num_bytes = [], []
   pull = codec if codec.for_pulls else None
-  for wire in (tfps.Wire(), tfps.Wire(pull=pull, push=codec)):
-    program = _Program(make_strategy, tfps_cluster.cluster, wire)
-    with program.strategy.scope():
-      program.optimizer = keras.optimizers.SGD(0.5)
-      program.optimizer.build(list(program.variables.values()))
-    program.run(_by_optimizer, [_X, _IDS])
-    found.append(program.values())
-    num_bytes.append(sum(program.strategy.wire_report().pushed))
-  assert num_bytes[1] < num_bytes[0]
-  for exact, encoded in zip(*found, strict=True):
-    np.testing.assert_allclose(exact, encoded, atol=tolerance)
-  assert not np.array_equal(found[0][0], found[1][0])
+  wire = tfps.Wire(pull=pull, push=codec)
+  exact, exact_bytes = _optimized(
+    tfps.ParameterServerStrategy, tfps_cluster.cluster, tfps.Wire()
+  )
+  encoded, num_bytes = _optimized(make_strategy, tfps_cluster.cluster, wire)
+  assert num_bytes < exact_bytes
+  for value, other in zip(exact, encoded, strict=True):
+    np.testing.assert_allclose(value, other, atol=tolerance)
+  assert not np.array_equal(exact[0], encoded[0])
