@@ -147,7 +147,11 @@ def test_fit_goes_on_with_what_a_killed_worker_was_at(processes):
   ('updates', 'make'),
   [
     (tfps.updates.Sync(timeout_secs=2), Visits),
-    (tfps.updates.BoundedStaleness(1, timeout_secs=2), Fitted),
+    pytest.param(
+      tfps.updates.BoundedStaleness(1, timeout_secs=2),
+      Fitted,
+      marks=pytest.mark.exhaustive,
+    ),
     pytest.param(
       tfps.updates.Sync(timeout_secs=2), Fitted, marks=pytest.mark.exhaustive
     ),
@@ -279,8 +283,19 @@ def _wait_until_all_train(cluster):
     )
 
 
-@pytest.mark.parametrize('how', ['train', 'fit'])
-@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize(
+  ('loss', 'how'),
+  [
+    ('a worker', 'fit'),
+    ('the ps with the ledger, and a worker', 'train'),
+    pytest.param('a worker', 'train', marks=pytest.mark.exhaustive),
+    pytest.param(
+      'the ps with the ledger, and a worker',
+      'fit',
+      marks=pytest.mark.exhaustive,
+    ),
+  ],
+)
 def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
   directory, lost = LOSSES[loss]
   directory = '-' if directory == '-' else str(tmp_path / directory)
@@ -303,7 +318,7 @@ def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
 @pytest.mark.parametrize(
   ('updates', 'how'),
   [
-    ('Sync', 'train'),
+    pytest.param('Sync', 'train', marks=pytest.mark.exhaustive),
     ('BoundedStaleness', 'fit'),
     pytest.param('Sync', 'fit', marks=pytest.mark.exhaustive),
     pytest.param('BoundedStaleness', 'train', marks=pytest.mark.exhaustive),

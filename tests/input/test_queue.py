@@ -128,7 +128,13 @@ def test_metrics_are_means_over_all_steps(strategy):
   assert result.metrics['mean'] == pytest.approx((_TOTAL - 1) / 2)
 
 
-@pytest.mark.parametrize('visitation', ['exactly_once', 'at_least_once'])
+@pytest.mark.parametrize(
+  'visitation',
+  [
+    'exactly_once',
+    pytest.param('at_least_once', marks=pytest.mark.exhaustive),
+  ],
+)
 def test_a_second_call_goes_on_in_the_epoch(strategy, files, visitation):
   visits = visits_of(strategy)
   queue = queue_of(strategy, files, visitation=visitation)
@@ -179,7 +185,7 @@ def test_each_epoch_may_have_another_order(strategy):
 
 def test_a_checkpoint_is_gone_on_with_by_other_workers(tmp_path, files):
   visits = np.zeros([_TOTAL], np.int64)
-  for workers, steps in ((3, 20), (1, 30), (2, None)):
+  for workers, steps in ((2, 20), (1, None)):
     with testing.InProcessCluster(num_workers=workers, num_ps=2) as cluster:
       strategy = tfps.ParameterServerStrategy(cluster.cluster)
       own = visits_of(strategy)

@@ -33,6 +33,7 @@ def _wait_until_all_step(strategy):
   )
 
 
+@pytest.mark.exhaustive
 def test_the_coordinators_workers_go_on_without_who_is_gone():
   with testing.ProcessCluster(num_workers=3, num_ps=1) as processes:
     strategy = tfps.ParameterServerStrategy(

@@ -41,23 +41,45 @@ def _model(optimizer, *, steps_per_execution=1):
 @pytest.mark.parametrize(
   ('make_optimizer', 'partitioner', 'num_steps'),
   [
-    (lambda: keras.optimizers.SGD(0.05), partitioners.FixedShards(2), None),
-    (lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True), None, None),
-    (lambda: keras.optimizers.Adam(0.05), partitioners.FixedShards(2), None),
-    (lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1), None, 8),
-    (
+    pytest.param(
+      lambda: keras.optimizers.SGD(0.05),
+      partitioners.FixedShards(2),
+      None,
+      marks=pytest.mark.exhaustive,
+      id='SGD',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True),
+      None,
+      None,
+      marks=pytest.mark.exhaustive,
+      id='momentum',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.Adam(0.05),
+      partitioners.FixedShards(2),
+      None,
+      id='Adam',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1),
+      None,
+      8,
+      id='clipped Adam',
+    ),
+    pytest.param(
       lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
       partitioners.FixedShards(2),
       8,
+      id='scaled SGD',
     ),
   ],
-  ids=['SGD', 'momentum', 'Adam', 'clipped Adam', 'scaled SGD'],
 )
 def test_fit_is_like_one_process_on_all_batches(
   request, tfps_cluster, make_optimizer, partitioner, num_steps
 ):
   if num_steps is None:
-    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 25
+    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 8
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, partitioner, updates=tfps.updates.Sync()
   )
@@ -81,7 +103,9 @@ def _dataset_fn(context):
   )
 
 
-@pytest.mark.parametrize('steps_per_execution', [1, 4])
+@pytest.mark.parametrize(
+  'steps_per_execution', [pytest.param(1, marks=pytest.mark.exhaustive), 4]
+)
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -123,13 +147,13 @@ def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     result = coordinator.train(
-      slopes.step, dataset_fn, steps=100, steps_per_execution=5
+      slopes.step, dataset_fn, steps=40, steps_per_execution=5
     )
-  assert result.step == 100
+  assert result.step == 40
   report = strategy.updates_report()
-  assert report.updates == 100
+  assert report.updates == 40
   assert report.late > 0
-  assert float(slopes.number.numpy()) == -100.0
+  assert float(slopes.number.numpy()) == -40.0
 
 
 class _Sloping(keras.Model):
@@ -143,7 +167,9 @@ class _Sloping(keras.Model):
     return {}
 
 
-@pytest.mark.parametrize('how', ['train', 'fit'])
+@pytest.mark.parametrize(
+  'how', ['train', pytest.param('fit', marks=pytest.mark.exhaustive)]
+)
 def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
   tfps_cluster, how
 ):
@@ -307,11 +333,11 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   slopes = slopes_lib.Slopes(strategy)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     coordinator.train(
-      slopes.step, _dataset_fn, steps=100, steps_per_execution=3
+      slopes.step, _dataset_fn, steps=30, steps_per_execution=3
     )
-  mean = 10 * np.arange(100) + np.mean(range(_WORKERS))
+  mean = 10 * np.arange(30) + np.mean(range(_WORKERS))
   assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
-  assert strategy.updates_report().updates == 100
+  assert strategy.updates_report().updates == 30
 
 
 def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):

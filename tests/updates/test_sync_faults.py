@@ -108,6 +108,7 @@ def _found(cluster, name):
   ]
 
 
+@pytest.mark.exhaustive
 def test_between_graphs_updates_go_on_without_who_is_gone_or_done(tmp_path):
   slowly = tmp_path / 'slowly'
   command = [sys.executable, str(_PROGRAM), 'Sync', '600', str(slowly)]
