@@ -73,28 +73,37 @@ def parse(record):
   return tf.strings.to_number(record, tf.int64)
 
 
+def _on(workers, devices, per_execution, mode, *, always=False):
+  """A case of the test below, left to the exhaustive run by default."""
+  cluster = pytest.mark.tfps_cluster(
+    workers=workers, ps=2, devices_per_worker=devices
+  )
+  return pytest.param(
+    None,
+    per_execution,
+    mode,
+    marks=[cluster] if always else [cluster, pytest.mark.exhaustive],
+    id=f'{workers} workers, {devices} devices, {per_execution} at a time, '
+    f'{mode}',
+  )
+
+
 @pytest.mark.parametrize(
-  ('tfps_cluster', 'per_execution'),
+  ('tfps_cluster', 'per_execution', 'mode'),
   [
-    pytest.param(
-      None,
-      per_execution,
-      marks=pytest.mark.tfps_cluster(
-        workers=workers, ps=2, devices_per_worker=devices
-      ),
-      id=f'{workers} workers, {devices} devices, {per_execution} at a time',
-    )
-    for workers, devices, per_execution in [
-      (1, 1, 7),
-      (2, 1, 1),
-      (2, 1, 20),
-      (3, 1, 7),
-      (2, 3, 2),
-    ]
+    _on(1, 1, 7, 'coordinator'),
+    _on(1, 1, 7, 'in graph', always=True),
+    _on(2, 1, 1, 'coordinator', always=True),
+    _on(2, 1, 1, 'in graph'),
+    _on(2, 1, 20, 'coordinator'),
+    _on(2, 1, 20, 'in graph', always=True),
+    _on(3, 1, 7, 'coordinator', always=True),
+    _on(3, 1, 7, 'in graph'),
+    _on(2, 3, 2, 'coordinator'),
+    _on(2, 3, 2, 'in graph', always=True),
   ],
   indirect=['tfps_cluster'],
 )
-@pytest.mark.parametrize('mode', ['coordinator', 'in graph'])
 def test_all_is_visited_once_in_each_epoch(
   tfps_cluster, files, mode, per_execution
 ):

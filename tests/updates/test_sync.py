@@ -332,9 +332,7 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   )
   slopes = slopes_lib.Slopes(strategy)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    coordinator.train(
-      slopes.step, _dataset_fn, steps=30, steps_per_execution=3
-    )
+    coordinator.train(slopes.step, _dataset_fn, steps=30, steps_per_execution=3)
   mean = 10 * np.arange(30) + np.mean(range(_WORKERS))
   assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
   assert strategy.updates_report().updates == 30
