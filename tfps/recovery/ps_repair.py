@@ -121,7 +121,8 @@ class PsRepairs:
     if num_repairs != self.num_repairs:  # it has been, meanwhile
       return True
     if of('ps', self._incarnations()) == self.known:
-      return preemption_handler.is_loss_of_ps(failure) and self._passes(failure)
+      is_of_ps = preemption_handler.is_loss_of_ps(failure)
+      return (is_of_ps or _is_cut_off(failure)) and self._passes(failure)
     self._wait_for_repair()
     return True
 
@@ -273,3 +274,13 @@ class PsRepairs:
 def of(job: str, found: Incarnations) -> dict[int, int | None]:
   """The incarnations of a job's tasks, by their indices."""
   return {i: value for (name, i), value in found.items() if name == job}
+
+
+def _is_cut_off(failure: Exception) -> bool:
+  """Whether an operation was cancelled while it received another task's value.
+
+  If a part of a function fails on one task, TensorFlow cancels the parts on
+  other tasks, and may report the cancellation in place of its cause.
+  """
+  text = 'RecvFromRemoteAsync is cancelled'
+  return isinstance(failure, tf.errors.CancelledError) and text in str(failure)
