@@ -1,0 +1,303 @@
+"""Schedules functions on workers, with a deadline for each wait."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import functools
+import types
+from typing import Any
+from typing import TypeVar
+
+from absl import logging
+import tensorflow as tf
+
+from tfps._compat import coordinator as compat
+from tfps._utils import deadlines
+from tfps._utils import timeouts
+from tfps.recovery import coordinator_failures
+from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
+from tfps.server import task_monitor
+from tfps.training import idle_notice
+from tfps.training import remote_values as remote_values_lib
+
+_Result = TypeVar('_Result')
+_Coordinator = TypeVar('_Coordinator', bound='SchedulingCoordinator')
+
+
+class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
+  """A `ClusterCoordinator` with deadlines and an orderly end.
+
+  Args:
+    strategy: a parameter server strategy, ours or TensorFlow's.
+    timeout_secs: how long each wait may take by default; None is for ever.
+  """
+
+  def __new__(
+    cls: type[_Coordinator],
+    strategy: Any,
+    *,
+    timeout_secs: float | None = None,
+  ) -> _Coordinator:
+    if not getattr(strategy, 'takes_coordinator', True):
+      name = type(strategy).__name__
+      raise ValueError(
+        f'Coordinator: a {name} has no workers to schedule functions on. Call '
+        f'{name}.train, or fit.'
+      )
+    coordinator: _Coordinator = compat.adopt(cls, strategy)
+    return coordinator
+
+  def __init__(
+    self, strategy: Any, *, timeout_secs: float | None = None
+  ) -> None:
+    if not hasattr(self, 'monitor'):
+      super().__init__(strategy)
+      self.monitor = task_monitor.of_workers(strategy, self._cluster)
+      compat.take_over(
+        self._cluster,
+        lambda server_def, cluster: coordinator_failures.FailureHandler(
+          server_def, cluster, self.monitor.incarnations
+        ),
+      )
+      self._guard = self._start_guard()
+      self.timeout_secs: float | None = None
+      self._closed = False
+      self._remote_values = remote_values_lib.RemoteValues(
+        self._cluster, self.monitor
+      )
+      self._idle_notice = idle_notice.IdleNotice(strategy, self._queue)
+    if timeout_secs is not None:
+      self.timeout_secs = timeout_secs
+
+  def __enter__(self: _Coordinator) -> _Coordinator:
+    return self
+
+  def __exit__(
+    self,
+    error_type: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: types.TracebackType | None,
+  ) -> None:
+    if error_type is None:
+      self.close()
+    else:
+      self._stop()
+
+  def __del__(self) -> None:
+    # TensorFlow's may block here for ever, in whatever thread this runs.
+    if hasattr(self, 'monitor') and not self._closed:
+      compat.signal_stop(self._cluster)
+
+  @property
+  def num_workers(self) -> int:
+    """How many workers the strategy's cluster has."""
+    return len(self._cluster.workers)
+
+  def schedule(
+    self,
+    fn: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+  ) -> Any:
+    """Queues a function for a worker, as TensorFlow's `schedule`.
+
+    Raises:
+      errors.DeadlineError: a task was frozen when the function had to be
+        traced, the queue stayed full, or executions that an error cancelled
+        did not end.
+    """
+    with self._about_to_schedule(fn):
+      return super().schedule(fn, args=args, kwargs=kwargs)
+
+  def schedule_through(
+    self, attempt: Callable[..., Any], fn: Any, args: Sequence[Any]
+  ) -> Any:
+    """As `schedule`, of what a worker calls through something else.
+
+    Args:
+      attempt: gets the function and its arguments, and again when a loss has
+        cut the function short. If it has a `note`, that is called before.
+      fn: a `tf.function`.
+      args: what it works on.
+
+    Raises:
+      errors.DeadlineError: as `schedule`.
+    """
+    with self._about_to_schedule(fn), self.strategy.scope():
+      note = getattr(attempt, 'note', None)
+      if note is not None:  # others may wait for who executes it
+        note()
+      compat.being_scheduled(self.strategy, value=True)
+      return compat.schedule_through(self._cluster, attempt, fn, args)
+
+  def join(self, timeout_secs: float | None = None) -> None:
+    """Waits for everything that is scheduled, as TensorFlow's `join`.
+
+    Args:
+      timeout_secs: how long to wait; by default the constructor's.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    with self._until('join', timeout_secs) as deadline:
+      if not self._queue.wait(deadlines.seconds_until(deadline)):
+        raise self.monitor.error('join', self._timeout(timeout_secs))
+
+  def done(self) -> bool:
+    """Whether nothing is queued or in flight, as TensorFlow's `done`."""
+    with self._until('done', None):
+      return bool(super().done())
+
+  def fetch(self, val: Any, timeout_secs: float | None = None) -> Any:
+    """The values of remote values in any structure, as TensorFlow's `fetch`.
+
+    Args:
+      val: a remote value, or a structure that contains some.
+      timeout_secs: how long to wait; by default the constructor's.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    with self._until('fetch', timeout_secs) as deadline:
+      timeout_secs = self._timeout(timeout_secs)
+      with self._idle_notice.awaited():
+        return self._remote_values.fetch(val, deadline, timeout_secs)
+
+  def wait_any(
+    self, remote_values: Iterable[Any], timeout_secs: float | None = None
+  ) -> list[Any]:
+    """Waits until one or more remote values have a result or an error.
+
+    Args:
+      remote_values: what `schedule` returned; one at least.
+      timeout_secs: how long to wait, and how long one execution may take; by
+        default the constructor's.
+
+    Returns:
+      Those that are available, in the order given.
+
+    Raises:
+      errors.DeadlineError: names the tasks that hold it up.
+    """
+    timeout_secs = self._timeout(timeout_secs)
+    with self._idle_notice.awaited():
+      return self._remote_values.wait_any(remote_values, timeout_secs)
+
+  @contextlib.contextmanager
+  def scheduling(self) -> Iterator[None]:
+    """In which a function is traced that workers are to execute."""
+    self.monitor.wait_while_hung('schedule', self.timeout_secs)
+    with self.strategy.scope():
+      compat.being_scheduled(self.strategy, value=True)
+      try:
+        yield
+      finally:
+        compat.being_scheduled(self.strategy, value=False)
+
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    """The function's result, whatever ps is lost meanwhile.
+
+    Where the strategy was given a `Recovery`, the function is called again
+    once a lost ps is back. It is for what this process itself does on a ps;
+    executions that are scheduled, and variables that are read or assigned,
+    survive by themselves.
+
+    Raises:
+      errors.CheckpointError: not all variables had been saved.
+      errors.DeadlineError: names the ps that has not come back.
+    """
+    return self._guard.surviving(function) if self._guard else function()
+
+  def rest(self) -> None:
+    """Says that nothing more is scheduled until all has come to rest.
+
+    Where workers wait for each other, those that go on then wait no longer for
+    those that have nothing to do. To be called before waiting for all that is
+    scheduled.
+    """
+    self._idle_notice.begin(self.timeout_secs, self.surviving)
+
+  def cancel(self) -> None:
+    """Cancels what is queued; what workers execute already runs to its end."""
+    self._queue.cancel_queued()
+    self._idle_notice.begin_at_once()
+
+  def close(self) -> None:
+    """Ends the coordinator, and with it training; harmless when repeated.
+
+    Its threads are stopped. A strategy that told the cluster's servers of its
+    presence now tells them that training is done, so that they may exit.
+    """
+    self._stop()
+    end = getattr(self.strategy, 'close', None)
+    if end is not None:
+      end()
+
+  def _start_guard(self) -> coordinator_recovery_lib.CoordinatorRecovery | None:
+    """Has a lost ps repaired, if the strategy keeps what that takes."""
+    guard: coordinator_recovery_lib.CoordinatorRecovery | None = getattr(
+      self.strategy, 'guard', None
+    )
+    if guard is not None:
+      guard.start(
+        self._cluster.failure_handler,
+        self.monitor,
+        functools.partial(compat.add_worker, self._cluster),
+      )
+    return guard
+
+  @property
+  def _queue(self) -> compat.Queue:
+    queue: compat.Queue = self._cluster.closure_queue
+    return queue
+
+  def _timeout(self, timeout_secs: float | None) -> float | None:
+    return self.timeout_secs if timeout_secs is None else timeout_secs
+
+  @contextlib.contextmanager
+  def _until(
+    self, what: str, timeout_secs: float | None
+  ) -> Iterator[float | None]:
+    """The deadline of a call, which the queue's own waits keep too."""
+    if self._closed:
+      raise RuntimeError(f'{what}: this coordinator is closed.')
+    timeout_secs = self._timeout(timeout_secs)
+    self._queue.deadline = deadlines.after(timeout_secs)
+    try:
+      yield self._queue.deadline
+    except compat.StillInFlightError as error:
+      raise self.monitor.error(what, timeout_secs) from error.__cause__
+
+  @contextlib.contextmanager
+  def _about_to_schedule(self, fn: Any) -> Iterator[None]:
+    with self._until('schedule', None):
+      self._idle_notice.end(self.done, self.timeout_secs, self.surviving)
+      if _is_untraced(fn):
+        self.monitor.wait_while_hung('schedule', self.timeout_secs)
+      if not self._queue.wait_for_room():
+        raise self.monitor.error('schedule', self.timeout_secs)
+      try:
+        yield
+      finally:
+        compat.being_scheduled(self.strategy, value=False)
+
+  def _stop(self) -> None:
+    if self._closed:
+      return
+    self._closed = True
+    compat.forget(self.strategy)
+    if self._guard is not None:
+      self._guard.stop()
+    left = compat.stop(
+      self._cluster, deadlines.after(timeouts.current().thread_stop_secs)
+    )
+    if left:
+      logging.warning('Threads still wait for their tasks: %s.', left)
+
+
+def _is_untraced(fn: Any) -> bool:
+  count = getattr(fn, 'experimental_get_tracing_count', None)
+  return count is not None and count() == 0
