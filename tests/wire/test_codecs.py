@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 import tfps
 from tfps import codecs
 from tfps.wire.codecs import int8
@@ -79,11 +80,19 @@ def _blocks(values, size):
   return [values[i : i + size] for i in range(0, len(values), size)]
 
 
-@_by_codec
+_BUFFERS = {
+  '2500-float32': (2500, tf.float32),
+  '0-float32': (0, tf.float32),
+  '2500-float64': (2500, tf.float64),
+  '1-float32': (1, tf.float32),
+  '2500-float16': (2500, tf.float16),
+  '2500-bfloat16': (2500, tf.bfloat16),
+}
+
+
 @pytest.mark.parametrize(
-  ('size', 'dtype'),
-  [(0, tf.float32), (1, tf.float32), *((2500, dtype) for dtype in _FLOATS)],
-  ids=_name,
+  ('size', 'dtype', 'codec'),
+  turns.by_turns({str(codec): codec for codec in _CODECS}, _BUFFERS),
 )
 def test_parts_have_the_bytes_and_static_shapes_that_were_announced(
   codec, size, dtype

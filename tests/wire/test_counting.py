@@ -48,7 +48,7 @@ _MORE_WAYS = {
 
 @pytest.fixture
 def steps(request):
-  return 10_000 if request.config.getoption('--exhaustive') else 800
+  return 10_000 if request.config.getoption('--exhaustive') else 400
 
 
 class _Counted:

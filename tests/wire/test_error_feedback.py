@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import turns
 from tfps import codecs
 
 
@@ -51,7 +52,12 @@ def _gradients(num_steps):
   ('codec', 'dtype', 'tolerance'),
   [
     *((codec, tf.float32, 1e-4) for codec in _CODECS),
-    *((codec, tf.float64, 1e-12) for codec in _CODECS),
+    (codecs.TopK(0.1), tf.float64, 1e-12),
+    *(
+      pytest.param(codec, tf.float64, 1e-12, marks=pytest.mark.exhaustive)
+      for codec in _CODECS
+      if not isinstance(codec, codecs.TopK)
+    ),
     (codecs.TopK(0.1), tf.float16, 1e-3),
     (codecs.OneBit(64), tf.bfloat16, 1e-3),
   ],
@@ -60,13 +66,17 @@ def _gradients(num_steps):
 def test_what_is_sent_and_the_residual_are_all_gradients(
   codec, dtype, tolerance
 ):
-  gradients = [tf.cast(g, dtype) for g in _gradients(60)]
+  gradients = [tf.cast(g, dtype) for g in _gradients(30)]
   total = sum(tf.cast(g, tf.float64).numpy() for g in gradients)
   sent, residuals = _run(codec, gradients, dtype)
   np.testing.assert_allclose(sum(sent) + residuals[-1], total, atol=tolerance)
 
 
-@_by_codec
+@pytest.mark.parametrize(
+  'codec',
+  turns.rarely(_CODECS, but=[codecs.TopK(0.1), codecs.OneBit(64)]),
+  ids=str,
+)
 def test_residuals_do_not_grow_for_ever(codec):
   _, residuals = _run(codec, _gradients(200))
   norms = [np.linalg.norm(residual) for residual in residuals]
