@@ -1,4 +1,5 @@
-# demo: train on real data on a local cluster.  test: the whole suite.
+# demo: train on real data on a local cluster.  quick: tests for every change.
+# test: the suite.  exhaustive: each of its cases in every way.
 # check: formatting, lint, types, layering.     bench: ours against stock.
 # Everything is installed into .venv; nothing outside this folder changes.
 
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo quick test exhaustive check format bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -26,9 +27,17 @@ demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
 # With a new process in a crashed one's place, xdist would stand still.
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
+  --no-loadscope-reorder --max-worker-restart=0
+
+quick: $(STAMP)
+	$(PYTEST) -m quick
+
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
-	  --no-loadscope-reorder --max-worker-restart=0
+	$(PYTEST)
+
+exhaustive: $(STAMP)
+	$(PYTEST) --exhaustive -o timeout=1200
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

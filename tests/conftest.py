@@ -77,7 +77,7 @@ def set_timeouts(monkeypatch):
 @pytest.fixture
 def start_workers():
   """Starts what `starting.workers` makes, until the test has ended."""
-  from tests import starting
+  from tests.support import starting
 
   with contextlib.ExitStack() as stack:
     yield lambda *args, **env: stack.enter_context(
@@ -99,10 +99,12 @@ def pytest_collection_modifyitems(config, items):
     left_out = {item for item in items if item.get_closest_marker('exhaustive')}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
+  for item in items:
+    if _TIERS[_place(item)] == 'unit':
+      item.add_marker(pytest.mark.quick)
   items.sort(key=_place)
 
 
 def _place(item):
-  """Where a test's tier comes; those of no tier come first."""
-  folders = item.path.relative_to(_HERE).parts
-  return max((i for i, t in enumerate(_TIERS) if t in folders[:1]), default=-1)
+  """Where a test's tier comes."""
+  return _TIERS.index(item.path.relative_to(_HERE).parts[0])

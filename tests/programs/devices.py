@@ -18,8 +18,8 @@ from keras import layers
 import numpy as np
 import tensorflow as tf
 
-from tests import alone as alone_lib
-from tests.replication import small
+from tests.support import alone as alone_lib
+from tests.support import small
 import tfps
 
 SIZE = 1000

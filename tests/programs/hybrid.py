@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.replication import small
+from tests.support import small
 import tfps
 
 PER_EXECUTION = 2

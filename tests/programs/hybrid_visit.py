@@ -21,8 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.replication import small
-from tests.replication import visits
+from tests.support import small
+from tests.support import visits
 import tfps
 
 _SLOW_SECS = 1.0

@@ -1,0 +1,70 @@
+"""What the ps have been told of one another."""
+
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps.recovery import consistency_note
+
+pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
+
+
+@pytest.fixture
+def connected(tfps_cluster):
+  return tfps.ParameterServerStrategy(tfps_cluster.cluster)
+
+
+def forget(mine, ps):
+  with tf.device(f'/job:ps/task:{ps}/device:CPU:0'):
+    tf.raw_ops.DestroyResourceOp(
+      resource=mine._handle(), ignore_lookup_error=True
+    )
+
+
+def test_a_note_is_about_these_very_ps(connected):
+  mine = consistency_note.ConsistencyNotes()
+  mine.leave({0: 11, 1: 22})
+  assert mine.are({0: 11, 1: 22})
+  assert not mine.are({0: 11, 1: 23})
+  mine.leave({0: 11, 1: 23})
+  assert mine.are({0: 11, 1: 23})
+
+
+def test_a_ps_without_a_note_is_of_another_time(connected):
+  mine = consistency_note.ConsistencyNotes()
+  mine.leave({0: 1, 1: 2})
+  forget(mine, 1)
+  assert not mine.are({0: 1, 1: 2})
+
+
+def test_the_notes_of_another_job_are_no_notes(connected):
+  consistency_note.ConsistencyNotes('one').leave({0: 1, 1: 2})
+  assert not consistency_note.ConsistencyNotes('other').are({0: 1, 1: 2})
+
+
+def test_a_ps_whose_note_was_taken_away_is_denied(connected):
+  mine = consistency_note.ConsistencyNotes('denied')
+  assert not mine.deny({0: 1, 1: 2})  # there are none yet
+  mine.leave({0: 1, 1: 2})
+  assert not mine.deny({0: 1, 1: 2})
+  assert mine.deny({0: 1, 1: 3})
+  mine.remove({1})
+  assert mine.deny({0: 1, 1: 2})
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
+def test_a_note_is_read_without_the_eager_runtime(connected, tfps_cluster):
+  mine, first = consistency_note.ConsistencyNotes(), tfps.Task('ps', 0)
+  forget(mine, 0)
+  with consistency_note.Reader() as reader:
+
+    def read():
+      return reader.read(first, tfps_cluster.cluster.address(first))
+
+    assert read() is None
+    mine.leave({0: 11, 1: 22})
+    assert read() == {0: 11, 1: 22}
+    mine.leave({0: 33, 1: 22})
+    assert read() == {0: 33, 1: 22}
+    reader.close()
+    assert read() == {0: 33, 1: 22}

@@ -1,0 +1,130 @@
+"""Replicas of variables that are copied to other ps now and then."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import losses
+from tests.support import waiting
+import tfps
+from tfps._compat import handles
+from tfps.variables import partitioners
+
+IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
+
+
+@pytest.fixture(
+  params=[tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+def make_strategy(request, tfps_cluster, tmp_path):
+  made = []
+
+  def make(every_secs=3600):
+    recovery = tfps.Recovery(
+      tmp_path, replicas=1, replicate_every_secs=every_secs
+    )
+    made.append(
+      request.param(
+        tfps_cluster.cluster,
+        partitioners.MinSize(min_shard_bytes=8, max_shards=3),
+        recovery=recovery,
+      )
+    )
+    return made[-1]
+
+  yield make
+  for strategy in made:
+    strategy.close()
+
+
+def _variables(strategy):
+  with strategy.scope():
+    return [
+      tf.Variable(tf.zeros([9, 4]), name='table'),
+      tf.Variable(0, dtype=tf.int64, trainable=False, name='count'),
+      tf.Variable(0.0, name='one'),
+      tf.Variable(0.0, name='other'),
+    ]
+
+
+def _surviving(strategy):
+  """What calls a function that trains."""
+  if isinstance(strategy, tfps.BetweenGraphStrategy):
+    return strategy.surviving
+  coordinator = tfps.Coordinator(strategy, timeout_secs=60)
+
+  def execute(function):
+    coordinator.schedule(tf.function(function))
+    coordinator.join()
+
+  return execute
+
+
+def _twins(strategy):
+  """What is in the twins, by the names of their variables."""
+  return {
+    variable.name: set(np.ravel(twin.numpy()).tolist())
+    for variable, twin in strategy.guard._replicas.pairs()
+  }
+
+
+def _twins_of(strategy, variables):
+  names = [
+    shard.name for v in variables for shard in getattr(v, 'variables', [v])
+  ]
+  twins = _twins(strategy)
+  return {value for name in names for value in twins[name]}
+
+
+@IN_PROCESS
+def test_twins_are_as_their_variables_were_at_the_last_copy(make_strategy):
+  strategy = make_strategy()
+  variables = _variables(strategy)
+  for variable in variables:  # as weights are loaded before training
+    variable.assign(tf.fill(variable.shape, tf.constant(5, variable.dtype)))
+  execute = _surviving(strategy)
+  execute(lambda: losses.add_one(variables))
+  assert _twins_of(strategy, variables) == {5}
+  strategy.guard.keep()
+  assert _twins_of(strategy, variables) == {6}
+  assert losses.values(variables) == {6}
+
+
+@pytest.mark.quick
+@IN_PROCESS
+def test_copies_are_made_now_and_then(make_strategy):
+  strategy = make_strategy(every_secs=0.05)
+  variables = _variables(strategy)
+  execute = _surviving(strategy)
+  for value in (1, 2):
+    execute(lambda: losses.add_one(variables))
+    waiting.until(
+      lambda value=value: _twins(strategy)[variables[1].name] == {value}
+    )
+
+
+@IN_PROCESS
+def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
+  strategy = make_strategy()
+  variables = _variables(strategy)
+  with strategy.scope():
+    lost = tf.Variable(tf.zeros([9, 4]), name='lost')  # in shards, on each ps
+  strategy.guard.keep()
+  before = _twins(strategy)
+  losses.add_one(variables)
+  shard = lost.variables[1]
+  with tf.device(shard.device):
+    tf.raw_ops.DestroyResourceOp(resource=shard.handle)
+  handles.renew([shard])  # which has no value then, as on a ps that restarted
+  with pytest.raises(tf.errors.OpError):
+    strategy.guard.keep()
+  on_its_ps = {
+    variable.name
+    for variable, _ in strategy.guard._replicas.pairs()
+    if variable.device == shard.device
+  }
+  assert len(on_its_ps) > 1
+  after = _twins(strategy)
+  assert {name: after[name] for name in on_its_ps} == {
+    name: before[name] for name in on_its_ps
+  }

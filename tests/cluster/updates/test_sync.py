@@ -1,0 +1,427 @@
+"""All workers make one update of a step, by the mean of their gradients."""
+
+import collections
+import concurrent.futures
+import threading
+import time
+
+import keras
+from keras import layers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import alone as alone_lib
+from tests.support import slopes as slopes_lib
+from tests.support import waiting
+import tfps
+from tfps.server import connection
+from tfps.updates.sync import aggregation
+from tfps.updates.sync import ps_state
+from tfps.variables import partitioners
+
+_WORKERS = 3
+_SIZE = 4
+_MAX_STEPS = 100
+_RNG = np.random.default_rng(0)
+_X = _RNG.integers(0, 12, (_SIZE * _WORKERS * _MAX_STEPS, 3))
+_Y = _RNG.random((len(_X), 1), dtype='f')
+
+pytestmark = pytest.mark.tfps_cluster(workers=_WORKERS, ps=2)
+
+
+def _model(optimizer, *, steps_per_execution=1):
+  return alone_lib.make_model(
+    optimizer,
+    lambda: [layers.Dense(6, 'tanh'), layers.Dense(1)],
+    steps_per_execution=steps_per_execution,
+  )
+
+
+@pytest.mark.parametrize(
+  ('make_optimizer', 'partitioner', 'num_steps'),
+  [
+    pytest.param(
+      lambda: keras.optimizers.SGD(0.05),
+      partitioners.FixedShards(2),
+      None,
+      marks=pytest.mark.exhaustive,
+      id='SGD',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True),
+      None,
+      None,
+      marks=pytest.mark.exhaustive,
+      id='momentum',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.Adam(0.05),
+      partitioners.FixedShards(2),
+      None,
+      id='Adam',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1),
+      None,
+      8,
+      id='clipped Adam',
+    ),
+    pytest.param(
+      lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
+      partitioners.FixedShards(2),
+      8,
+      id='scaled SGD',
+    ),
+  ],
+)
+def test_fit_is_like_one_process_on_all_batches(
+  request, tfps_cluster, make_optimizer, partitioner, num_steps
+):
+  if num_steps is None:
+    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 8
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, partitioner, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    model = _model(make_optimizer())
+  number = num_steps * _WORKERS * _SIZE
+  x, y = _X[:number], _Y[:number]
+  model.fit(x, y, batch_size=_SIZE, shuffle=False, verbose=0)
+  sizes = [_WORKERS * _SIZE] * num_steps
+  alone = alone_lib.train(_model(make_optimizer()), _X, _Y, sizes)
+  alone_lib.assert_same_weights(model, alone)
+  assert int(model.optimizer.iterations) == num_steps
+  report = strategy.updates_report()
+  assert (report.updates, report.late, report.short) == (num_steps, 0, 0)
+
+
+def _dataset_fn(context):
+  own = context.input_pipeline_id
+  return tf.data.Dataset.counter(dtype=tf.int64).map(
+    lambda i: tf.cast(10 * i + own, tf.float64)
+  )
+
+
+@pytest.mark.parametrize(
+  'steps_per_execution', [pytest.param(1, marks=pytest.mark.exhaustive), 4]
+)
+def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    result = coordinator.train(
+      slopes.step,
+      _dataset_fn,
+      steps=30,
+      steps_per_execution=steps_per_execution,
+    )
+    assert result.step == 30
+    mean = 10 * np.arange(30) + np.mean(range(_WORKERS))
+    assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
+    report = strategy.updates_report()
+    assert (report.updates, report.late, report.short) == (30, 0, 0)
+    assert int(slopes.optimizer.iterations) == 30
+    coordinator.train(slopes.step, _dataset_fn, steps=32)
+    assert strategy.updates_report().updates == 32
+
+
+def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync(backup_workers=1)
+  )
+  slopes = slopes_lib.Slopes(strategy)
+
+  def dataset_fn(context):
+    own = context.input_pipeline_id
+
+    def sleep():
+      time.sleep(0.05 if own == 1 else 0.0)
+      return np.float64(1.0)
+
+    return tf.data.Dataset.counter().map(
+      lambda _: tf.ensure_shape(tf.numpy_function(sleep, [], tf.float64), [])
+    )
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    result = coordinator.train(
+      slopes.step, dataset_fn, steps=40, steps_per_execution=5
+    )
+  assert result.step == 40
+  report = strategy.updates_report()
+  assert report.updates == 40
+  assert report.late > 0
+  assert float(slopes.number.numpy()) == -40.0
+
+
+class _Sloping(keras.Model):
+  def __init__(self, slopes):
+    super().__init__()
+    self._slopes = slopes
+    self.built = True
+
+  def train_step(self, batch):
+    self._slopes.step(batch)
+    return {}
+
+
+@pytest.mark.parametrize(
+  'how', ['train', pytest.param('fit', marks=pytest.mark.exhaustive)]
+)
+def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
+  tfps_cluster, how
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync(backup_workers=1)
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  drawn = collections.Counter()
+
+  def dataset_fn(context):
+    own = context.input_pipeline_id
+
+    def draw(number):
+      # Within an execution, until the others are done with what there is.
+      is_slow, before = own == 1 and number % 4 == 1, -1
+      while is_slow and before != (before := drawn[0] + drawn[2]):
+        time.sleep(0.3)
+      drawn[own] += 1
+      return np.float64(1.0)
+
+    return tf.data.Dataset.counter().map(
+      lambda i: tf.ensure_shape(tf.numpy_function(draw, [i], tf.float64), [])
+    )
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    if how == 'train':
+      coordinator.train(
+        slopes.step,
+        dataset_fn,
+        steps=12,
+        steps_per_execution=4,
+        in_flight_per_worker=1,
+      )
+    else:
+      with strategy.scope():
+        model = _Sloping(slopes)
+        model.compile(steps_per_execution=4)
+      model.fit(dataset_fn, steps_per_epoch=80, verbose=0)
+    updates = strategy.updates_report().updates
+    assert float(slopes.number.numpy()) == -updates
+    assert updates == 12 or how == 'fit'
+
+
+def test_an_epoch_ends_that_does_not_divide_by_workers(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    model = _model(keras.optimizers.SGD(0.05), steps_per_execution=2)
+  history = model.fit(
+    _X[: 13 * _SIZE], _Y[: 13 * _SIZE], batch_size=_SIZE, epochs=2, verbose=0
+  )
+  assert len(history.history['loss']) == 2
+  report = strategy.updates_report()
+  # 13 batches: 6 at a time for three workers, and one that is alone.
+  assert report.updates == 2 * (4 + 1)
+  assert report.short == 2
+  assert report.late == 0
+
+
+def test_two_optimizers_meet_at_points_of_their_own(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  first, second = slopes_lib.Slopes(strategy), slopes_lib.Slopes(strategy)
+
+  def step(batch):
+    first.step(batch)
+    second.step(2 * batch)
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(step, _dataset_fn, steps=12, steps_per_execution=2)
+  mean = (10 * np.arange(12) + np.mean(range(_WORKERS))).sum()
+  assert float(first.number.numpy()) == pytest.approx(-mean)
+  assert float(second.number.numpy()) == pytest.approx(-2 * mean)
+
+
+def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    one, other = tf.Variable(0.0), tf.Variable(0.0)
+  sync_session = strategy.sync_session
+  may_go_on = threading.Event()
+
+  def go_on(gradient):
+    assert may_go_on.wait(60)
+    return gradient
+
+  def step(*told):
+    sync_step = sync_session.sync_step(*told)
+    with sync_step.step(0):
+      gradient = tf.constant(1.0)
+      sync_step.meet(
+        [aggregation.Piece(one, gradient)],
+        lambda means: one.assign_add(means[0]),
+      )
+      gradient = tf.numpy_function(go_on, [gradient], tf.float32)
+      gradient = tf.ensure_shape(gradient, [])
+      sync_step.meet(
+        [aggregation.Piece(other, gradient)],
+        lambda means: other.assign_add(means[0]),
+      )
+    return tf.constant(0)
+
+  @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+  def execution(worker):
+    return sync_session.around(step)(worker)
+
+  def execute(worker):
+    with tf.device(f'/job:worker/task:{worker}'):
+      return execution(tf.constant(worker, tf.int64))
+
+  def waiting_at_first():
+    row = ps_state.Point(*sync_session.state.points.numpy()[0].tolist())
+    return row.even + row.odd
+
+  for worker in (1, 2):
+    sync_session.leave_out(worker)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    first = pool.submit(execute, 0)
+    waiting.until(lambda: first.done() or one.numpy() == 1)
+    second = pool.submit(execute, 1)
+    waiting.until(waiting_at_first)
+    may_go_on.set()
+    first.result(60)  # as the other is not at this step's second point
+    assert other.numpy() == 1
+    assert waiting_at_first() == 1
+    execute(0)
+    second.result(60)
+  assert one.numpy() == other.numpy() == 2
+  # What it has computed from what has been updated since.
+  assert strategy.updates_report().late == 1
+
+
+def test_how_many_updates_are_left_may_be_known_only_after_a_repair(
+  tfps_cluster,
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  sync_session = strategy.sync_session
+
+  def updates_left():  # a repair tells of a rest
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      pool.submit(sync_session.try_to_rest, rest=True).result(20)
+    return 5
+
+  sync_session.start_for(updates_left)
+  version, goal = sync_session.state.points.numpy()[0, :2]
+  assert goal - version == 5
+
+
+def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    updates=tfps.updates.Sync(),
+    recovery=tfps.Recovery(tmp_path, every_secs=0.1),
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(slopes.step, _dataset_fn, steps=30, steps_per_execution=3)
+  mean = 10 * np.arange(30) + np.mean(range(_WORKERS))
+  assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
+  assert strategy.updates_report().updates == 30
+
+
+def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    large = tf.Variable(tf.zeros([1 << 17]))
+    optimizer = keras.optimizers.SGD(1.0)
+
+  def step(batch):
+    optimizer.apply([large + tf.cast(batch, tf.float32)], [large])
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(step, _dataset_fn, steps=1)
+  np.testing.assert_array_equal(large.numpy(), np.full([1 << 17], -1.0))
+
+
+def test_what_cannot_meet_is_refused(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  with pytest.raises(ValueError, match='outside of Coordinator'):
+    slopes.optimizer.apply([tf.constant(1.0)], [slopes.number])
+
+  def in_a_branch(batch):
+    tf.cond(batch > 5, lambda: slopes.step(batch), lambda: None)
+
+  with (
+    tfps.Coordinator(strategy, timeout_secs=60) as coordinator,
+    pytest.raises(ValueError, match='Apply them outside of it'),
+  ):
+    coordinator.train(in_a_branch, _dataset_fn, steps=1)
+  with pytest.raises(ValueError, match='Leave out prefetch'):
+    tfps.ParameterServerStrategy(
+      tfps_cluster.cluster,
+      updates=tfps.updates.Sync(),
+      wire=tfps.Wire(prefetch=1),
+    )
+
+
+def test_the_next_training_begins_anew_after_an_error(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  slopes = slopes_lib.Slopes(strategy)
+
+  def dataset_fn(context):
+    last = 10 if context.input_pipeline_id == 1 else 1000
+    return tf.data.Dataset.range(last).map(lambda i: tf.cast(i, tf.float64))
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    with pytest.raises(ValueError, match='ran out'):
+      coordinator.train(slopes.step, dataset_fn, steps=50)
+    before = int(coordinator.global_step.numpy())
+    assert before <= 10
+    slopes.number.assign(0.0)
+    coordinator.train(slopes.step, _dataset_fn, steps=before + 5)
+    mean = 10 * np.arange(5) + np.mean(range(_WORKERS))
+    assert float(slopes.number.numpy()) == pytest.approx(-mean.sum())
+
+
+@pytest.mark.parametrize('ends', ['an error', 'the next connection'])
+def test_nobody_is_looked_for_after(tfps_cluster, ends):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  before = _looking()
+  with tfps.Coordinator(strategy, timeout_secs=60):
+    attempt = strategy.sync_session.attempt(1)
+
+  def execute(*args):
+    (looking,) = _looking() - before
+    assert strategy.sync_session.are_executing
+    if ends == 'the next connection':
+      connection.end()
+      assert not looking.is_alive()
+    raise ValueError('not one of the cluster')
+
+  on_worker = tf.device('/job:worker/task:0')
+  with on_worker, pytest.raises(ValueError, match='not one of the cluster'):
+    attempt(execute, *attempt.args)
+  assert not strategy.sync_session.are_executing
+  waiting.until(lambda: not _looking() - before)
+
+
+def _looking():
+  return {t for t in threading.enumerate() if t.name == 'tfps-absences'}

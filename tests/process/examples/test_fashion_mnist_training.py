@@ -1,0 +1,45 @@
+"""The network learns on clusters."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+
+sys.path.insert(
+  0, str(pathlib.Path(__file__).parents[3] / 'examples/fashion_mnist')
+)
+
+import images
+
+from tests.support import commands
+
+_FOLDER = pathlib.Path(images.__file__).parent
+
+
+_DIGITS = ('--images=digits', '--epochs=5')
+
+
+@pytest.mark.parametrize(
+  ('num_chiefs', 'num_ps'),
+  [pytest.param(1, 1, marks=pytest.mark.exhaustive), (0, 2)],
+  ids=['coordinator', 'between graphs'],
+)
+def test_the_network_learns(tmp_path, capfd, num_chiefs, num_ps):
+  done = commands.launch(
+    capfd,
+    f'--num_chiefs={num_chiefs}',
+    f'--num_ps={num_ps}',
+    '--num_workers=2',
+    f'--log_dir={tmp_path}',
+    _FOLDER / 'train.py',
+    *_DIGITS,
+  )
+  assert done.status == 0, done.output
+  holding = re.findall(r'ps:\d +\d+ +[\d,]*[1-9][\d,]*\n', done.output)
+  assert len(holding) == num_ps
+  ((steps, accuracy),) = re.findall(
+    r'(\d+) steps, held-out accuracy (\S+)', done.output
+  )
+  assert 60 <= int(steps) <= 70  # 60, and what others had begun
+  assert float(accuracy) > 0.7

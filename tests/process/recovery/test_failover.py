@@ -1,0 +1,213 @@
+"""Training goes on after each fault, in each mode, with each way to recover.
+
+The cluster is shared by all cases, and healed before each. This process is the
+chief: it has a coordinator, or is a client between graphs.
+"""
+
+import functools
+import time
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.support import losses
+import tfps
+from tfps import errors
+from tfps import testing
+from tfps.variables import partitioners
+
+_PER_EXECUTION = 5
+_MODES = {
+  'coordinator': tfps.ParameterServerStrategy,
+  'between graphs': tfps.BetweenGraphStrategy,
+}
+_RECOVERIES: dict[str, dict[str, Any]] = {
+  'snapshots': {'every_secs': 0.3},
+  'replicas': {'every_secs': 0.3, 'replicas': 1, 'take_over_secs': 60},
+  'periodic replicas': {
+    **{'every_secs': 0.3, 'replicas': 1, 'take_over_secs': 60},
+    'replicate_every_secs': 0.2,
+  },
+}
+
+
+@pytest.fixture(scope='module')
+def shared_processes():
+  with testing.ProcessCluster(2, 3) as processes:
+    yield processes
+
+
+@pytest.fixture
+def processes(shared_processes):
+  shared_processes.heal()
+  return shared_processes
+
+
+class Story:
+  """What happens to tasks while they are trained with."""
+
+  def __init__(self, processes: testing.ProcessCluster) -> None:
+    self.events = losses.Events()
+    self.processes = processes
+
+  def kill(self, *tasks: str, start: bool = True) -> None:
+    """Kills tasks, restarts them, and waits until all are in use again."""
+    before = self.events.count('back', *tasks)
+    found = [tfps.Task(*_parse(task)) for task in tasks]
+    for task in found:
+      self.processes.kill(task.job, task.index)
+    time.sleep(0.3)  # so that it is noticed at once
+    for task in found if start else ():
+      self.processes.start(task.job, task.index)
+    self.events.wait_for('back', *tasks, after=before)
+
+  def stay_away(self, task: str) -> None:
+    """Kills a ps until another one serves it, and then has it come home."""
+    before = self.events.count('moved', task)
+    self.kill(task, start=False)
+    self.events.wait_for('moved', task, after=before)
+    before = self.events.count('back', task)
+    self.processes.start(*_parse(task))
+    self.events.wait_for('back', task, after=before)
+
+  def freeze(self, task: str) -> None:
+    """Freezes a ps for a while, and then replaces it."""
+    before = self.events.count('back', task)
+    self.processes.freeze(*_parse(task))
+    time.sleep(0.5)
+    self.processes.restart(*_parse(task))
+    self.events.wait_for('back', task, after=before)
+
+  def kill_all_workers(self) -> None:
+    """Kills all workers, of which one is back long before the other."""
+    for index in range(2):
+      self.processes.kill('worker', index)
+    time.sleep(0.3)
+    self.processes.start('worker', 1)
+    self.events.wait_for('back', 'worker:1', after=[0])
+
+
+def _parse(task: str) -> tuple[str, int]:
+  job, _, index = task.partition(':')
+  return job, int(index)
+
+
+FAULTS = {
+  'a ps is killed': lambda story: story.kill('ps:1'),
+  'ps are killed one after the other': lambda story: [
+    story.kill(f'ps:{index}') for index in (1, 2, 0)
+  ],
+  'neighbours are killed': lambda story: story.kill('ps:2', 'ps:0'),
+  'all ps are killed': lambda story: story.kill('ps:0', 'ps:1', 'ps:2'),
+  'a ps and a worker are killed': lambda story: story.kill('ps:0', 'worker:1'),
+  'all workers are killed': lambda story: story.kill_all_workers(),
+  'a ps freezes': lambda story: story.freeze('ps:0'),
+  'a ps stays away': lambda story: story.stay_away('ps:1'),
+}
+# How many executions a fault may cut short, by each worker.
+_NUM_LOSSES = {'ps are killed one after the other': 3, 'a ps stays away': 2}
+# Of the ps, which no replica outlasts.
+_NEED_SNAPSHOT = {'neighbours are killed', 'all ps are killed'}
+# The cases that are run by default: each fault in one mode, and each way to
+# recover in each mode.
+_DEFAULT = {
+  ('coordinator', 'snapshots', 'all ps are killed'),
+  ('coordinator', 'snapshots', 'a ps and a worker are killed'),
+  ('coordinator', 'snapshots', 'a ps freezes'),
+  ('coordinator', 'snapshots', 'all workers are killed'),
+  ('coordinator', 'replicas', 'ps are killed one after the other'),
+  ('coordinator', 'replicas', 'neighbours are killed'),
+  ('coordinator', 'periodic replicas', 'a ps is killed'),
+  ('between graphs', 'snapshots', 'all ps are killed'),
+  ('between graphs', 'replicas', 'a ps is killed'),
+  ('between graphs', 'replicas', 'a ps stays away'),
+  ('between graphs', 'periodic replicas', 'a ps is killed'),
+}
+
+
+def _cases():
+  for mode in _MODES:
+    for recovery in _RECOVERIES:
+      for fault in FAULTS:
+        # Between graphs, this process is the only worker.
+        if mode == 'coordinator' or 'worker' not in fault:
+          case = mode, recovery, fault
+          marks = [] if case in _DEFAULT else [pytest.mark.exhaustive]
+          yield pytest.param(*case, id='-'.join(case), marks=marks)
+
+
+@pytest.mark.parametrize(('mode', 'recovery', 'fault'), _cases())
+def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
+  story = Story(processes)
+  settings = dict(_RECOVERIES[recovery])
+  if fault == 'a ps stays away':
+    settings['take_over_secs'] = 0.3
+  strategy = _MODES[mode](
+    processes.cluster,
+    partitioners.FixedShards(2),
+    recovery=tfps.Recovery(tmp_path, on_event=story.events, **settings),
+  )
+  variables = losses.counters(strategy)
+  with losses.trainer(strategy) as trainer:
+    steps = losses.train_while(
+      trainer,
+      lambda batch: losses.add_one(variables),
+      functools.partial(FAULTS[fault], story),
+      per_execution=_PER_EXECUTION,
+    )
+    values = trainer.surviving(lambda: losses.values(variables))
+  back = [e for e in story.events.of('back') if 'ps:' in ''.join(e.tasks)]
+  set_back = [event.set_back_secs for event in back]
+  # Executions that were cut short: steps that wait for nothing from a worker
+  # may be done ahead on one ps, and are then all done again.
+  most = steps + 2 * _PER_EXECUTION * _NUM_LOSSES.get(fault, 1)
+  if fault == 'all workers are killed':
+    assert steps <= min(values) <= max(values) <= most
+    return
+  assert set_back
+  if recovery == 'snapshots' or fault in _NEED_SNAPSHOT:
+    assert min(set_back) >= 0
+    if recovery == 'snapshots':
+      # All is as at one moment, and what came after it is done again.
+      assert values == {steps}
+  elif recovery == 'replicas':
+    assert set(set_back) == {0.0}
+    assert steps <= min(values) <= max(values) <= most
+  else:
+    assert min(set_back) > 0
+    assert min(values) > 0
+
+
+@pytest.mark.parametrize('mode', _MODES)
+def test_fit_goes_on(processes, tmp_path, mode):
+  strategy = _MODES[mode](
+    processes.cluster,
+    partitioners.FixedShards(2),
+    recovery=tfps.Recovery(tmp_path, every_secs=0.3),
+  )
+  history = losses.fit(strategy, processes, {1: 1})
+  assert len(history.history['loss']) == 6
+  assert history.history['loss'][-1] < 1e-2
+  strategy.close()
+
+
+@pytest.mark.parametrize('mode', _MODES)
+def test_without_recovery_a_lost_ps_is_an_error(processes, mode):
+  strategy = _MODES[mode](processes.cluster)
+  variables = losses.counters(strategy)
+  fn = tf.function(lambda: losses.add_one(variables))
+  if mode == 'between graphs':
+    fn()
+    losses.lose(processes, ('ps', 0), ('ps', 1))()
+    with pytest.raises(tf.errors.OpError):
+      fn()
+    return
+  coordinator = tfps.Coordinator(strategy, timeout_secs=20)
+  coordinator.schedule(fn)
+  coordinator.join()
+  losses.lose(processes, ('ps', 0), ('ps', 1))()
+  coordinator.schedule(fn)
+  with pytest.raises((tf.errors.OpError, errors.DeadlineError)):
+    coordinator.join()
+  coordinator._stop()

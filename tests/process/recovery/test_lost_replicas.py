@@ -1,0 +1,112 @@
+"""Losses of ps whose variables are copied to other ps now and then."""
+
+import time
+
+import pytest
+import tensorflow as tf
+
+from tests.support import losses
+import tfps
+from tfps.variables import partitioners
+
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.tfps_cluster(workers=2, ps=3, processes=True),
+]
+
+
+def _on_ps(variables, ps):
+  return [v for v in variables if f'/task:{ps}/' in v.device]
+
+
+def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
+  events = []
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(
+      tmp_path,
+      every_secs=3600,
+      replicas=1,
+      replicate_every_secs=3600,
+      on_event=events.append,
+    ),
+  )
+  variables = losses.counters(strategy)
+  lost, left = (
+    _on_ps(variables, 1),
+    [*_on_ps(variables, 0), *_on_ps(variables, 2)],
+  )
+  assert lost
+  assert left
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    kept_at = time.monotonic()
+    losses.count_to(coordinator, variables, 50)
+    fn = tf.function(lambda: losses.add_one(variables))
+    for round_ in range(1, 3):  # what has come back is kept, too
+      for _ in range(20):
+        coordinator.schedule(fn)
+      coordinator.join()
+      lost_at = time.monotonic()
+      losses.lose(tfps_cluster, ('ps', 1))()
+      assert losses.values(lost) == {50}
+      assert losses.values(left) == {50 + 20 * round_}
+      most_secs, kept_at = time.monotonic() - kept_at, lost_at
+      back = [event.set_back_secs for event in events if event.kind == 'back']
+      assert len(back) == round_
+      assert 0.3 < back[-1] < most_secs
+    # The twins of another one's were lost as well, and are there again.
+    losses.lose(tfps_cluster, ('ps', 0))()
+    assert losses.values(left) == {50 + 20 * round_}
+
+
+def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
+  tfps_cluster, tmp_path
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(
+      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
+    ),
+  )
+  variables = losses.counters(strategy)
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    losses.count_to(coordinator, variables, 50)
+    coordinator.schedule(tf.function(lambda: losses.add_one(variables)))
+    coordinator.join()
+    assert losses.lose_within(
+      tfps_cluster, ('ps', 1), strategy.guard._replicas.refresh
+    )
+    assert losses.values(_on_ps(variables, 1)) == {50}
+    losses.count_to(coordinator, variables, 60)
+
+
+@pytest.mark.exhaustive
+def test_fit_goes_on(tfps_cluster, tmp_path):
+  events = []
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    partitioners.FixedShards(2),
+    recovery=tfps.Recovery(
+      tmp_path,
+      replicas=1,
+      replicate_every_secs=0.2,
+      on_event=events.append,
+    ),
+  )
+
+  def is_calm():  # else two neighbours are lost at once, and go back to a cut
+    coordinator = strategy._cluster_coordinator
+    is_mended = coordinator is None or not (
+      coordinator._cluster.failure_handler._ps.is_lost
+    )
+    return is_mended and not strategy.guard._address_book.moved
+
+  history = losses.fit(
+    strategy, tfps_cluster, {3: 0, 6: 1}, epochs=10, is_calm=is_calm
+  )
+  assert history.history['loss'][-1] < 1e-2
+  back = [event.set_back_secs for event in events if event.kind == 'back']
+  assert back
+  assert max(back) < 30  # where a cut of every minute would do
+  strategy.close()

@@ -1,0 +1,102 @@
+"""What the launcher is told, and what it makes of it."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tfps.cluster import spec as spec_lib
+from tfps.launch import local
+
+_PROGRAMS = pathlib.Path(__file__).parents[2] / 'programs'
+_PROGRAM = str(_PROGRAMS / 'launched.py')
+
+
+@pytest.mark.parametrize(
+  ('words', 'expected'),
+  [
+    pytest.param([], [], id='none'),
+    pytest.param(['a', '--num_ps=7'], ['a', '--num_ps=7'], id='options'),
+    pytest.param(['--', '--b'], ['--b'], id='dashes'),
+    pytest.param(['--', 'a', '--', 'b'], ['a', '--', 'b'], id='more dashes'),
+    pytest.param(['-m', 'x'], ['-m', 'x'], id='m'),
+  ],
+)
+@pytest.mark.parametrize('as_module', [False, True], ids=['file', 'module'])
+def test_what_follows_the_program_is_its_own(
+  capsys, words, expected, as_module
+):
+  run = ['-m', 'launched'] if as_module else [_PROGRAM]
+  assert local.main(['--dry_run', '--num_ps=1', *run, *words]) == 0
+  for command in capsys.readouterr().out.splitlines()[1::2]:
+    _, _, program = command.partition(f' {sys.executable} ')
+    assert shlex.split(program) == [*run, *expected]
+
+
+@pytest.mark.parametrize(
+  ('words', 'complaint'),
+  [
+    pytest.param([], 'no program', id='nothing'),
+    pytest.param(['--'], 'no program', id='only dashes'),
+    pytest.param(['-m'], 'no program', id='no module'),
+    pytest.param(['no.py'], "'no.py' does not exist", id='no such program'),
+    pytest.param(['--num_ps=0', _PROGRAM], "'0' is not 1, 2, 3", id='no ps'),
+    pytest.param(['--num_workers=x', _PROGRAM], "'x'", id='no number'),
+    pytest.param(['--num_chiefs=2', _PROGRAM], 'choose from', id='two chiefs'),
+    pytest.param(['--max_restarts=-1', _PROGRAM], "'-1'", id='restarts'),
+    pytest.param(['--grace_secs=inf', _PROGRAM], "'inf'", id='endless'),
+    pytest.param(['--grace_secs=soon', _PROGRAM], "'soon'", id='soon'),
+    pytest.param(['--env=A', _PROGRAM], "'A' is not NAME=VALUE", id='env'),
+    pytest.param(['--env=TF_CONFIG={}', _PROGRAM], 'TF_CONFIG', id='TF_CONFIG'),
+    pytest.param(
+      ['--chief_ends_job', '--num_chiefs=0', _PROGRAM],
+      'needs --num_chiefs=1',
+      id='no chief to end',
+    ),
+    pytest.param(
+      ['--preload=os,nowhere', _PROGRAM], "no module 'nowhere'", id='preload'
+    ),
+    pytest.param(['--num_pss=1', _PROGRAM], '--num_pss', id='unknown'),
+  ],
+)
+def test_wrong_options_are_named(capsys, words, complaint):
+  with pytest.raises(SystemExit) as caught:
+    local.main(words)
+  assert caught.value.code == 2
+  assert complaint in capsys.readouterr().err
+
+
+def test_the_page_tells_every_option(capsys):
+  with pytest.raises(SystemExit):
+    local.main(['--help'])
+  options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
+  page = pathlib.Path(__file__).parents[3] / 'docs' / 'launch.md'
+  assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
+
+
+def test_a_cluster_has_a_port_for_each_task():
+  cluster = local.local_cluster(30, 20, num_chiefs=1)
+  addresses = {cluster.address(task) for task in cluster.tasks()}
+  assert len(addresses) == 51
+
+
+def test_without_a_chief_worker_0_is_one():
+  cluster = local.local_cluster(1, 1, num_chiefs=0)
+  assert spec_lib.Task('chief', 0) not in cluster.tasks()
+
+
+def test_the_launcher_does_not_import_tensorflow():
+  program = (
+    'import sys; from tfps import cli, launch; print(*sys.modules, sep="\\n")'
+  )
+  output = subprocess.check_output([sys.executable, '-c', program], text=True)
+  assert 'tfps.launch' in output.split()
+  assert not {'tensorflow', 'keras', 'grpc'} & set(output.split())
+
+
+def test_tasks_may_be_left_alone():
+  with pytest.raises(SystemExit):
+    local.main(['--silent_secs=-1', 'x.py'])
