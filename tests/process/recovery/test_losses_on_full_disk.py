@@ -11,7 +11,6 @@ from tfps import testing
 from tfps.testing.chaos import disks
 
 pytestmark = [
-  pytest.mark.slow,
   pytest.mark.skipif(bool(disks.problem()), reason=disks.problem()),
 ]
 

@@ -10,7 +10,6 @@ import tfps
 from tfps.variables import partitioners
 
 pytestmark = [
-  pytest.mark.slow,
   pytest.mark.tfps_cluster(workers=2, ps=3, processes=True),
 ]
 

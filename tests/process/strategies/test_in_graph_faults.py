@@ -12,7 +12,6 @@ import tfps
 from tfps.strategies import InGraphStrategy
 
 pytestmark = [
-  pytest.mark.slow,
   pytest.mark.tfps_cluster(workers=2, ps=1, processes=True),
 ]
 
