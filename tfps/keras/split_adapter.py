@@ -209,7 +209,7 @@ class Attempts:
 
   def _traced(self, source: tf_execution.Source, num_steps: int) -> Any:
     with self._executor.scheduling():
-      return transfers.traced(
+      return transfers.trace_until_stable(
         lambda: self._executions.on_source(source, num_steps)
       )
 

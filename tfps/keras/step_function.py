@@ -226,7 +226,7 @@ class StepFunction:
   ) -> None:
     handed_on = self._state.hand_on(num_steps)
     with self._forgetting():
-      value = transfers.traced(lambda: begin(num_steps, handed_on))
+      value = transfers.trace_until_stable(lambda: begin(num_steps, handed_on))
     self._under_way.append(
       _Scheduled(value, num_steps, handed_on, on_splits=on_splits)
     )

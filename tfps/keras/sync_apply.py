@@ -71,7 +71,7 @@ def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
       'other workers, as updates=Sync() asks for. Let one of these do it, or '
       'choose updates=Async().'
     )
-  if not steps.is_home():
+  if not steps.is_at_top_level():
     raise ValueError(
       f'{steps.policy}: {optimizer.name} applies gradients within a tf.cond or '
       'a loop, which other workers may not come to. Apply them outside of it.'

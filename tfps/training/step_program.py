@@ -194,7 +194,7 @@ def trace(
     spec: Any = (session_lib.WORKER,)
   else:
     spec = step_log_lib.id_spec(strategy, num_steps)
-  function = transfers.traced(
+  function = transfers.trace_until_stable(
     lambda: tf.function(execution).get_concrete_function(source.spec, *spec)
   )
   names = step.names or ()

@@ -58,7 +58,7 @@ class Accumulation:
   def __init__(self, steps: step_transfers_lib.Steps, optimizer: Any) -> None:
     self._steps = steps
     self._policy = steps.policy
-    if not steps.is_home():
+    if not steps.is_at_top_level():
       raise ValueError(
         f'{self._policy}: {optimizer.name} applies gradients within a tf.cond '
         'or a loop, so that they cannot be gathered. Apply them outside of it.'

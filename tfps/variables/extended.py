@@ -178,7 +178,7 @@ class Extended(compat.Extended):
       replicas_compat.batches_among((args, kwargs))
     )
     try:
-      with self._container_strategy().transfers.step_alone():
+      with self._container_strategy().transfers.single_step():
         return super()._call_for_each_replica(fn, args, kwargs)
     finally:
       self.group = None

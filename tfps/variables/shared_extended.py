@@ -54,7 +54,7 @@ class Extended(extended.Extended):
     strategy = self._container_strategy()
     with (
       tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
-      strategy.transfers.step_alone(),
+      strategy.transfers.single_step(),
     ):
       return fn(*args, **kwargs)
 

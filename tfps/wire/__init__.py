@@ -1,1 +1,1 @@
-"""The wire between ps and workers: what travels, packed how, encoded how."""
+"""Transfers between ps and workers: fusing, packing, encoding and counting."""

@@ -1,8 +1,8 @@
-"""Divides what could cross as one, so that parts of it can be on their way.
+"""Divides tensors into chunks, so that transfers overlap with computation.
 
-While the gradients of a model's last layers travel, those of its first ones are
-still being computed; and a layer can begin once its own parameters are there.
-What takes the network longer than a call does is therefore not sent as one.
+The gradients of a model's last layers can travel while those of its first ones
+are computed, and a layer can start once its own parameters have arrived. Hence
+what takes longer to transmit than a call's overhead is not sent as one message.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,13 @@ def divide(
   tensor_of: Callable[[_Item], Any],
   max_bytes: int = MAX_BYTES,
 ) -> Iterator[list[_Item]]:
-  """Chunks of items, in their order.
+  """Yields chunks of items, in their order.
 
   Args:
-    items: to be divided; none is cut itself.
-    tensor_of: gives the tensor of an item, by whose size it counts. What is not
-      of a known size counts as nothing.
-    max_bytes: of a chunk, unless a single item has more.
+    items: the items to divide; a single item is never split.
+    tensor_of: returns the tensor of an item, which determines its size. A
+      tensor of unknown size counts as 0 bytes.
+    max_bytes: maximum size of a chunk; exceeded only by a single larger item.
   """
   return division.divide(
     items, lambda item: num_bytes(tensor_of(item)) or 0, max_bytes
@@ -39,7 +39,7 @@ def divide(
 
 
 def num_bytes(tensor: Any) -> int | None:
-  """Of a tensor; None if its size is not known beforehand."""
+  """Returns the size of a tensor; None if it is not known statically."""
   if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices):
     return None
   size = tensor.shape.num_elements()

@@ -1,4 +1,4 @@
-"""What the user says about the wire."""
+"""User options for transfers between ps and workers."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ _MOST_PREFETCHED = 2
 
 @dataclasses.dataclass(frozen=True)
 class Wire:
-  """How values travel between ps and workers.
+  """Options for the transfer of values between ps and workers.
 
   ```
   strategy = tfps.ParameterServerStrategy(
@@ -18,14 +18,16 @@ class Wire:
   ```
 
   Attributes:
-    fuse: whether what goes to or comes from one ps travels as one tensor.
-    pull: the codec of parameters on their way to workers; None sends them as
-      they are.
-    push: the codec of gradients on their way to the ps.
+    fuse: whether tensors to or from the same ps travel as one tensor.
+    pull: the codec of parameters that workers pull; None sends them unchanged.
+    push: the codec of gradients that workers push; None sends them unchanged.
     prefetch: how many steps ahead, within an execution, parameters are read. At
       0 a step waits for the update of the one before. At 1 the parameters of
-      the next step travel while this one computes, and at 2 its gradients, too;
-      they then are older by so many of the worker's own updates.
+      the next step travel while this one computes, and at 2 also while its
+      gradients travel; parameters then miss so many of the worker's updates.
+
+  Raises:
+    ValueError: an option is invalid, or does not fit the others.
   """
 
   fuse: bool = True

@@ -1,4 +1,4 @@
-"""Divides a sequence of things of known sizes into chunks, in their order."""
+"""Divides a sequence into chunks of limited size, without TensorFlow."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 _Item = TypeVar('_Item')
 
-# A call takes some tenths of a millisecond, and so does this at 10 Gbit/s.
+# A call takes some tenths of a millisecond, as does this size at 10 Gbit/s.
 MAX_BYTES = 1 << 20
 
 
@@ -16,12 +16,12 @@ def divide(
   bytes_of: Callable[[_Item], float],
   max_bytes: int = MAX_BYTES,
 ) -> Iterator[list[_Item]]:
-  """Chunks of items, in their order.
+  """Yields chunks of items, in their order.
 
   Args:
-    items: to be divided; none is cut itself.
-    bytes_of: gives the size of an item.
-    max_bytes: of a chunk, unless a single item has more.
+    items: the items to divide; a single item is never split.
+    bytes_of: returns the size of an item.
+    max_bytes: maximum size of a chunk; exceeded only by a single larger item.
   """
   chunk: list[_Item] = []
   total = 0.0

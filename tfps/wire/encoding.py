@@ -1,4 +1,4 @@
-"""Tensors of a group, encoded together."""
+"""Encoding of several tensors as one buffer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from tfps.wire import shapes
 
 
 class Encoding:
-  """How some tensors of one floating dtype are encoded as one buffer.
+  """Encodes several tensors of one floating dtype as one buffer.
 
   Args:
-    codec: encodes.
-    tensors: what is to be encoded, on the sender.
-    name: of the tensors, for what the codec leaves to be sent later.
+    codec: the codec.
+    tensors: the tensors to encode, on the sender.
+    name: name of the tensors, which is the key of the codec's residual.
   """
 
   def __init__(
@@ -28,7 +28,11 @@ class Encoding:
     self._shapes = shapes.Shapes(tensors)
 
   def encode(self, workspace: Any) -> list[tf.Tensor]:
-    """What crosses; to be called in the sender's device scope."""
+    """Returns the tensors to send; call it in the sender's device scope.
+
+    Args:
+      workspace: keeps residuals; see `traffic.Workspace`.
+    """
     flat = tf.concat([tf.reshape(t, [-1]) for t in self._tensors], axis=0)
     if isinstance(self._codec, codecs.ErrorFeedback):
       parts = workspace.residuals.encode(self._codec, flat, self._name)
@@ -39,7 +43,11 @@ class Encoding:
     return parts
 
   def decode(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors again; to be called in the receiver's device scope."""
+    """Returns the decoded tensors; call it in the receiver's device scope.
+
+    Args:
+      parts: the result of `encode`, at the receiver.
+    """
     parts = list(parts)
     counts = parts.pop(0) if self._shapes.num_unknown else None
     complete = self._shapes.complete(counts)

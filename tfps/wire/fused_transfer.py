@@ -1,9 +1,9 @@
-"""Tensors that cross between worker and ps, those of a group as one.
+"""Fused transfers: the tensors of a group travel as one.
 
-While a step is being traced it is not known yet what it will read. So each read
-gets a promise, which is a tensor like any other, and once the step has been
-traced the promises of a group are settled: what they stand for is packed,
-crosses, and is unpacked behind them.
+While a step is traced, it is unknown what else it will read. So each read
+returns a placeholder tensor, the promise. Once the step is traced, promises are
+settled: the tensors of a group are packed, transferred and unpacked, and the
+placeholders' consumers are rewired to the results.
 """
 
 import collections
@@ -21,28 +21,26 @@ from tfps.wire import chunking
 from tfps.wire import encoding
 from tfps.wire import packing
 from tfps.wire import traffic as traffic_lib
-from tfps.wire import workspace as workspace_lib
 
 PULL, PUSH = traffic_lib.PULL, traffic_lib.PUSH
 
-# What takes the network less than a call does, at 1 Gbit/s.
+# At 1 Gbit/s, so many bytes take less time than a call.
 _FEW_BYTES = 1 << 15
 
-# What has these before it may have to wait for an update that waits for a
-# crossing.
+# Ops that may wait for an update which itself waits for a transfer.
 _STATEFUL_READS = {'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-  """Between a ps and a worker.
+  """The direction and the two ends of a transfer.
 
   Attributes:
     direction: PULL from the ps, or PUSH to it.
-    device: of the ps.
-    ps: its index.
-    worker: a device of the worker; empty for the device scope that there is,
-      which is the task where a function is called.
+    device: the device of the ps.
+    ps: the index of the ps.
+    worker: a device of the worker; empty for the current device scope, which
+      is the task that executes the function.
   """
 
   direction: int
@@ -52,12 +50,12 @@ class Route:
 
   @property
   def source(self) -> Any:
-    """The device scope for what is packed."""
+    """The device scope of the sender."""
     return self._at(is_ps=self.direction == PULL)
 
   @property
   def destination(self) -> Any:
-    """The device scope for what is unpacked."""
+    """The device scope of the receiver."""
     return self._at(is_ps=self.direction == PUSH)
 
   def _at(self, *, is_ps: bool) -> Any:
@@ -68,12 +66,12 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-  """A tensor that is to cross.
+  """A tensor to transfer.
 
   Attributes:
-    tensor: where it comes from.
-    codec: encodes it, if any.
-    name: of the tensor, for what the codec leaves to be sent later.
+    tensor: the tensor, at the sender.
+    codec: the codec that encodes it; None for none.
+    name: name of the tensor, which is the key of the codec's residual.
   """
 
   tensor: tf.Tensor
@@ -81,24 +79,27 @@ class Item:
   name: str = ''
 
 
-def cross(
+def transfer(
   items: Sequence[Item],
   route: Route,
-  workspace: workspace_lib.Workspace | None,
+  workspace: traffic_lib.Workspace | None,
 ) -> list[tf.Tensor]:
-  """Has tensors cross as one; returns them at the other end.
+  """Transfers tensors as one; returns them at the other end.
 
   Args:
     items: the tensors.
-    route: to take.
-    workspace: of the function, which codecs need.
+    route: between which ends, in which direction.
+    workspace: counts bytes and keeps residuals; see `traffic.Workspace`.
+
+  Returns:
+    The tensors on the receiver, in the order of the items.
   """
   plain = [i for i, item in enumerate(items) if item.codec is None]
   coded = collections.defaultdict(list)
   for i, item in enumerate(items):
     if item.codec is not None:
       coded[item.codec, item.tensor.dtype].append(i)
-  codings = [
+  encodings = [
     encoding.Encoding(
       codec,
       [items[i].tensor for i in indices],
@@ -108,37 +109,37 @@ def cross(
   ]
   with route.source:
     pieces = [[items[i].tensor for i in plain]]
-    pieces += [each.encode(workspace) for each in codings]
+    pieces += [each.encode(workspace) for each in encodings]
     parts = [tensor for piece in pieces for tensor in piece]
-    frame = packing.Packing(parts)
-    packed = frame.pack(parts)
+    layout = packing.Packing(parts)
+    packed = layout.pack(parts)
   with route.destination:
-    crossed = tf.identity(packed)
-    parts = frame.unpack(crossed)
+    received = tf.identity(packed)
+    parts = layout.unpack(received)
     arrived = dict(zip(plain, parts, strict=False))
     first = len(plain)
     for each, indices, piece in zip(
-      codings, coded.values(), pieces[1:], strict=True
+      encodings, coded.values(), pieces[1:], strict=True
     ):
       decoded = each.decode(parts[first : first + len(piece)])
       arrived.update(zip(indices, decoded, strict=True))
       first += len(piece)
-  if workspace is not None and workspace.accounts is not None:
-    here = crossed if route.direction == PULL else packed
-    num_bytes = frame.num_bytes
+  if workspace is not None and workspace.traffic is not None:
+    on_worker = received if route.direction == PULL else packed
+    num_bytes = layout.num_bytes
     if num_bytes is None:
-      num_bytes = tf.size(here, tf.int64) * here.dtype.size
-    workspace.accounts.add(route.direction, route.ps, num_bytes)
+      num_bytes = tf.size(on_worker, tf.int64) * on_worker.dtype.size
+    workspace.traffic.add(route.direction, route.ps, num_bytes)
   return [arrived[i] for i in range(len(items))]
 
 
 class _Call(NamedTuple):
-  """What has all of these in common crosses together.
+  """The key of promises that are transferred together.
 
   Attributes:
-    route: to take.
-    group: of the one who promises.
-    level: the number of crossings before it; None if that is not clear.
+    route: between which ends, in which direction.
+    group: the caller's group.
+    level: how many transfers must precede this one; None if unknown.
   """
 
   route: Route
@@ -147,44 +148,48 @@ class _Call(NamedTuple):
 
 
 class FusedTransfers:
-  """What crosses in one function.
+  """Collects the transfers of one function and fuses them.
 
   Args:
-    workspace: of that function.
+    workspace: the function's.
   """
 
-  def __init__(self, workspace: workspace_lib.Workspace) -> None:
+  def __init__(self, workspace: traffic_lib.Workspace) -> None:
     self._workspace = workspace
     self._promised: dict[_Call, list[tuple[Item, tf.Tensor]]] = (
       collections.defaultdict(list)
     )
     self._levels: dict[str, int] = {}
-    self._num_alone = 0
-    self._nothings: dict[Any, tf.Tensor] = {}
+    self._num_unfused = 0
+    self._placeholders: dict[Any, tf.Tensor] = {}
 
   def promise(
     self, item: Item, route: Route, group: Hashable, level: int | None = 0
   ) -> tf.Tensor:
-    """A tensor that will have the item's value, at the route's other end.
+    """Returns a tensor that will have the item's value at the receiver.
 
     Args:
-      item: to cross.
-      route: to take.
-      group: what has the same route, group and level crosses together.
-      level: the number of crossings, one after another, before this one; None
-        has it cross alone.
+      item: the tensor to transfer.
+      route: between which ends, in which direction.
+      group: items of the same route, group and level are transferred together.
+      level: the number of consecutive transfers that precede this one; None
+        transfers the item alone.
     """
     if level is None:
-      self._num_alone += 1
-      group = (group, self._num_alone)
+      self._num_unfused += 1
+      group = (group, self._num_unfused)
     with route.destination:
-      tensor = tf.identity(self._nothing(item.tensor))
+      tensor = tf.identity(self._placeholder(item.tensor))
     self._promised[_Call(route, group, level)].append((item, tensor))
     self._levels[tensor.op.name] = 0 if level is None else level + 1
     return tensor
 
   def level(self, tensor: tf.Tensor) -> int | None:
-    """After how many crossings a tensor is known; None if that is not clear."""
+    """Returns how many transfers a tensor depends on; None if unknown.
+
+    Args:
+      tensor: a tensor of the function.
+    """
     highest = 0
     for operation in compat.sources(tensor, self._levels):
       if operation.type in _STATEFUL_READS:
@@ -193,7 +198,7 @@ class FusedTransfers:
     return highest
 
   def settle(self) -> None:
-    """Makes all promises good."""
+    """Builds the transfers of all promises, and rewires their consumers."""
     self._join_calls()
     chunks = [
       (call.route, chunk)
@@ -204,16 +209,16 @@ class FusedTransfers:
     with tf.control_dependencies(None):
       for route, promised in chunks:
         items = [item for item, _ in promised]
-        arrived = cross(items, route, self._workspace)
+        arrived = transfer(items, route, self._workspace)
         for (_, tensor), source in zip(promised, arrived, strict=True):
           self._levels[source.op.name] = self._levels[tensor.op.name]
           compat.rewire(tensor, source)
 
   def _join_calls(self) -> None:
-    """Has few bytes wait for what comes by the same route after one crossing.
+    """Merges small pulls of level 0 into those of level 1 on the same route.
 
-    That crossing depends on no other, so it cannot be waiting for them. What
-    comes still later may.
+    The transfer that level 1 waits for depends on no other, so that it cannot
+    wait for the merged tensors. Transfers of higher levels may.
     """
     later = {
       call.route: call
@@ -221,22 +226,20 @@ class FusedTransfers:
       if call.level == 1 and call.route.direction == PULL
     }
     for call in [call for call in self._promised if call.level == 0]:
-      host = later.get(call.route)
-      if host is not None and _are_few_bytes(self._promised[call]):
-        self._promised[host].extend(self._promised.pop(call))
+      target = later.get(call.route)
+      if target is not None and _are_few_bytes(self._promised[call]):
+        self._promised[target].extend(self._promised.pop(call))
 
-  def _nothing(self, like: tf.Tensor) -> tf.Tensor:
-    """Something of the same static shape, to be replaced."""
+  def _placeholder(self, like: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor of the same dtype and static shape."""
     shape = like.shape.as_list()
     key = like.dtype, tuple(shape)
-    if key not in self._nothings:
-      nothing = tf.raw_ops.Empty(
-        shape=[n or 0 for n in shape], dtype=like.dtype
-      )
+    if key not in self._placeholders:
+      empty = tf.raw_ops.Empty(shape=[n or 0 for n in shape], dtype=like.dtype)
       if None in shape:
-        nothing = tf.raw_ops.PlaceholderWithDefault(input=nothing, shape=shape)
-      self._nothings[key] = nothing
-    return self._nothings[key]
+        empty = tf.raw_ops.PlaceholderWithDefault(input=empty, shape=shape)
+      self._placeholders[key] = empty
+    return self._placeholders[key]
 
 
 def _are_few_bytes(promised: Sequence[tuple[Item, tf.Tensor]]) -> bool:

@@ -1,7 +1,6 @@
-"""What a worker has made of variables since it pulled them.
+"""Worker-side copies of variables for steps that share one pull.
 
-When several steps share one pull, what a step does to a variable is first done
-to the worker's copy, which the next steps see.
+A step's changes are first applied to the worker's copy, which later steps read.
 """
 
 from collections.abc import Callable
@@ -14,8 +13,11 @@ class Copy:
   """A worker's copy of one variable, in a function that is being traced.
 
   Args:
-    variable: of which it is a copy.
-    pull: gives the variable's value as it was pulled.
+    variable: the original.
+    pull: returns the pulled value.
+
+  Attributes:
+    is_assigned: whether the copy was assigned a value to write back.
   """
 
   def __init__(self, variable: Any, pull: Callable[[], tf.Tensor]) -> None:
@@ -27,7 +29,7 @@ class Copy:
     self.is_assigned = False
 
   def value(self) -> tf.Tensor:
-    """All of it, by now."""
+    """Returns the current value."""
     value = self._pull() if self._value is None else self._value
     for change in self._changes:
       value = _changed(value, change)
@@ -36,11 +38,11 @@ class Copy:
     return value
 
   def rows(self, indices: tf.Tensor, pulled: tf.Tensor) -> tf.Tensor:
-    """Some of its rows by now.
+    """Returns the current values of some rows.
 
     Args:
-      indices: which; each once.
-      pulled: the same rows as they were pulled.
+      indices: distinct row numbers, of shape [n].
+      pulled: the pulled values of these rows.
     """
     if self.is_whole:
       return tf.gather(self.value(), indices)
@@ -50,27 +52,27 @@ class Copy:
 
   @property
   def is_whole(self) -> bool:
-    """Whether rows can be had without pulling them."""
+    """True if the copy has all rows, so that none need to be pulled."""
     return self._value is not None
 
   def change(self, change: Any) -> None:
-    """Adds a tensor or `tf.IndexedSlices` to the copy alone."""
+    """Adds a tensor or `tf.IndexedSlices`, without writing it back."""
     self._changes.append(change)
 
   def assign(self, value: tf.Tensor) -> None:
-    """Gives it another value, which the variable is to have, too."""
+    """Assigns a value, to be written back to the variable."""
     self._value = value
     self._changes.clear()
     self._added.clear()
     self.is_assigned = True
 
   def add(self, value: tf.Tensor) -> None:
-    """Adds a tensor, which is to be added to the variable, too."""
+    """Adds a tensor, to be added to the variable as well."""
     self._changes.append(value)
     self._added.append(value)
 
   def added(self) -> tf.Tensor | None:
-    """What is to be added to the variable, if it is not assigned."""
+    """Returns the sum to add to the variable; None if there is none."""
     return tf.add_n(self._added) if self._added else None
 
 
@@ -82,12 +84,12 @@ def _changed(value: tf.Tensor, change: Any) -> tf.Tensor:
 
 
 def _rows_of(change: Any, indices: tf.Tensor) -> tf.Tensor:
-  """What a change is for some rows, of which each is named once."""
+  """Returns a change's values for some distinct rows."""
   if not isinstance(change, tf.IndexedSlices):
     return tf.gather(change, indices)
   number = tf.size(indices)
   both = tf.concat([indices, tf.cast(change.indices, indices.dtype)], axis=0)
-  # The first time something occurs it gets the next number.
+  # tf.unique numbers values by first occurrence, so `indices` come first.
   _, positions = tf.unique(both)
   sums = tf.math.unsorted_segment_sum(
     change.values, positions[number:], tf.size(both)

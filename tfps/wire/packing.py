@@ -1,4 +1,4 @@
-"""Several tensors as one, which crosses between two devices at once."""
+"""Packing of several tensors into one, for a single transfer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,18 @@ from tfps.wire import shapes
 
 
 class Packing:
-  """How tensors are laid out in one.
+  """The layout of tensors within one packed tensor.
 
-  One tensor is its own frame; tensors of one dtype are joined in that dtype; of
-  several, those of each dtype are joined, and these as bytes. Numbers of rows
-  that are not known beforehand go along.
+  A single tensor is sent unchanged; tensors of one dtype are concatenated in
+  that dtype; if there are several dtypes, those of each are concatenated, and
+  the results as bytes. Numbers of rows that are not static are included.
 
   Args:
-    tensors: what is to be packed; numbers, of which nothing but the first
-      dimension may be unknown.
+    tensors: the tensors to pack, of numeric dtypes; only their first dimension
+      may be unknown.
+
+  Raises:
+    ValueError: another dimension is unknown.
   """
 
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
@@ -34,7 +37,7 @@ class Packing:
 
   @property
   def num_bytes(self) -> int | None:
-    """Of the packed tensor, if it is known beforehand."""
+    """The size of the packed tensor; None if it is not known statically."""
     if self._shapes.num_unknown:
       return None
     return sum(
@@ -47,7 +50,7 @@ class Packing:
     return len(self._by_dtype) > 1 or self._shapes.num_unknown > 0
 
   def pack(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The tensors as one."""
+    """Returns the tensors as one."""
     if len(tensors) == 1:
       return tensors[0]
     flat = tf.constant([-1])
@@ -62,7 +65,7 @@ class Packing:
     return _join([_as_bytes(each) for each in joined])
 
   def unpack(self, packed: tf.Tensor) -> list[tf.Tensor]:
-    """What has been packed."""
+    """Returns the tensors of a packed tensor."""
     if len(self._dtypes) == 1:
       return [packed]
     counts = None

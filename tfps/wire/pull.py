@@ -1,4 +1,4 @@
-"""Reads variables on their ps and sends the values to a worker."""
+"""Pulls: reads of variables on their ps, with the values sent to a worker."""
 
 from collections.abc import Iterator
 import contextlib
@@ -12,18 +12,18 @@ from tfps.variables import step_replicas
 from tfps.wire import config
 from tfps.wire import fused_transfer
 
-# A tag travels as a float32, which holds whole numbers below this exactly.
+# A tag travels as a float32, which represents integers below 2^24 exactly.
 _TAGS = 1 << 20
 
 
 class Puller:
-  """Pulls what steps read, in transfers that steps share.
+  """Pulls values that steps read, in fused transfers.
 
   Args:
-    wire: how values travel.
-    transfers: of the function that is being traced.
-    sync_step: where workers wait for each other, if they do. Its `gate`, if it
-      has one, are the operations after which variables may be read.
+    wire: the transfer options.
+    transfers: the fused transfers of the function that is traced.
+    sync_step: the step's synchronization, or None. Variables are read after the
+      operations in its `gate`, if it has any.
   """
 
   def __init__(
@@ -40,9 +40,9 @@ class Puller:
     """Pulls a variable as a whole.
 
     Args:
-      variable: an ordinary one, or one shard.
-      group: the step that pulls, and the round for which it does. Values of one
-        group cross together.
+      variable: an unsharded variable, or one shard.
+      group: the step that pulls, and the round that uses the value. Values of
+        one group are transferred together.
     """
     with self._reading_at(variable.device):
       value = tf.raw_ops.ReadVariableOp(
@@ -61,7 +61,7 @@ class Puller:
 
     Args:
       count: an int64 variable.
-      group: as for `value`, with whose values it crosses.
+      group: as for `value`; the tag is transferred with the group's values.
     """
     with self._reading_at(count.device):
       value = tf.raw_ops.ReadVariableOp(resource=count.handle, dtype=tf.int64)
@@ -78,12 +78,12 @@ class Puller:
     """Sends the indices of rows to their ps, and pulls the rows.
 
     Args:
-      variable: an ordinary one, or one shard.
-      indices: of the rows, each of them once.
-      round_index: of the steps that pull once together.
+      variable: an unsharded variable, or one shard.
+      indices: distinct row numbers, of shape [n].
+      round_index: index of the round; see `step_transfers.Round`.
     """
     level = self._transfers.level(indices)
-    there = self._transfers.promise(
+    indices_on_ps = self._transfers.promise(
       fused_transfer.Item(indices),
       route(fused_transfer.PUSH, variable),
       ('indices', round_index),
@@ -91,7 +91,7 @@ class Puller:
     )
     with self._reading_at(variable.device):
       rows = tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=there, dtype=variable.dtype
+        resource=variable.handle, indices=indices_on_ps, dtype=variable.dtype
       )
     codec = self._wire.pull
     if codec is not None and not codec.for_rows:
@@ -114,17 +114,30 @@ class Puller:
 
 
 def route(direction: int, variable: Any) -> fused_transfer.Route:
-  """The way between a variable's ps and the worker that is being traced."""
+  """Returns the route between a variable's ps and the worker being traced.
+
+  Args:
+    direction: `fused_transfer.PULL` or `fused_transfer.PUSH`.
+    variable: a variable on a ps.
+  """
   ps: Any = placement_ledger.ps_index(variable.device)
   worker = step_replicas.worker_device()
   return fused_transfer.Route(direction, variable.device, ps, worker)
 
 
 def is_live(variable: Any) -> bool:
-  """Whether a variable is a counter or a rate, which has to be up to date."""
+  """Returns whether a variable is a counter or a rate.
+
+  Such variables are neither encoded nor prefetched.
+  """
   return not variable.dtype.is_floating or variable.shape.rank == 0
 
 
 def since_tag(count: tf.Tensor, tag: tf.Tensor) -> tf.Tensor:
-  """By how much a count has grown since it was pulled as a tag."""
+  """Returns how much a count has grown since it was pulled as a tag.
+
+  Args:
+    count: int64 scalar, the current count.
+    tag: float32 scalar; see `Puller.tag`.
+  """
   return (count - tf.cast(tag, tf.int64)) % _TAGS

@@ -1,4 +1,4 @@
-"""Sends gradients, and what belongs to them, to a ps as one tensor."""
+"""Pushes: gradients and associated tensors, sent to a ps as one tensor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,19 +13,21 @@ from tfps.wire import step_transfers as step_transfers_lib
 
 
 def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
-  """The same on a device.
+  """Sends a structure of tensors to a device.
 
   Args:
-    structure: of tensors, from anywhere, and of numbers. A tensor that is in it
+    structure: nested structure of tensors and numbers. A tensor that occurs
       repeatedly is sent once.
-    device: where they are needed. What is there already is not sent.
-    names: of the gradients among the tensors, by the tensors' identities. The
-      codec of the wire applies to these.
+    device: the destination. Tensors that are there already are not sent.
+    names: the names of gradients, by `id` of their tensors. Only gradients are
+      encoded by the wire's codec.
+
+  Returns:
+    The same structure, with its tensors on the device.
   """
   reader = compat.reader()
   steps = reader if isinstance(reader, step_transfers_lib.Steps) else None
   ps = placement_ledger.ps_index(device)
-  # A variable that is on no ps needs no wire.
   wire = steps.wire if steps and ps is not None else config.Wire()
   flat = tf.nest.flatten(structure, expand_composites=True)
   items = {
@@ -35,13 +37,13 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   }
   workspace = steps.workspace if steps and ps is not None else None
   route = fused_transfer.Route(fused_transfer.PUSH, device, ps or 0)
-  together = [list(items.values())] if items else []
+  groups = [list(items.values())] if items else []
   if not wire.fuse:
-    together = [[item] for item in items.values()]
+    groups = [[item] for item in items.values()]
   arrived = [
     tensor
-    for group in together
-    for tensor in fused_transfer.cross(group, route, workspace)
+    for group in groups
+    for tensor in fused_transfer.transfer(group, route, workspace)
   ]
   by_id = dict(zip(items, arrived, strict=True))
   flat = [by_id.get(id(value), value) for value in flat]
@@ -53,7 +55,7 @@ def _is_at(value: tf.Tensor, device: str) -> bool:
 
 
 def name_of(variable: Any) -> str:
-  """Tells a variable from all others of a program."""
+  """Returns a name of a variable that is unique within the program."""
   return compat.unique_id(variable)
 
 

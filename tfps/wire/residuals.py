@@ -1,6 +1,6 @@
-"""What a worker has not sent yet, kept on that worker.
+"""Residuals of error feedback: what a worker has not sent yet.
 
-It goes with the worker, which is harmless.
+They are kept on the worker and lost with it, which is harmless.
 """
 
 from typing import Any
@@ -12,22 +12,22 @@ from tfps.wire import codecs
 
 
 class Residuals:
-  """The residuals of the function that is being traced, by name."""
+  """The residuals of the function that is traced, by name."""
 
   def __init__(self) -> None:
     self._graph = tf.compat.v1.get_default_graph()
-    # One handle a function: TensorFlow keeps in order what shares it.
+    # One handle per function: TensorFlow orders the ops that share a handle.
     self._handles: dict[str, tf.Tensor] = {}
 
   def encode(
     self, codec: codecs.ErrorFeedback, flat: tf.Tensor, name: str
   ) -> list[tf.Tensor]:
-    """Encodes a buffer together with what was left of the one before.
+    """Encodes the sum of a buffer and its residual, and keeps the new residual.
 
     Args:
-      codec: to encode by.
-      flat: the buffer, of a length that is known.
-      name: under which the rest is kept.
+      codec: the codec.
+      flat: the buffer, of a static shape [size].
+      name: the key of the residual.
     """
     zeros = codec.initial_residual(flat.shape[0], flat.dtype)
     handle = self._handle(name, zeros)

@@ -1,4 +1,4 @@
-"""Shapes of which the receiver of tensors cannot know the number of rows."""
+"""Shapes of tensors whose numbers of rows are sent along with them."""
 
 from collections.abc import Sequence
 import math
@@ -10,14 +10,14 @@ COUNT = tf.int64
 
 
 class Shapes:
-  """The shapes of some tensors, as far as they are known beforehand.
+  """The static shapes of tensors, to be completed by the receiver.
 
   Args:
-    tensors: of which nothing but the first dimension may be unknown.
+    tensors: the tensors; only their first dimension may be unknown.
 
   Attributes:
-    known: what is known; None for a number of rows that is not.
-    num_unknown: how many such numbers there are.
+    known: the static shapes; None for an unknown number of rows.
+    num_unknown: how many numbers of rows are unknown.
   """
 
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
@@ -25,7 +25,7 @@ class Shapes:
     self.num_unknown = sum(None in shape for shape in self.known)
 
   def counts(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The numbers of rows that are not known, to be sent along."""
+    """Returns the unknown numbers of rows: int64 of shape [num_unknown]."""
     return tf.stack(
       [
         tf.shape(tensor, out_type=COUNT)[0]
@@ -35,10 +35,10 @@ class Shapes:
     )
 
   def complete(self, counts: tf.Tensor | None) -> list[list[Any]]:
-    """All shapes in full.
+    """Returns all shapes in full.
 
     Args:
-      counts: the numbers of rows that were sent along; None if none were.
+      counts: the received numbers of rows; None if none are unknown.
     """
     unknown = iter(
       () if counts is None else tf.unstack(counts, self.num_unknown)
@@ -50,6 +50,6 @@ class Shapes:
 
 
 def num_elements(shape: Sequence[Any]) -> Any:
-  """The number of elements; a tensor if the number of rows is one."""
+  """Returns the number of elements; a tensor if the number of rows is."""
   first, rest = (*shape, 1)[0], shape[1:]
   return first * math.prod(rest)

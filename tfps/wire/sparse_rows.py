@@ -1,4 +1,4 @@
-"""Numbers of rows, each of which is needed once however often it is named."""
+"""Deduplication of row numbers, so that each row is transferred once."""
 
 import tensorflow as tf
 
@@ -6,15 +6,23 @@ _UNIQUE = ('Unique', 'UniqueV2')
 
 
 def are_distinct(indices: tf.Tensor) -> bool:
-  """Whether they are known to name each row once, in a function."""
+  """Returns whether indices are statically known to be distinct."""
   if tf.executing_eagerly() or indices.op.type not in _UNIQUE:
     return False
-  # The other output tells where each was found, and names rows repeatedly.
+  # The second output, positions, may have repeated values.
   return indices.value_index == 0
 
 
 def distinct(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-  """Each index once, and where to find each; None if they are so already."""
+  """Returns the distinct indices.
+
+  Args:
+    indices: row numbers of any shape.
+
+  Returns:
+    The distinct indices, and for each given index its position among them; None
+    if the given indices are known to be distinct.
+  """
   if are_distinct(indices):
     return indices, None
   return tf.unique(tf.reshape(indices, [-1]))

@@ -1,13 +1,13 @@
-"""Steps of an execution whose reads of variables cross together.
+"""Traces the steps of an execution, and fuses their reads of variables.
 
-Parameters that a step reads as a whole are pulled from each ps as one tensor,
-and so are rows of embeddings, for which their numbers go to the ps as one
-before. Reads that cannot be moved without changing what they see are left to
-TensorFlow: those after a write within the step, and those in functions that the
+All parameters that a step reads as a whole are pulled from each ps as one
+tensor; so are rows of embeddings, after their indices were sent to the ps as
+one tensor. Reads that cannot be moved without changing their result are left to
+TensorFlow: reads after a write within the step, and reads in functions that the
 step calls.
 
-Steps may form rounds, of which each pulls once and pushes once. Within a round
-a worker goes on with copies of the variables, to which steps write, too.
+Steps may form rounds that pull once and push once each. Within a round the
+worker reads and writes local copies of the variables.
 """
 
 import collections
@@ -26,7 +26,7 @@ from tfps.wire import fused_transfer
 from tfps.wire import local_copies as local_copies_lib
 from tfps.wire import pull
 from tfps.wire import sparse_rows as sparse_rows_lib
-from tfps.wire import workspace as workspace_lib
+from tfps.wire import traffic as traffic_lib
 
 _NUMBERS = frozenset(
   dtype
@@ -39,25 +39,25 @@ _NUMBERS = frozenset(
 
 
 class HoistedError(Exception):
-  """A loop writes to what was read before it; the trace has to be repeated."""
+  """Raised if a loop writes to a variable that was read before: trace again."""
 
 
 @dataclasses.dataclass
 class Round:
-  """Steps in a row that pull once and push once.
+  """Consecutive steps that pull once and push once.
 
   Attributes:
-    index: its number within the function.
+    index: the round's number within the function.
     is_ending: whether its last step is being traced.
-    is_applying: whether what was gathered is being applied.
-    gathered: gradients that wait for the end, for `updates.gathering`.
-    calls: how often each optimizer has been called in this step.
-    copies: what steps have done to variables, by their keys.
-    rows: which rows of a variable were read, and the rows, by its key and the
-      worker.
-    writes: how many operations wrote to variables before it, by the identity of
-      their handles.
-    shards: of gradients that are divided already, by their identity.
+    is_applying: whether gathered gradients are being applied.
+    gathered: gradients to apply at the end, for `updates.accumulation`.
+    calls: the number of calls of each optimizer in this step.
+    copies: the worker's copies of variables, by their keys.
+    rows: pairs of row indices and rows that were read, by the variable's key
+      and the worker.
+    writes: the number of operations that wrote to a variable before the round,
+      by `id` of its handle.
+    shards: gradients that were sharded already, by `id`.
   """
 
   index: int
@@ -76,27 +76,31 @@ class Round:
 
 
 class Steps:
-  """Unrolled steps, being traced into one function.
+  """Unrolled steps that are traced into one function.
 
   Args:
-    wire: how values travel.
-    workspace: of the function.
-    num_steps: how many steps come; no more is prefetched.
-    policy: when gradients become updates; by default after each step. Else the
-      steps in between form a round, of which the last may be shorter.
-    kept: keys of variables to leave to TensorFlow; more are added as they are
-      found.
-    sync_step: where workers wait for each other, if they do.
+    wire: the transfer options.
+    workspace: the function's.
+    num_steps: the number of steps; nothing is prefetched beyond them.
+    unfused: keys of variables whose reads are left to TensorFlow; extended in
+      place when a trace has to be repeated.
+    policy: the update policy; by default each step makes an update. The steps
+      of one update form a round; the last round may be shorter.
+    sync_step: the synchronization of workers; None if they do not wait.
     may_repeat: whether the trace can be repeated. If not, reads in loops are
-      left to TensorFlow: the loop may turn out to write later on.
+      left to TensorFlow, as the loop may write to the variable later.
+
+  Attributes:
+    round_length: number of steps of a round.
+    round: the round whose steps are being traced.
   """
 
   def __init__(
     self,
     wire: config.Wire,
-    workspace: workspace_lib.Workspace,
+    workspace: traffic_lib.Workspace,
     num_steps: int,
-    kept: set[Any],
+    unfused: set[Any],
     *,
     policy: Any = None,
     sync_step: Any = None,
@@ -108,11 +112,11 @@ class Steps:
     self.policy = policy
     self.round_length = policy.steps_per_update if policy else 1
     self.round = Round(-1)
-    self._home = tf.compat.v1.get_default_graph()
+    self._graph = tf.compat.v1.get_default_graph()
     self._fused_transfers = fused_transfer.FusedTransfers(workspace)
     self._puller = pull.Puller(wire, self._fused_transfers, sync_step)
     self._num_steps = num_steps
-    self._kept = kept
+    self._unfused = unfused
     self._may_repeat = may_repeat
     self._step = -1
     self._values: dict[tuple[Any, int, str], tf.Tensor] = {}
@@ -120,11 +124,11 @@ class Steps:
 
   @contextlib.contextmanager
   def step(self) -> Iterator[None]:
-    """One step, to be traced within.
+    """Returns a context manager within which one step is to be traced.
 
     Raises:
-      HoistedError: a loop wrote to a variable that it read; all is to be traced
-        again, with the same `kept`.
+      HoistedError: a loop wrote to a variable that it read; trace all steps
+        again, with the same `unfused`.
     """
     self._step += 1
     if self._step % self.round_length == 0:
@@ -141,15 +145,15 @@ class Steps:
       self._fused_transfers.settle()
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
-    """The variable's value; see `_compat.reads`."""
+    """Returns the variable's value, if it is fused; see `_compat.reads`."""
     copy = self.round.copies.get(_key(variable))
-    if copy is None and not self._is_ours(variable, place):
+    if copy is None and not self._is_fused(variable, place):
       return None
-    if copy is None and compat.is_in_loop(place, self._home):
+    if copy is None and compat.is_in_loop(place, self._graph):
       if not self._may_repeat:
         return None
       self._hoisted.append((variable, place))
-    with self._at_home(place), compat.stop_recording():
+    with self._in_graph(place), compat.stop_recording():
       value = self._value(variable) if copy is None else copy.value()
     compat.note_read(variable, value)
     return value
@@ -157,11 +161,11 @@ class Steps:
   def read_rows(
     self, variable: Any, indices: Any, place: Any
   ) -> tf.Tensor | None:
-    """Some of the variable's rows; see `_compat.reads`."""
+    """Returns rows of the variable, if they are fused; see `_compat.reads`."""
     copy = self.round.copies.get(_key(variable))
-    if copy is None and not self._is_ours(variable, place):
+    if copy is None and not self._is_fused(variable, place):
       return None
-    if place is not self._home:
+    if place is not self._graph:
       return None if copy is None else tf.gather(copy.value(), indices)
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
@@ -169,7 +173,7 @@ class Steps:
     distinct, positions = sparse_rows_lib.distinct(indices)
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
-      self.round.rows[_place(variable)].append((distinct, rows))
+      self.round.rows[_key_of_worker(variable)].append((distinct, rows))
     shape = tf.constant(variable.shape.as_list(), distinct.dtype)
     compat.note_rows(
       variable,
@@ -185,27 +189,30 @@ class Steps:
     return tf.ensure_shape(rows, indices.shape + variable.shape[1:])
 
   def read_tag(self, count: Any) -> tf.Tensor:
-    """A count as it was when the parameters of its ps were read.
+    """Returns a count as of when the parameters of its ps were read.
+
+    Args:
+      count: an int64 variable on that ps.
 
     Returns:
-      A float32 scalar, which travels with them; see `pull.since_tag`.
+      A float32 scalar, pulled along with the parameters; see `pull.since_tag`.
     """
-    with self._home.as_default(), compat.stop_recording():
+    with self._graph.as_default(), compat.stop_recording():
       for index in range(self.round.index, self._last_ahead + 1):
         key = ('tag', _key(count)), index, ''
         if key not in self._values:
           self._values[key] = self._puller.tag(count, (self._step, index))
       return self._values[('tag', _key(count)), self.round.index, '']
 
-  def is_home(self) -> bool:
-    """Whether operations go into the steps themselves, and into no branch."""
-    return tf.compat.v1.get_default_graph() is self._home
+  def is_at_top_level(self) -> bool:
+    """Returns whether the steps themselves are traced, not a branch or loop."""
+    return tf.compat.v1.get_default_graph() is self._graph
 
   def write(self, variable: Any, value: Any, place: Any, *, sign: int) -> bool:
-    """Writes to the worker's copy until the round ends; see `_compat.reads`."""
-    if self.round_length == 1 or place is not self._home:
+    """Writes to the worker's copy of a round; see `_compat.reads`."""
+    if self.round_length == 1 or place is not self._graph:
       return False
-    if not self._is_ours(variable, place):
+    if not self._is_fused(variable, place):
       return False
     with compat.stop_recording():
       value = tf.convert_to_tensor(value, variable.dtype)
@@ -216,8 +223,8 @@ class Steps:
     return True
 
   def change(self, variable: Any, change: Any) -> None:
-    """Adds a tensor or `tf.IndexedSlices` to the worker's copy alone."""
-    if self._is_ours(variable, self._home):
+    """Adds a tensor or `tf.IndexedSlices` to the worker's copy only."""
+    if self._is_fused(variable, self._graph):
       self._copy_of(variable).change(change)
 
   def _copy_of(self, variable: Any) -> local_copies_lib.Copy:
@@ -228,14 +235,18 @@ class Steps:
     return copy
 
   def write_back(self) -> None:
-    """Writes what steps have written; nobody goes on with copies."""
+    """Writes the steps' assignments to the ps, and discards all copies.
+
+    Raises:
+      HoistedError: a branch or a loop has written to a copied variable.
+    """
     written = collections.defaultdict(list)
     for copy in self.round.copies.values():
       variable = copy.variable
       before = self.round.writes.get(id(variable.handle), 0)
-      if compat.num_writes(variable, self._home, self._home) > before:
-        # A branch or a loop has written, too, and only TensorFlow knows when.
-        self._kept.add(_key(variable))
+      if compat.num_writes(variable, self._graph, self._graph) > before:
+        # The order of the two writes is known to TensorFlow only.
+        self._unfused.add(_key(variable))
         raise HoistedError
       if copy.is_assigned:
         written[variable.device].append((variable, copy.value(), False))
@@ -248,7 +259,7 @@ class Steps:
   def _write(self, group: list[tuple[Any, tf.Tensor, bool]]) -> None:
     route = pull.route(fused_transfer.PUSH, group[0][0])
     items = [fused_transfer.Item(value) for _, value, _ in group]
-    arrived = fused_transfer.cross(items, route, self.workspace)
+    arrived = fused_transfer.transfer(items, route, self.workspace)
     with route.destination:
       for (variable, _, is_added), value in zip(group, arrived, strict=True):
         compat.write(variable, value, is_added=is_added)
@@ -256,23 +267,23 @@ class Steps:
   def _begin_round(self) -> None:
     self.round = Round(self.round.index + 1)
     if self.wire.fuse:
-      self.round.writes = compat.writes_by_handle(self._home)
+      self.round.writes = compat.writes_by_handle(self._graph)
 
-  def _is_ours(self, variable: Any, place: Any) -> bool:
+  def _is_fused(self, variable: Any, place: Any) -> bool:
     if not self.wire.fuse or variable.dtype not in _NUMBERS:
       return False
-    if _key(variable) in self._kept:
+    if _key(variable) in self._unfused:
       return False
     if not _is_on_ps(variable.device) or _is_on_ps(compat.current_device()):
       return False
     before = self.round.writes.get(id(variable.handle), 0)
-    return compat.num_writes(variable, place, self._home) <= before
+    return compat.num_writes(variable, place, self._graph) <= before
 
   def _value(self, variable: Any) -> tf.Tensor:
-    """What the round is to see."""
+    """Returns the value that the current round uses."""
     last = self.round.index if pull.is_live(variable) else self._last_ahead
-    key, worker = _place(variable)
-    # Those of later rounds are read here, before this one's update.
+    key, worker = _key_of_worker(variable)
+    # Values of prefetched rounds are read before this round's update.
     for index in range(self.round.index, last + 1):
       if (key, index, worker) not in self._values:
         self._values[key, index, worker] = self._puller.value(
@@ -297,32 +308,32 @@ class Steps:
     return rows if copy is None else copy.rows(distinct, rows)
 
   @contextlib.contextmanager
-  def _at_home(self, place: Any) -> Iterator[None]:
-    if place is self._home:
+  def _in_graph(self, place: Any) -> Iterator[None]:
+    if place is self._graph:
       yield
       return
-    with self._home.as_default(), tf.control_dependencies(None):
+    with self._graph.as_default(), tf.control_dependencies(None):
       yield
 
   def _check_loops(self) -> None:
     wrong = [
       variable
       for variable, place in self._hoisted
-      if compat.is_written_within(variable, place, self._home)
+      if compat.is_written_within(variable, place, self._graph)
     ]
     self._hoisted.clear()
     if wrong:
-      self._kept.update(_key(variable) for variable in wrong)
+      self._unfused.update(_key(variable) for variable in wrong)
       raise HoistedError
 
 
 def _key(variable: Any) -> Any:
-  """The same for a variable and for what a strategy wraps it in."""
+  """Returns a key that a variable and its wrappers share."""
   return variable.handle.ref()
 
 
-def _place(variable: Any) -> tuple[Any, str]:
-  """A variable, and the worker that reads it."""
+def _key_of_worker(variable: Any) -> tuple[Any, str]:
+  """Returns the keys of a variable and of the worker that reads it."""
   return _key(variable), step_replicas.worker_device()
 
 

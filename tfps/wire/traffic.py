@@ -1,4 +1,4 @@
-"""Counts the bytes that cross between workers and ps."""
+"""Counts the bytes that are transferred between workers and ps."""
 
 import dataclasses
 from typing import Any
@@ -7,20 +7,21 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import shared_variables
+from tfps.wire import residuals as residuals_lib
 
 PULL, PUSH = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
 class WireReport:
-  """What has crossed so far.
+  """The bytes transferred so far.
 
   Attributes:
     pulled: bytes from each ps, by its index.
-    pushed: bytes to each ps.
-    steps: in how many steps.
-    pull: the codec of parameters; None if they travel as they are.
-    push: the codec of gradients.
+    pushed: bytes to each ps, by its index.
+    steps: the number of steps that transferred them.
+    pull: the codec of parameters; None if they are sent unchanged.
+    push: the codec of gradients; None if they are sent unchanged.
   """
 
   pulled: tuple[int, ...]
@@ -50,10 +51,10 @@ class WireReport:
 
 
 class Totals:
-  """Adds up what executions have counted.
+  """Sums of the bytes and steps of executions.
 
   Args:
-    num_ps: how many ps there are.
+    num_ps: number of ps.
   """
 
   def __init__(self, num_ps: int) -> None:
@@ -61,39 +62,55 @@ class Totals:
     self._steps = 0
 
   def add(self, counted: Any, num_steps: int) -> None:
-    """Adds what `Traffic.end` gave."""
+    """Adds the counts of an execution.
+
+    Args:
+      counted: bytes of shape [2, num_ps]; see `Traffic.end`.
+      num_steps: the number of the execution's steps.
+    """
     self._bytes += np.asarray(counted, np.int64)
     self._steps += num_steps
 
   def report(self, pull: Any, push: Any) -> WireReport:
-    """All there is so far."""
+    """Returns a report of all counts so far.
+
+    Args:
+      pull: the codec of parameters, or None.
+      push: the codec of gradients, or None.
+    """
     pulled, pushed = self._bytes.tolist()
     return WireReport(tuple(pulled), tuple(pushed), self._steps, pull, push)
 
 
-class Running:
-  """Counts bytes and steps in this process, over all functions.
+class ProcessTraffic:
+  """Counts bytes and steps of all functions in this process.
 
   Args:
-    num_ps: how many ps there are.
+    num_ps: number of ps.
   """
 
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
     with tf.init_scope(), tf.device('CPU:0'):
-      self._bytes = _from_zero(f'tfps_bytes_{id(self)}', [2, num_ps])
-      self._steps = _from_zero(f'tfps_steps_{id(self)}', [])
+      self._bytes = _zero_counter(f'tfps_bytes_{id(self)}', [2, num_ps])
+      self._steps = _zero_counter(f'tfps_steps_{id(self)}', [])
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
-    """Counts bytes that come from a ps or go to it."""
-    _add(self._bytes, _at(direction, ps, self._num_ps), num_bytes)
+    """Counts bytes of a transfer.
+
+    Args:
+      direction: `PULL` from the ps, or `PUSH` to it.
+      ps: the index of the ps.
+      num_bytes: an int or an integer scalar tensor.
+    """
+    _add(self._bytes, _one_at(direction, ps, self._num_ps), num_bytes)
 
   def add_step(self) -> None:
-    """Counts a step."""
+    """Counts one step."""
     _add(self._steps, np.int64(1), 1)
 
   def take(self) -> tuple[np.ndarray, int]:
-    """The bytes and the steps since the last time."""
+    """Returns the bytes and steps since the last call, and resets both."""
     found = []
     for handle in (self._bytes, self._steps):
       value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
@@ -103,26 +120,32 @@ class Running:
 
 
 class Traffic:
-  """Counts while a function is executed, on the task that does so; from zero.
+  """Counts the bytes of one execution, on the task that executes the function.
 
-  Branches may or may not be taken and rows may be few or many, so not all of it
-  can be told beforehand.
+  Create it while the function is traced. The counts depend on branches taken
+  and on numbers of rows, so that most are only known in the execution.
 
   Args:
-    num_ps: how many ps there are.
+    num_ps: number of ps.
   """
 
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
     self._graph = tf.compat.v1.get_default_graph()
-    # What crosses once in each execution, and takes no operation to count.
+    # Static sizes of unconditional transfers; they need no operation.
     self._known = np.zeros([2, num_ps], np.int64)
-    # One operation for the handle: TensorFlow keeps in order what shares it.
-    self._handle = _from_zero('tfps_bytes', [2, num_ps])
+    # TensorFlow orders the operations that share a handle.
+    self._handle = _zero_counter('tfps_bytes', [2, num_ps])
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
-    """Counts bytes that come from a ps or go to it."""
-    where = _at(direction, ps, self._num_ps)
+    """Counts bytes of a transfer.
+
+    Args:
+      direction: `PULL` from the ps, or `PUSH` to it.
+      ps: the index of the ps.
+      num_bytes: an int or an integer scalar tensor.
+    """
+    where = _one_at(direction, ps, self._num_ps)
     is_once = tf.compat.v1.get_default_graph() is self._graph
     if is_once and isinstance(num_bytes, int):
       self._known += where * num_bytes
@@ -130,12 +153,39 @@ class Traffic:
       _add(self._handle, where, num_bytes)
 
   def end(self) -> tf.Tensor:
-    """The bytes of both directions, by ps: int64 of shape [2, num_ps]."""
+    """Returns the bytes by direction and ps: int64 of shape [2, num_ps]."""
     counted = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
     return counted + self._known
 
 
-def _from_zero(name: str, shape: list[int]) -> tf.Tensor:
+@dataclasses.dataclass(frozen=True)
+class Workspace:
+  """State of a function on the task that executes it.
+
+  Create it while the function is traced.
+
+  Attributes:
+    traffic: counts transferred bytes; None to count nothing.
+    residuals: the residuals of error feedback.
+  """
+
+  traffic: Traffic | ProcessTraffic | None
+  residuals: residuals_lib.Residuals = dataclasses.field(
+    default_factory=residuals_lib.Residuals
+  )
+
+  def counted(self) -> tf.Tensor:
+    """Returns the transferred bytes: int64 of shape [2, num_ps].
+
+    Raises:
+      TypeError: `traffic` does not count for one function only.
+    """
+    if not isinstance(self.traffic, Traffic):
+      raise TypeError(f'{self.traffic} does not count for one function only.')
+    return self.traffic.end()
+
+
+def _zero_counter(name: str, shape: list[int]) -> tf.Tensor:
   handle = shared_variables.handle(name, shape=shape, dtype=tf.int64)
   zeros = tf.zeros(shape, tf.int64)
   tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
@@ -147,7 +197,7 @@ def _add(handle: tf.Tensor, where: Any, number: Any) -> None:
   tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
 
 
-def _at(direction: int, ps: int, num_ps: int) -> np.ndarray:
+def _one_at(direction: int, ps: int, num_ps: int) -> np.ndarray:
   where = np.zeros([2, num_ps], np.int64)
   where[direction, ps] = 1
   return where

@@ -1,4 +1,4 @@
-"""A strategy's wire: what steps are traced on, and what it has carried."""
+"""The transfers of a strategy: sets up tracing of steps, and counts bytes."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -10,24 +10,27 @@ from tfps._compat import reads
 from tfps.wire import config
 from tfps.wire import step_transfers as step_transfers_lib
 from tfps.wire import traffic as traffic_lib
-from tfps.wire import workspace as workspace_lib
 
 _Traced = TypeVar('_Traced')
 
 
 class Transfers:
-  """What travels between a strategy's ps and workers.
+  """Manages the transfers between a strategy's ps and workers.
 
   Args:
-    wire: how.
-    num_ps: how many ps there are.
-    policy: when gradients become updates; see `tfps.updates`. By default after
-      each step.
+    wire: the transfer options.
+    num_ps: number of ps.
+    policy: the update policy; see `tfps.updates`. By default each step makes an
+      update.
     is_local: whether functions are executed in this process.
 
   Attributes:
+    wire: as given.
     policy: as given.
-    round_length: how many steps make one update.
+    round_length: number of steps per update.
+
+  Raises:
+    ValueError: the policy does not work with the transfer options.
   """
 
   def __init__(
@@ -47,91 +50,110 @@ class Transfers:
       )
     if self.waits and wire.prefetch:
       raise ValueError(
-        f'{policy}: each step sees all updates before it, and {wire} has it '
-        'see older parameters. Leave out prefetch.'
+        f'{policy}: each step sees all updates before it, but {wire} '
+        'prefetches older parameters. Leave out prefetch.'
       )
     self._is_local = is_local
     self._num_ps = num_ps
     self._totals = traffic_lib.Totals(num_ps)
-    self._kept: set[Any] = set()
-    self._running: traffic_lib.Running | None = None
+    self._unfused: set[Any] = set()
+    self._process_traffic: traffic_lib.ProcessTraffic | None = None
 
   @property
   def waits(self) -> bool:
-    """Whether workers wait for each other's updates."""
+    """True if workers wait for each other's updates."""
     return getattr(self.policy, 'waits', False)
 
-  def workspace(self) -> workspace_lib.Workspace:
-    """For the function that is being traced."""
-    return workspace_lib.Workspace(traffic_lib.Traffic(self._num_ps))
+  def workspace(self) -> traffic_lib.Workspace:
+    """Returns a new workspace for the function that is being traced."""
+    return traffic_lib.Workspace(traffic_lib.Traffic(self._num_ps))
 
   def steps(
     self,
-    workspace: workspace_lib.Workspace,
+    workspace: traffic_lib.Workspace,
     num_steps: int,
     sync_step: Any = None,
   ) -> step_transfers_lib.Steps:
-    """For steps that are laid out in the function that is being traced."""
+    """Returns the steps to be traced into the current function.
+
+    Args:
+      workspace: the function's.
+      num_steps: the number of steps, unrolled.
+      sync_step: the synchronization of workers; None if they do not wait.
+    """
     return step_transfers_lib.Steps(
       self.wire,
       workspace,
       num_steps,
-      self._kept,
+      self._unfused,
       policy=self.policy,
       sync_step=sync_step,
     )
 
   def check_execution(self, num_steps: int) -> None:
-    """Makes sure that executions have room for an update.
+    """Checks that an execution has enough steps for an update.
+
+    Args:
+      num_steps: steps per execution.
 
     Raises:
-      ValueError: gradients of more steps are to be gathered.
+      ValueError: an update takes more steps.
     """
     if self.round_length > 1 and num_steps < self.round_length:
       raise ValueError(
         f'steps_per_execution: {num_steps}, but {self.policy} makes one '
-        'update of more steps, and gathers them within an execution. Raise '
+        'update of more steps, all within one execution. Raise '
         f'steps_per_execution to {self.round_length}, or a multiple of it.'
       )
 
   def unrolled(self, most: int) -> int:
-    """How many steps to lay out in one graph: whole updates."""
+    """Returns the number of steps to unroll in one graph: whole updates.
+
+    Args:
+      most: maximum number; exceeded only if one update takes more steps.
+    """
     return max(most - most % self.round_length, self.round_length)
 
   @contextlib.contextmanager
-  def step_alone(self) -> Iterator[None]:
-    """For a step in a function of somebody else's; nothing within others.
+  def single_step(self) -> Iterator[None]:
+    """Returns a context manager to trace a step of a user's function.
 
-    What crosses in other processes then is not counted.
+    It has no effect within steps that are traced already. Transfers in other
+    processes are not counted.
     """
     is_function = reads.is_function_being_traced()
     if not self.wire.fuse or not is_function or reads.reader() is not None:
       yield
       return
-    if self._is_local and self._running is None:
-      self._running = traffic_lib.Running(self._num_ps)
-    workspace = workspace_lib.Workspace(self._running)
+    if self._is_local and self._process_traffic is None:
+      self._process_traffic = traffic_lib.ProcessTraffic(self._num_ps)
+    workspace = traffic_lib.Workspace(self._process_traffic)
     steps = step_transfers_lib.Steps(
-      self.wire, workspace, 1, self._kept, may_repeat=False
+      self.wire, workspace, 1, self._unfused, may_repeat=False
     )
     with steps.step():
       yield
-    if self._running is not None:
-      self._running.add_step()
+    if self._process_traffic is not None:
+      self._process_traffic.add_step()
 
   def count(self, counted: Any, num_steps: int) -> None:
-    """Takes note of what an execution has counted."""
+    """Adds the counts of an execution.
+
+    Args:
+      counted: bytes of shape [2, num_ps]; see `traffic.Workspace.counted`.
+      num_steps: the number of the execution's steps.
+    """
     self._totals.add(counted, num_steps)
 
   def report(self) -> traffic_lib.WireReport:
-    """What has crossed so far."""
-    if self._running is not None:
-      self._totals.add(*self._running.take())
+    """Returns the bytes transferred so far."""
+    if self._process_traffic is not None:
+      self._totals.add(*self._process_traffic.take())
     return self._totals.report(self.wire.pull, self.wire.push)
 
 
-def traced(trace: Callable[[], _Traced]) -> _Traced:
-  """Calls what traces steps, again if it has to be."""
+def trace_until_stable(trace: Callable[[], _Traced]) -> _Traced:
+  """Calls a function that traces steps until it raises no `HoistedError`."""
   while True:
     try:
       return trace()
@@ -140,6 +162,6 @@ def traced(trace: Callable[[], _Traced]) -> _Traced:
 
 
 def of(strategy: Any) -> Transfers:
-  """A strategy's; one of TensorFlow's own leaves all transfers alone."""
+  """Returns a strategy's transfers; without fusing for TensorFlow's own."""
   own = getattr(strategy, 'transfers', None)
   return own or Transfers(config.Wire(fuse=False), num_ps=1)

@@ -62,7 +62,9 @@ class _Program:
 
     function = tf.function(tf.autograph.experimental.do_not_convert(execute))
     inputs = list(map(tf.constant, inputs))
-    results, counted = transfers.traced(lambda: self._call(function, inputs))
+    results, counted = transfers.trace_until_stable(
+      lambda: self._call(function, inputs)
+    )
     own.count(counted, number)
     return np.asarray(results)
 
@@ -288,13 +290,13 @@ def test_few_parameters_come_with_rows(
 ):
   pulled = []
 
-  def cross(items, route, workspace):
+  def transfer(items, route, workspace):
     if route.direction == fused_transfer.PULL:
       pulled.append((route.ps, len(items)))
     return own(items, route, workspace)
 
-  own = fused_transfer.cross
-  monkeypatch.setattr(fused_transfer, 'cross', cross)
+  own = fused_transfer.transfer
+  monkeypatch.setattr(fused_transfer, 'transfer', transfer)
   program = _Program(make_strategy, tfps_cluster.cluster, tfps.Wire())
   program.run(_sparse, [_X[:1], _IDS[:1]])
   # Two lookups in one table, one in another, and `b`.

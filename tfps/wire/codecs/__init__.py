@@ -1,6 +1,6 @@
-"""How floats are encoded for their way between workers and ps.
+"""Codecs, which compress floats that travel between workers and ps.
 
-Users write `tfps.codecs.Int8()`. A codec of their own subclasses `Codec`.
+Users write `tfps.codecs.Int8()`. Custom codecs subclass `Codec`.
 """
 
 from tfps.wire.codecs.casts import BFloat16

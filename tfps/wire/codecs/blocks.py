@@ -1,4 +1,4 @@
-"""A flat buffer as the rows of a matrix, the last of them filled with zeros."""
+"""Conversion of flat buffers to rows of fixed size, zero-padded, and back."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from tfps.wire.codecs import codec
 
 
 def from_flat(values: tf.Tensor, block: int) -> tf.Tensor:
-  """A matrix of rows of `block` values."""
+  """Returns a matrix with rows of `block` values, zero-padded at the end."""
   missing = -codec.size_of(values) % block
   if not isinstance(missing, int) or missing:
     values = tf.pad(values, [[0, missing]])
@@ -14,10 +14,10 @@ def from_flat(values: tf.Tensor, block: int) -> tf.Tensor:
 
 
 def to_flat(matrix: tf.Tensor, size: codec.Size) -> tf.Tensor:
-  """The first `size` values of a matrix."""
+  """Returns the first `size` values of a matrix as a flat tensor."""
   return codec.with_size(tf.reshape(matrix, [-1])[:size], size)
 
 
 def number(size: codec.Size, block: int) -> codec.Size:
-  """How many blocks so many values take."""
+  """Returns the number of blocks that `size` values need."""
   return (size + block - 1) // block

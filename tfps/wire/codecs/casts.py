@@ -1,4 +1,4 @@
-"""Codecs that send values in a shorter floating type."""
+"""Codecs that cast values to a shorter floating type."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -9,7 +9,7 @@ from tfps.wire.codecs import codec
 
 
 class _Cast(codec.Codec):
-  """Sends each value rounded to the nearest one of a type."""
+  """Rounds each value to the nearest one of a shorter type."""
 
   for_pulls = True
   for_rows = True
@@ -35,9 +35,9 @@ class Float16(_Cast):
   """IEEE half precision: 11 bits of precision, magnitudes 6e-8 to 65504.
 
   P. Micikevicius et al., "Mixed precision training", ICLR 2018. Gradients are
-  often smaller than the type can tell from zero; scale the loss, as they do.
+  often too small for the type; scale the loss, as the paper does.
 
-  What is too large, from 65520 on, comes out infinite; infinity and NaN stay.
+  Magnitudes of 65520 and above become infinite; infinity and NaN are kept.
   """
 
   _sent = tf.float16
@@ -49,8 +49,9 @@ class BFloat16(_Cast):
 
   D. Kalamkar et al., "A study of BFLOAT16 for deep learning training", 2019.
 
-  Infinity and NaN stay. A finite value comes out infinite only where a float64
-  is beyond a float32's range or a float32 rounds up beyond it, from 3.396e38.
+  Infinity and NaN are kept. A finite value becomes infinite only where a
+  float64 exceeds the range of float32, or where a float32 of 3.396e38 or above
+  rounds up beyond it.
   """
 
   _sent = tf.bfloat16

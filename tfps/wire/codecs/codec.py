@@ -1,4 +1,4 @@
-"""What a codec is, and what all of them check."""
+"""The interface of codecs, and checks that they share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,17 +10,17 @@ Size: TypeAlias = int | tf.Tensor
 
 
 class Codec:
-  """Encodes a flat buffer of floats for its way between two tasks.
+  """Encodes a flat buffer of floats for transfer between two tasks.
 
   The sender encodes, the parts travel as one tensor, the receiver decodes. Both
   are called while a `tf.function` is traced, on the device that they run on.
 
-  A codec of your own is a subclass with the three methods below. It may also
-  say, by these attributes, what it may be used for:
+  A custom codec is a subclass that implements `encode`, `decode` and
+  `wire_bytes`. These class attributes declare where it may be used:
 
   Attributes:
-    for_pulls: whether values of variables may travel so, not only gradients.
-    for_rows: whether rows of embeddings may, whose number differs each time.
+    for_pulls: whether it may encode values of variables, not only gradients.
+    for_rows: whether it may encode embedding rows, whose number varies.
     why_not: the reason if one of the two is false; ends an error's sentence.
   """
 
@@ -30,32 +30,34 @@ class Codec:
 
   @property
   def why_no_feedback(self) -> str:
-    """The reason if `ErrorFeedback` cannot help; ends an error's sentence."""
+    """The reason not to use `ErrorFeedback`; empty if it may be used."""
     return ''
 
   @property
   def is_lossless(self) -> bool:
-    """Whether what was encoded comes out the same, whatever it was."""
+    """True if decoding always returns exactly the encoded values."""
     return False
 
   def encode(self, values: tf.Tensor) -> list[tf.Tensor]:
-    """Turns values into a few numeric tensors; runs on the sender.
+    """Encodes values as a few numeric tensors; runs on the sender.
 
     Args:
-      values: of one dimension and any floating type. Where its length is
-        static, so must be the shapes of the parts.
+      values: tensor of shape [size] and any floating dtype.
+
+    Returns:
+      The parts. If `size` is static, so are their shapes.
     """
     raise NotImplementedError
 
   def decode(
     self, parts: Sequence[tf.Tensor], size: Size, dtype: tf.DType
   ) -> tf.Tensor:
-    """Turns the parts back into values; runs on the receiver.
+    """Decodes the parts; runs on the receiver.
 
     Args:
-      parts: what `encode` returned.
-      size: how many values, an int or a scalar tensor.
-      dtype: their type.
+      parts: the result of `encode`.
+      size: number of values, an int or a scalar tensor.
+      dtype: dtype of the values.
 
     Returns:
       A tensor of shape [size].
@@ -63,12 +65,20 @@ class Codec:
     raise NotImplementedError
 
   def wire_bytes(self, size: int, dtype: tf.DType) -> int:
-    """How many bytes the parts of so many values of a type have."""
+    """Returns the size of the parts for `size` values of a dtype."""
     raise NotImplementedError
 
 
 def check_values(codec: Codec, values: Any) -> tf.Tensor:
-  """Returns the values as a tensor, or raises ValueError."""
+  """Returns the values as a tensor.
+
+  Args:
+    codec: the codec that encodes them, for the error.
+    values: floats of shape [size].
+
+  Raises:
+    ValueError: the values are no floats, or not of one dimension.
+  """
   values = tf.convert_to_tensor(values)
   if values.shape.rank != 1 or not values.dtype.is_floating:
     raise ValueError(
@@ -94,18 +104,18 @@ def check_ratio(codec: str, ratio: Any) -> None:
 
 
 def size_of(values: tf.Tensor) -> Size:
-  """The number of values: an int where it is static, else a tensor."""
+  """Returns the number of values: an int if static, else a scalar tensor."""
   size = values.shape[0]
   return tf.size(values) if size is None else int(size)
 
 
 def with_size(values: tf.Tensor, size: Size) -> tf.Tensor:
-  """The same values, whose static shape is known if the size is an int."""
+  """Returns the values, with their static shape set if `size` is an int."""
   if isinstance(size, int):
     values.set_shape([size])
   return values
 
 
 def arithmetic_dtype(dtype: tf.DType) -> tf.DType:
-  """In which to compute: no less exact than the values, nor than float32."""
+  """Returns the dtype for arithmetic: float64 for float64, else float32."""
   return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32

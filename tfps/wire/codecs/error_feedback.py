@@ -1,4 +1,4 @@
-"""Sends later what a codec has left out."""
+"""Error feedback: sends in later steps what a lossy codec left out."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -11,20 +11,20 @@ from tfps.wire.codecs import codec as codec_lib
 
 @dataclasses.dataclass(frozen=True)
 class ErrorFeedback(codec_lib.Codec):
-  """Adds what is lost in one step to what is sent in the next.
+  """Adds the encoding error of one step to the gradient of the next.
 
-  The worker keeps, for each buffer, the sum of all errors so far: what has been
-  sent and this residual add up to the sum of all gradients. F. Seide et al.,
+  The worker keeps the sum of all errors of each buffer, its residual: all that
+  was sent plus the residual is the sum of all gradients. F. Seide et al.,
   "1-bit stochastic gradient descent and its application to data-parallel
   distributed training of speech DNNs", Interspeech 2014; S. P. Karimireddy et
   al., "Error feedback fixes SignSGD and other gradient compression schemes",
   ICML 2019, show why it converges.
 
-  Where a residual is infinite or NaN it becomes zero again: the codec has told
-  the receiver by then, and one bad step must not spoil all that follow.
+  Infinite or NaN residuals are reset to zero: the receiver has seen them by
+  then, and one bad step must not corrupt all later ones.
 
   Attributes:
-    codec: what to encode with.
+    codec: the codec that encodes the sums.
   """
 
   codec: codec_lib.Codec
@@ -54,21 +54,29 @@ class ErrorFeedback(codec_lib.Codec):
     return self.codec.is_lossless
 
   def initial_residual(self, size: codec_lib.Size, dtype: Any) -> tf.Tensor:
-    """Zeros, of a type that holds the residuals of values of a type."""
+    """Returns zeros, in the dtype of residuals of values of `dtype`.
+
+    Args:
+      size: number of values.
+      dtype: dtype of the values.
+    """
     return tf.zeros([size], codec_lib.arithmetic_dtype(dtype))
 
   def encode_with(
     self, values: tf.Tensor, residual: tf.Tensor
   ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Encodes values to which the residual is added.
+    """Encodes the sum of values and residual.
 
     Args:
-      values: as for `encode`.
-      residual: of as many values: `initial_residual` at first, then what this
-        returned the last time.
+      values: tensor of shape [size]; see `Codec.encode`.
+      residual: tensor of shape [size]: first `initial_residual`, then the one
+        returned by the previous call.
 
     Returns:
-      The parts, and the new residual, of the old one's type.
+      The parts, and the new residual, which has the dtype of the old one.
+
+    Raises:
+      ValueError: the shapes differ, or the values cannot be encoded.
     """
     values = codec_lib.check_values(self, values)
     if not residual.shape.is_compatible_with(values.shape):
@@ -84,7 +92,7 @@ class ErrorFeedback(codec_lib.Codec):
     return parts, tf.where(tf.math.is_finite(left), left, tf.zeros_like(left))
 
   def encode(self, values: tf.Tensor) -> list[tf.Tensor]:
-    """Encodes without a residual, as the codec itself."""
+    """Encodes without a residual. See base class."""
     return self.codec.encode(values)
 
   def decode(
@@ -93,9 +101,9 @@ class ErrorFeedback(codec_lib.Codec):
     size: codec_lib.Size,
     dtype: tf.DType,
   ) -> tf.Tensor:
-    """Decodes, as the codec itself."""
+    """See base class."""
     return self.codec.decode(parts, size, dtype)
 
   def wire_bytes(self, size: int, dtype: tf.DType) -> int:
-    """As many as the codec itself takes."""
+    """See base class."""
     return self.codec.wire_bytes(size, dtype)

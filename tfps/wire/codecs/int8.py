@@ -1,4 +1,4 @@
-"""A codec that sends one byte a value, and a scale for each block of them."""
+"""A codec that sends one byte per value, and a scale per block."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -14,24 +14,21 @@ _MOST = 127
 
 @dataclasses.dataclass(frozen=True)
 class Int8(codec.Codec):
-  """Rounds to one of 255 evenly spaced values, from a block's largest to minus.
+  """Rounds to multiples of a block's scale, its largest magnitude / 127.
 
-  The spacing of a block, its scale, is its largest magnitude / 127; an error is
-  at most half of it. Stochastic rounding goes up or down with the probability
-  that makes the mean right, so that errors average out over many steps and
-  workers; one error is then at most a whole scale. D. Alistarh et al., "QSGD:
-  communication-efficient SGD via gradient quantization and encoding", NIPS 2017
-  (with the largest magnitude in place of the Euclidean norm, as they do in
+  An error is at most half the scale. Stochastic rounding goes up or down with
+  the probability that makes the mean exact, so that errors average out over
+  steps and workers; one error is then at most a scale. D. Alistarh et al.,
+  "QSGD: communication-efficient SGD via gradient quantization and encoding",
+  NIPS 2017 (with the largest magnitude in place of the Euclidean norm, as in
   their experiments).
 
-  A block in which a value is infinite or NaN comes out as NaN throughout. One
-  whose largest magnitude is below 1.5e-36 (2.8e-306 for float64) comes out as
-  zeros.
+  A block with an infinite or NaN value is decoded as NaN throughout, one whose
+  largest magnitude is below 1.5e-36 (2.8e-306 for float64) as zeros.
 
   Attributes:
-    block: how many values share a scale. It takes 4 bytes, 8 for float64.
-    stochastic: whether to round up or down at random, by TensorFlow's global
-      seed.
+    block: number of values per scale. A scale takes 4 bytes, 8 for float64.
+    stochastic: whether to round at random, by TensorFlow's global seed.
   """
 
   block: int = 1024
@@ -67,24 +64,23 @@ class Int8(codec.Codec):
 
 
 def round_at_random(levels: tf.Tensor) -> tf.Tensor:
-  """Up or down, so that the mean is right, and not beyond 127 or -127."""
+  """Rounds up or down with an exact mean, and clips to [-127, 127]."""
   up = tf.random.uniform(tf.shape(levels), dtype=levels.dtype)
-  # 127 and almost 1 make 128 in float32, and so might rounding errors before.
+  # 127 plus almost 1 is 128 in float32; earlier rounding errors add to it.
   return tf.clip_by_value(tf.floor(levels + up), -_MOST, _MOST)
 
 
 def _scales(matrix: tf.Tensor) -> tf.Tensor:
-  """One for each row: NaN if a value is not finite, 0 if all are too small."""
+  """Returns [rows, 1] scales: NaN for non-finite rows, 0 for tiny values."""
   dtype = matrix.dtype
   limits = np.finfo(dtype.as_numpy_dtype)
-  # A scale of more would make 127 times itself overflow.
+  # With a larger scale, 127 times the scale would overflow.
   most = np.nextafter(limits.max / _MOST, 0, dtype=dtype.as_numpy_dtype)
-  # Either is NaN if a value is.
   highest = tf.reduce_max(matrix, axis=1, keepdims=True)
   lowest = tf.reduce_min(matrix, axis=1, keepdims=True)
   largest = tf.maximum(highest, -lowest)
   scales = tf.minimum(largest / _MOST, most)
-  # Those below have fewer bits, and some devices take them for zeros.
+  # Some devices flush subnormal numbers to zero.
   scales = tf.where(scales < limits.tiny, tf.zeros([], dtype), scales)
   is_finite = tf.math.is_finite(largest)
   return tf.where(is_finite, scales, tf.constant(np.nan, dtype))

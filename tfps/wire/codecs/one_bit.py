@@ -1,4 +1,4 @@
-"""A codec that sends the sign of each value, and two means for each block."""
+"""A codec that sends the sign of each value, and two means per block."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -17,28 +17,27 @@ _BITS_OF_BYTE = [
 
 @dataclasses.dataclass(frozen=True)
 class OneBit(codec.Codec):
-  """Each value becomes the mean of its block's positive values, or the others'.
+  """Replaces each value by the mean of its block's values of the same sign.
 
-  F. Seide et al., "1-bit stochastic gradient descent and its application to
-  data-parallel distributed training of speech DNNs", Interspeech 2014. Theirs
-  has two means for each column of a weight matrix. A flat buffer has variables
-  of very different gradients in it, so these have two for each block.
+  Zeros count as negative. F. Seide et al., "1-bit stochastic gradient descent
+  and its application to data-parallel distributed training of speech DNNs",
+  Interspeech 2014, have two means per column of a weight matrix. A flat buffer
+  holds variables with very different gradients, hence two per block here.
 
-  It is of use in `ErrorFeedback` only; without, they could not train either.
+  Use it in `ErrorFeedback` only: without, training does not converge.
 
-  A value that is infinite comes out infinite, and so does every other of its
-  sign in its block; NaN makes all of the block's that are not positive NaN.
-  Means of values beyond 3e35 may come out infinite, too.
+  An infinite value makes all values of its sign in its block infinite; NaN
+  makes all that are not positive NaN. Means of values beyond 3e35 may overflow.
 
   Attributes:
-    block: how many values share the means, a multiple of 8. Both take 8 bytes,
-      16 for float64.
+    block: number of values per pair of means, a multiple of 8. A pair takes 8
+      bytes, 16 for float64.
   """
 
   block: int = 1024
   why_not = (
-    'it sends only signs and two means, which gradients stand if errors are '
-    'fed back, but values of variables and rows do not'
+    'it sends only signs and two means per block, which is precise enough for '
+    'gradients with error feedback, but not for variables and rows'
   )
 
   def __post_init__(self) -> None:
@@ -77,7 +76,10 @@ class OneBit(codec.Codec):
 def _means(
   matrix: tf.Tensor, is_up: tf.Tensor, size: codec.Size, block: int
 ) -> tf.Tensor:
-  """Of each row's positive values, and of its others without the padding."""
+  """Returns the means of each row's positive and of its other values.
+
+  Padding does not count.
+  """
   zeros = tf.zeros([], matrix.dtype)
   number_up = tf.math.count_nonzero(is_up, axis=1, dtype=tf.int32)
   starts = tf.range(blocks.number(size, block)) * block
@@ -97,6 +99,6 @@ def _mean(matrix: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 
 
 def _pack(is_up: tf.Tensor) -> tf.Tensor:
-  """Eight to a byte, the first in the highest bit."""
+  """Packs eight booleans into a byte, the first in the highest bit."""
   bits = tf.reshape(tf.cast(is_up, tf.float32), [-1, _BITS])
   return tf.cast(tf.linalg.matvec(bits, tf.constant(_WEIGHTS)), tf.uint8)

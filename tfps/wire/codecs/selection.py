@@ -1,4 +1,4 @@
-"""Which of many values are sent: the largest, or some at random."""
+"""Selection of values to send: the largest ones, or random ones."""
 
 from typing import Any
 
@@ -11,14 +11,21 @@ _NUM_DIGITS = 1 << _DIGIT_BITS
 
 
 def largest(values: tf.Tensor, number: codec.Size) -> tf.Tensor:
-  """The indices of the values of the largest magnitude, in ascending order.
+  """Returns the indices of the largest magnitudes, in ascending order.
 
   Of equal magnitudes the first are taken. NaN is larger than infinity.
 
-  It counts the values by the leading bits of their magnitudes and so finds the
-  smallest that is among them, digit by digit. Unlike `tf.math.top_k`, it takes
-  no more time for many than for few: of 2.35 million values in float32, 20 ms
-  for a hundredth or a tenth of them, instead of 65 and 330.
+  A radix selection finds the smallest selected magnitude digit by digit, from
+  the highest. Unlike that of `tf.math.top_k`, its time does not depend on
+  `number`: of 2.35 million float32 values it selects 1% or 10% in 20 ms, where
+  `top_k` takes 65 and 330 ms.
+
+  Args:
+    values: floats of shape [size].
+    number: how many indices to return.
+
+  Returns:
+    An int64 tensor of shape [number].
   """
   keys = _magnitudes(values)
   smallest, num_equal = _smallest_of_largest(keys, number)
@@ -29,15 +36,23 @@ def largest(values: tf.Tensor, number: codec.Size) -> tf.Tensor:
 
 
 def random(seed: tf.Tensor, number: codec.Size, size: codec.Size) -> tf.Tensor:
-  """As many different indices below a size, the same for the same seed.
+  """Returns distinct random indices; the same for the same seed.
 
-  One of each of equally long stretches, which are all moved on by a random
-  distance, so that each index has the same probability.
+  Takes one index from each of `number` equally long stretches and shifts all by
+  a common random distance, so that all indices are equally probable.
+
+  Args:
+    seed: int32 tensor of shape [2].
+    number: how many indices to return.
+    size: upper bound of the indices, exclusive.
+
+  Returns:
+    An int64 tensor of shape [number].
   """
   number = tf.cast(number, tf.int64)
   size = tf.cast(size, tf.int64)
   bounds = tf.range(number + 1) * size // tf.maximum(number, 1)
-  # The algorithm is named because it must be the same on every device.
+  # Sender and receiver may be on different devices: fix the algorithm.
   bits = tf.random.stateless_uniform(
     [number + 1], seed, None, None, tf.uint32, alg='philox'
   )
@@ -48,7 +63,7 @@ def random(seed: tf.Tensor, number: codec.Size, size: codec.Size) -> tf.Tensor:
 
 
 def _magnitudes(values: tf.Tensor) -> tf.Tensor:
-  """Whole numbers in the order of the magnitudes: the bits but for the sign."""
+  """Returns the bits without the sign: integers ordered as the magnitudes."""
   ints = {2: tf.int16, 4: tf.int32, 8: tf.int64}[values.dtype.size]
   bits = tf.bitcast(values, ints)
   keys = tf.bitwise.bitwise_and(bits, tf.constant(ints.max, ints))
@@ -58,7 +73,11 @@ def _magnitudes(values: tf.Tensor) -> tf.Tensor:
 def _smallest_of_largest(
   keys: tf.Tensor, number: codec.Size
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The smallest of so many largest keys, and how many equal ones of it."""
+  """Returns the smallest of the `number` largest keys.
+
+  Returns:
+    The key, and how many keys equal to it are among them.
+  """
   smallest = tf.zeros([], keys.dtype)
   wanted = tf.cast(number, tf.int32)
   num_bits = 8 * keys.dtype.size
@@ -79,7 +98,11 @@ def _digits(keys: tf.Tensor, shift: int) -> tf.Tensor:
 def _digit_of_smallest(
   digits: tf.Tensor, wanted: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Its digit, and how many are wanted of those that have the same one."""
+  """Returns the digit of the smallest wanted key.
+
+  Returns:
+    The digit, and how many keys with this digit are wanted.
+  """
   counts = tf.raw_ops.DenseBincount(
     input=digits,
     size=_NUM_DIGITS,
@@ -87,11 +110,11 @@ def _digit_of_smallest(
     binary_output=False,
   )
   num_above = tf.cumsum(counts, exclusive=True, reverse=True)
-  # Few enough are above it, and it is the lowest of which that is so.
+  # The lowest digit with fewer than `wanted` keys above it.
   digit = tf.argmax(num_above < wanted, output_type=tf.int32)
   return digit, wanted - num_above[digit]
 
 
 def _below(bits: tf.Tensor, limit: Any) -> tf.Tensor:
-  """Turns 32 random bits into a number from 0 up to a limit."""
+  """Scales 32 random bits to integers in [0, limit)."""
   return tf.bitwise.right_shift(bits * limit, tf.constant(32, tf.int64))

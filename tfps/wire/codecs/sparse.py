@@ -1,4 +1,4 @@
-"""Codecs that send some of the values and leave the others out, as zeros."""
+"""Codecs that send some of the values; the others are decoded as zeros."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -11,15 +11,15 @@ from tfps.wire.codecs import codec
 from tfps.wire.codecs import selection
 
 _SEED_BYTES = 8
-_ROUNDING = 1e-6  # 0.01 of 700 is 7, whatever floats make of it
+_ROUNDING = 1e-6  # 0.01 of 700 is to be 7 despite rounding errors
 _WHY_NOT = (
-  'what it leaves out comes out as zeros, which gradients stand if errors are '
-  'fed back, but values of variables and rows do not'
+  'values that it leaves out are decoded as zeros, which works for gradients '
+  'with error feedback, but not for variables and rows'
 )
 
 
 class _Some(codec.Codec):
-  """Sends a part of the values."""
+  """Base of codecs that send a fixed ratio of the values."""
 
   ratio: float
   why_not = _WHY_NOT
@@ -29,7 +29,7 @@ class _Some(codec.Codec):
     return self.ratio == 1
 
   def _number(self, size: codec.Size) -> codec.Size:
-    """How many to send: the ratio rounded up, and one at least."""
+    """Returns how many values to send: the ratio rounded up, at least 1."""
     if isinstance(size, int):
       return min(size, max(1, math.ceil(self.ratio * size - _ROUNDING)))
     number = tf.math.ceil(self.ratio * tf.cast(size, tf.float64) - _ROUNDING)
@@ -42,15 +42,15 @@ class TopK(_Some):
 
   A. F. Aji and K. Heafield, "Sparse communication for distributed gradient
   descent", EMNLP 2017; Y. Lin et al., "Deep gradient compression: reducing the
-  communication bandwidth for distributed training", ICLR 2018. Both keep what
-  was left out for later, as `ErrorFeedback` does.
+  communication bandwidth for distributed training", ICLR 2018. Both
+  accumulate what was left out, as `ErrorFeedback` does.
 
-  Of equal magnitudes the first are sent. NaN goes before infinity, infinity
-  before anything else; both arrive as they were.
+  Of equal magnitudes the first are sent. NaN counts as the largest magnitude,
+  then infinity; both arrive unchanged.
 
   Attributes:
-    ratio: the part of the values to send, of at least one. Each takes its own
-      bytes and 4, or 8 where 4 cannot tell as many indices.
+    ratio: ratio of the values to send; at least one value is sent. Each takes
+      4 bytes in addition to its own, or 8 if indices exceed int32.
   """
 
   ratio: float
@@ -79,23 +79,23 @@ class TopK(_Some):
 
 @dataclasses.dataclass(frozen=True)
 class RandomK(_Some):
-  """Sends values at random places, and of the places only a seed.
+  """Sends values at random indices, with a seed in place of the indices.
 
-  S. U. Stich et al., "Sparsified SGD with memory", NeurIPS 2018. The buffer is
-  cut, from a random place on, into as many stretches as values are sent, and
-  one value of each is sent: all are chosen with the same probability, evenly
-  over the buffer, by work in proportion to what is sent.
+  S. U. Stich et al., "Sparsified SGD with memory", NeurIPS 2018. From a random
+  offset on, the buffer is divided into as many stretches as values are sent,
+  and one value of each is sent. So all are equally probable, spread evenly over
+  the buffer, and the work is proportional to the values sent.
 
-  The values arrive as they are. Then `ErrorFeedback` can send later what was
-  left out, which is how the paper has it. `unbiased` enlarges them so that the
-  mean over many steps is right without it; that adds so much variance that the
-  learning rate has to fall in proportion to the ratio.
+  Values arrive unchanged, and `ErrorFeedback` sends later what was left out, as
+  in the paper. `unbiased` instead scales them such that the mean over many
+  steps is exact; that adds so much variance that the learning rate must be
+  reduced in proportion to the ratio.
 
-  If any value is infinite or NaN, all that are sent are NaN.
+  If any value is infinite or NaN, all values sent are NaN.
 
   Attributes:
-    ratio: the part of the values to send, of at least one.
-    unbiased: whether to divide what arrives by the part that was sent.
+    ratio: ratio of the values to send; at least one value is sent.
+    unbiased: whether to divide received values by the ratio sent.
   """
 
   ratio: float
@@ -108,7 +108,7 @@ class RandomK(_Some):
   def why_no_feedback(self) -> str:
     if not self.unbiased:
       return ''
-    return 'values that are enlarged make the error grow from step to step'
+    return 'scaled values make the error grow from step to step'
 
   def encode(self, values: tf.Tensor) -> list[tf.Tensor]:
     values = codec.check_values(self, values)
@@ -140,7 +140,7 @@ class RandomK(_Some):
 def _scatter(
   values: tf.Tensor, indices: tf.Tensor, size: codec.Size
 ) -> tf.Tensor:
-  """The values at their indices, and zeros elsewhere."""
+  """Returns the values at their indices, and zeros elsewhere."""
   shape = tf.cast([size], indices.dtype)
   everything = tf.scatter_nd(indices[:, tf.newaxis], values, shape)
   return codec.with_size(everything, size)
