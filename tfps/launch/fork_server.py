@@ -1,13 +1,13 @@
-"""A process that has imported TensorFlow, and forks Python programs.
+"""Process that imports TensorFlow once and forks Python programs.
 
-A program that it forks has TensorFlow at once, instead of after the seconds
-that the import takes, and shares the memory of it with the others.
+Forked programs start without the seconds that the import takes, and share its
+memory.
 
 `python -m tfps.launch.fork_server SOCKET MODULE ...` imports the modules, too.
-Each message on the socket, which is inherited, asks for one program. It carries
-JSON with `argv` (a program and its arguments, or -m, a module and its
-arguments), `env` and `cwd`, and two file descriptors: the program's output,
-and where to write its process id and, once it has ended, its exit status.
+Each message on the inherited socket requests one program. It carries JSON with
+`argv` (a program and its arguments, or -m, a module and its arguments), `env`
+and `cwd`, and two file descriptors: one for the program's output, and one to
+which its process id and, once it has ended, its exit status are written.
 """
 
 from collections.abc import Sequence
@@ -33,18 +33,23 @@ MAX_REQUEST = 1 << 18  # bytes
 
 
 def main(connection: socket.socket, modules: Sequence[str]) -> None:
-  """Serves until nobody is left to ask; in a child, runs what it is for."""
+  """Serves requests until the connection is closed; a child runs its program.
+
+  Args:
+    connection: the socket from which requests are read.
+    modules: modules to import before the first fork, besides `tensorflow`.
+  """
   lazy_keras.import_tensorflow()
   for module in modules:
     importlib.import_module(module)
-  gc.freeze()  # what is here already is not copied to be looked at
+  gc.freeze()  # a collection in a child would copy shared pages
   request = _Server(connection).serve()
   if request is not None:
     _run(request['argv'])
 
 
 class _Server:
-  """Forks children, and reports their ends."""
+  """Forks children and reports when they end."""
 
   def __init__(self, connection: socket.socket) -> None:
     self._connection = connection
@@ -52,7 +57,7 @@ class _Server:
     self._selector.register(connection, selectors.EVENT_READ)
 
   def serve(self) -> dict[str, Any] | None:
-    """Returns in a child what it is to be, and None in the server's end."""
+    """Returns the request in a child, and None in the server when it ends."""
     while True:
       for key, _ in self._selector.select():
         if key.fileobj is not self._connection:
@@ -66,15 +71,15 @@ class _Server:
           return request
 
   def _fork(self, request: dict[str, Any], output: int, status: int) -> bool:
-    """Whether this is the child."""
+    """Forks a process; returns True in the child."""
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
       os.close(status)
-      self._leave_to_server()
+      self._close_server_fds()
       _become(server, output, request)
       return True
-    _lead_group(pid)  # before anyone is told of it who may kill the group
+    _lead_group(pid)  # before its id is known to those who may kill the group
     os.close(output)
     _tell(status, pid)
     ended = os.pidfd_open(pid)
@@ -83,15 +88,15 @@ class _Server:
 
   def _reap(self, ended: int, pid: int, status: int) -> None:
     self._selector.unregister(ended)
-    # Until it is reaped, its number can be no other group's.
-    process_groups.kill_group(pid, signal.SIGKILL)  # what it left behind
+    # Its number cannot be reused for another group before it is reaped.
+    process_groups.kill_group(pid, signal.SIGKILL)  # orphans of the child
     _, code = os.waitpid(pid, 0)
     _tell(status, os.waitstatus_to_exitcode(code))
     os.close(status)
     os.close(ended)
 
-  def _leave_to_server(self) -> None:
-    """Closes in a child what is the server's."""
+  def _close_server_fds(self) -> None:
+    """Closes the server's file descriptors in a child."""
     for key in list(self._selector.get_map().values()):
       os.close(key.fd)
       if key.data:
@@ -101,7 +106,7 @@ class _Server:
 
 
 def _become(server: int, output: int, request: dict[str, Any]) -> None:
-  """Makes a child what a process of its own would be from the start."""
+  """Gives a child the group, output and environment of a separate process."""
   _lead_group(os.getpid())  # before it starts others
   die_with_parent.tie(server)
   os.dup2(output, 1)
@@ -115,13 +120,13 @@ def _become(server: int, output: int, request: dict[str, Any]) -> None:
 
 
 def _lead_group(pid: int) -> None:
-  """Both sides do it, and the later one may find a program that runs."""
-  with contextlib.suppress(OSError):
+  """Makes a process a group leader; parent and child both try."""
+  with contextlib.suppress(OSError):  # the child has called exec already
     os.setpgid(pid, pid)
 
 
 def _tell(status: int, number: int) -> None:
-  with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+  with contextlib.suppress(BrokenPipeError):  # the requester has ended
     os.write(status, NUMBER.pack(number))
 
 

@@ -1,4 +1,4 @@
-"""Python programs that start with TensorFlow in place; see `fork_server`."""
+"""Starts Python programs by forking a process that has imported TensorFlow."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,20 +22,28 @@ from tfps import errors
 from tfps._utils import processes
 from tfps.launch import fork_server
 
-# What the interpreter and the libraries heed when they are loaded.
+# Variables that the interpreter and the libraries read when they are loaded.
 _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
 _NOT_HEEDED = ('TF_CONFIG',)
 _LAST_BYTES = 2000
-# Held while a server is sought: of two that are alike, one would be let go, and
-# what it has forked with it.
+# `functools.cache` may compute an entry twice and drop one; a dropped server
+# would end with all processes that it has forked.
 _SERVERS = threading.Lock()
 
 
 class Forked:
-  """A running program, with the part of `subprocess.Popen` that is needed.
+  """A running program with a part of the interface of `subprocess.Popen`.
+
+  Args:
+    status: file descriptor to which the fork server writes, see `fork_server`.
+    timeout_secs: how long to wait for the process id.
 
   Attributes:
-    pid: its process id, and its group's.
+    pid: the id of the process and of its group.
+
+  Raises:
+    errors.DeadlineError: no process was forked in time.
+    ConnectionError: the fork server has ended.
   """
 
   def __init__(self, status: int, timeout_secs: float) -> None:
@@ -49,19 +57,22 @@ class Forked:
     self.pid = pid
 
   def poll(self) -> int | None:
-    """The exit status, or minus the signal; None while it runs."""
+    """Returns the exit status, minus the signal, or None while it runs."""
     if self._code is None:
       try:
         self._code = self._next(0)
-      except ConnectionError:  # with the server, what it has forked dies
+      except ConnectionError:  # its children die with the server
         self._code = -signal.SIGKILL
     return self._code
 
   def wait(self, timeout: float | None = None) -> int:
-    """Waits for the end; see `poll`.
+    """Waits until the process ends; returns its status as `poll` does.
+
+    Args:
+      timeout: seconds to wait; None waits forever.
 
     Raises:
-      subprocess.TimeoutExpired: it still runs.
+      subprocess.TimeoutExpired: the process still runs.
     """
     if self._code is None:
       select.select([self._status], [], [], timeout)
@@ -72,26 +83,26 @@ class Forked:
     return code
 
   def send_signal(self, number: int) -> None:
-    """Sends a signal, unless it has ended."""
+    """Sends a signal unless the process has ended."""
     if self.poll() is None:
       os.kill(self.pid, number)
 
   def terminate(self) -> None:
-    """Asks it to end."""
+    """Sends SIGTERM."""
     self.send_signal(signal.SIGTERM)
 
   def _next(self, timeout_secs: float) -> int | None:
-    """What the server has to say next, if it says it in time."""
+    """Returns the next number from the server; None if none comes in time."""
     if not select.select([self._status], [], [], timeout_secs)[0]:
       return None
-    said = self._status.read(fork_server.NUMBER.size)
-    if not said:
-      raise ConnectionError('The process that forks has ended.')
-    return fork_server.NUMBER.unpack(said)[0]
+    data = self._status.read(fork_server.NUMBER.size)
+    if not data:
+      raise ConnectionError('The fork server has ended.')
+    return fork_server.NUMBER.unpack(data)[0]
 
 
 def can_start(command: Sequence[str]) -> bool:
-  """Whether a command is this Python with a program's file or a module."""
+  """Returns whether a command runs a file or module with this Python."""
   return (
     len(command) > 1
     and command[0] == sys.executable
@@ -100,10 +111,10 @@ def can_start(command: Sequence[str]) -> bool:
 
 
 def check_preload(modules: Sequence[str]) -> tuple[str, ...]:
-  """The modules, if there are such; none is imported for that.
+  """Returns the modules after checking that they exist, without importing.
 
   Raises:
-    ValueError: names the one that there is not.
+    ValueError: a module does not exist; names it.
   """
   for module in modules:
     if not _exists(module):
@@ -119,44 +130,48 @@ def spawn(
   preload: Sequence[str] = (),
   timeout_secs: float,
 ) -> Forked:
-  """Starts a command like `_processes.spawn`, if `can_start` says so.
+  """Starts a command for which `can_start` is true, as `processes.spawn` does.
 
-  The first takes as long as importing TensorFlow does.
+  The first call takes as long as importing TensorFlow.
 
   Args:
     command: program and arguments.
     env: the child's whole environment.
-    stdout: where its output goes, and its errors.
-    preload: modules to have in place, besides `tensorflow`, which always is.
-    timeout_secs: how long to wait for it to have a process id.
+    stdout: receives its output and its errors.
+    preload: modules to import before forking, besides `tensorflow`.
+    timeout_secs: how long to wait for its process id.
+
+  Returns:
+    The running process.
 
   Raises:
-    ImportError: it cannot be had this way, for reasons that it gives.
-    errors.DeadlineError: it did not come in time.
+    ImportError: the fork server ended, for example because a module cannot be
+      imported; quotes its output.
+    errors.DeadlineError: the process was not forked in time.
   """
   modules = tuple(module for module in preload if module != 'tensorflow')
   with _SERVERS:
     server = _server(modules, tuple(sorted(_heeded(env).items())))
   request = {'argv': command[1:], 'env': dict(env), 'cwd': os.getcwd()}
   try:
-    return Forked(_ask(server, request, stdout), timeout_secs)
+    return Forked(_send(server, request, stdout), timeout_secs)
   except ConnectionError as error:
     raise ImportError(
       f'The process that imports {", ".join(preload) or "tensorflow"} has '
-      f'ended. It wrote last:\n{server.last_words()}'
+      f'ended. Its last output:\n{server.last_output()}'
     ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class _Server:
-  """A process that forks others, and ends when its connection is closed."""
+  """A running fork server, which ends when its connection is closed."""
 
   process: subprocess.Popen[bytes]
   connection: socket.socket
   log: IO[bytes]
 
-  def last_words(self) -> str:
-    """The end of what it has written."""
+  def last_output(self) -> str:
+    """Returns the end of what the process has written."""
     self.log.seek(0)
     return self.log.read()[-_LAST_BYTES:].decode(errors='replace')
 
@@ -174,8 +189,8 @@ def _exists(module: str) -> bool:
   return spec is not None
 
 
-def _ask(server: _Server, request: Any, stdout: IO[bytes]) -> int:
-  """Asks for a process; where to read what becomes of it."""
+def _send(server: _Server, request: Any, stdout: IO[bytes]) -> int:
+  """Requests a process; returns the descriptor to read its status from."""
   status, at_server = os.pipe()
   try:
     fds = [stdout.fileno(), at_server]

@@ -1,8 +1,8 @@
-"""Sees from outside when tasks that have answered no longer do.
+"""Detects frozen or unreachable tasks by probing their servers.
 
-A task that is frozen, or cut off, blocks those that talk to it, and cannot say
-so itself. A task that computes still answers: its server does so in threads of
-its own.
+A task that is frozen or cut off blocks the tasks that communicate with it and
+cannot report that itself. A busy task still answers, because its server has
+threads of its own.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class HangDetector:
-  """Probes tasks and reports those that have fallen silent.
+  """Probes tasks and reports those that no longer answer.
 
-  A task whose server has not come up is not waited for, nor is one that has
-  ended: both refuse a connection, which is an answer, too.
+  Tasks whose server has not started, or that have ended, refuse connections;
+  they are not reported.
 
   Args:
-    addresses: where the tasks' servers answer.
-    silent_secs: after how long without an answer to report a task.
-    report: called, in the detector's thread, once for each time that a task
-      falls silent.
-    probe_all: asks the tasks' servers; by default `health.probe_all`.
-    clock: seconds.
+    addresses: the addresses of the tasks' servers.
+    silent_secs: seconds without an answer after which a task is reported.
+    report: called in the detector's thread with a task, once each time that
+      it stops answering.
+    probe_all: probes the servers; by default `health.probe_all`.
+    clock: returns monotonic seconds.
   """
 
   def __init__(
@@ -66,7 +66,7 @@ class HangDetector:
     self._stopping.set()
 
   def look(self) -> None:
-    """Probes all tasks once, as the thread does again and again."""
+    """Probes all tasks once; the thread calls it periodically."""
     for status in self._probe_all(self._addresses):
       self._note(status)
 
@@ -88,7 +88,7 @@ class HangDetector:
 def _probe_all(
   addresses: Mapping[spec_lib.Task, str],
 ) -> 'Iterable[health.Status]':
-  # Only here, as a launcher that starts tasks need not wait for gRPC.
+  # Imported late, so that a launcher starts tasks without waiting for gRPC.
   from tfps.server import health
 
   return health.probe_all(addresses)

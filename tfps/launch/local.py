@@ -3,8 +3,8 @@
 `python -m tfps.launch --num_workers=2 --num_ps=2 train.py --steps=1000`
 
 Each task is a process with `TF_CONFIG` in its environment. The launcher shows
-what they write, ends when they do, and names the one that failed first. It
-does not import TensorFlow.
+their output, exits when they do, and names the task that failed first. It does
+not import TensorFlow.
 """
 
 import argparse
@@ -24,14 +24,26 @@ from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
 
 _EPILOG = """\
-Options stand before the program; all that follows it is the program's own.
+Options precede the program; all that follows it are the program's arguments.
 Status: 0 when all tasks exited 0; else that of the first task that failed, or
-128 + n for signal n, be it the task's or our own; 2 for a wrong option.
+128 + n for signal n to the task or the launcher; 2 for a wrong option.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the launcher with these arguments; its exit status."""
+  """Runs the launcher.
+
+  Args:
+    argv: options, the program and its arguments; by default the command
+      line's.
+
+  Returns:
+    The exit status: 0 when all tasks exited with 0, otherwise that of the
+    first task that failed, or 128 + n for signal n.
+
+  Raises:
+    SystemExit: with status 2, after a message, for wrong options.
+  """
   options, program = _parse(sys.argv[1:] if argv is None else argv)
   cluster = local_cluster(
     options.num_workers, options.num_ps, num_chiefs=options.num_chiefs
@@ -47,7 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def local_cluster(
   num_workers: int, num_ps: int, *, num_chiefs: int
 ) -> spec_lib.Cluster:
-  """A cluster of tasks on free ports of this machine."""
+  """Returns a cluster on free ports of this machine.
+
+  Args:
+    num_workers: number of workers.
+    num_ps: number of ps.
+    num_chiefs: 1, or 0 for between-graph programs whose chief is worker:0.
+  """
   numbers = {'chief': num_chiefs, 'ps': num_ps, 'worker': num_workers}
   jobs = {
     job: [f'localhost:{ports.pick()}' for _ in range(number)]
@@ -60,7 +78,13 @@ def local_cluster(
 def by_hand(
   cluster: spec_lib.Cluster, program: Sequence[str], env: Mapping[str, str]
 ) -> str:
-  """The cluster's own task as a command for a shell, below its name."""
+  """Returns a shell command that starts the cluster's task, below its name.
+
+  Args:
+    cluster: the cluster with the task to start.
+    program: the program and its arguments.
+    env: variables to set besides `TF_CONFIG`.
+  """
   env = {**env, 'TF_CONFIG': cluster.tf_config()}
   settings = [f'{name}={value}' for name, value in env.items()]
   return f'# {cluster.task}\n{shlex.join(["env", *settings, *program])}'
@@ -110,10 +134,10 @@ def _fresh_folder() -> str:
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-  """The options, and the program's command with this Python."""
+  """Returns the options, and the command that runs the program."""
   parser = _parser()
   words = list(argv)
-  # The first -m is ours, or the program's own and then stands after it.
+  # The program may have an option -m, too, but only after its name.
   end = words.index('-m') if '-m' in words else len(words)
   options = parser.parse_args(words[:end])
   if options.chief_ends_job and not options.num_chiefs:
@@ -182,9 +206,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     type=_modules,
     default=(),
     metavar='MODULES',
-    help='such as tensorflow,keras: imported once, and each task is forked '
-    'with them in place, so that it starts, and starts again, at once; they '
-    'must be imported before the program sets what they heed',
+    help='such as tensorflow,keras: imported once; tasks are forked from that '
+    'process, so that they start and restart at once. Environment variables '
+    'that the program itself sets come too late for these modules',
   )
   parser.add_argument(
     '--dry_run',
@@ -197,29 +221,29 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     default=0,
     metavar='N',
     help='how many tasks, in all, are started again after a status of 128 or '
-    'more, which says that a retry may help',
+    'more, after which a retry may help',
   )
   parser.add_argument(
     '--silent_secs',
     type=_seconds,
     default=10.0,
     metavar='SECS',
-    help='after how long to kill a task whose server has answered and no '
-    'longer does, as when it is frozen; 0 for never (default: 10)',
+    help='seconds after which a task whose server no longer answers, such as '
+    'a frozen one, is killed; 0 for never (default: 10)',
   )
   parser.add_argument(
     '--grace_secs',
     type=_seconds,
     default=10.0,
     metavar='SECS',
-    help='time to end: for the ps once all others are done, and for all '
+    help='seconds to exit: for the ps once all others are done, and for all '
     'between SIGTERM and SIGKILL (default: 10)',
   )
   parser.add_argument(
     '--chief_ends_job',
     action='store_true',
-    help='stop workers, too, once the chief is done, as when they join() '
-    'a server for ever',
+    help='stop workers, too, once the chief is done; for workers that join() '
+    'a server forever',
   )
 
 

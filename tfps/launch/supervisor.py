@@ -1,7 +1,7 @@
-"""Runs the tasks of a cluster as child processes until all is done.
+"""Runs the tasks of a cluster as child processes until all are done.
 
-One thread for each task copies its output and another waits for its end; all
-decisions are taken in the thread that called `run`, event by event.
+Each task has a thread that copies its output and one that waits for its end.
+The thread that called `run` takes all decisions, event by event.
 """
 
 from collections.abc import Mapping
@@ -25,21 +25,22 @@ from tfps.launch import hang_detector
 from tfps.launch import task_output
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ERROR_STATUS = 1  # that of a Python program which an exception ends
+_ERROR_STATUS = 1  # of a Python program that an exception ends
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Command:
-  """How to run a task.
+  """The command that runs a task.
 
   Attributes:
-    task: which one.
+    task: the task.
     args: program and arguments.
     env: the whole environment.
     serves: whether it may be stopped once all tasks that do not serve are done.
-    preload: modules with which it is forked, if there are any.
-    address: where it answers, to be killed when it no longer does; '' if it
-      is not to be asked.
+    preload: modules to import before the task is forked; if empty, it is not
+      forked.
+    address: its server's address, if it is to be killed when the server no
+      longer answers; otherwise ''.
   """
 
   task: spec_lib.Task
@@ -52,30 +53,29 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-  """A task has ended, with the status as a shell would give it."""
+  """The end of a task, with the status as a shell reports it."""
 
   command: Command
   status: int
 
 
 _Process: TypeAlias = processes.Leader | forked_process.Forked
-# A task has ended, a task has fallen silent, or a signal.
+# The end of a command, a task that no longer answers, or a signal.
 _Event: TypeAlias = Command | spec_lib.Task | signal.Signals
 
 
 class Supervisor:
-  """Starts tasks, and ends with them: `status = Supervisor(...).run()`.
+  """Runs tasks until they end: `status = Supervisor(...).run()`.
 
   Args:
     commands: one for each task.
-    output: where the tasks' output goes.
-    grace_secs: how long tasks may take to end by themselves: servers once the
-      others are done, and all after SIGTERM.
-    max_restarts: how many tasks, in all, are started again after they ended
-      with a status of 128 or more, which says that a retry may help, or by an
-      error soon after another one did.
-    silent_secs: after how long to kill a task that has answered and no longer
-      does.
+    output: receives the tasks' output.
+    grace_secs: how long tasks may take to exit: servers once the others are
+      done, and all after SIGTERM.
+    max_restarts: how many restarts there may be in all, of tasks that ended
+      with a status of 128 or more (a retry may help), or with an error soon
+      after another task was lost.
+    silent_secs: seconds after which a task that no longer answers is killed.
   """
 
   def __init__(
@@ -94,19 +94,23 @@ class Supervisor:
     self._silent_secs = silent_secs
     self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     self._running: dict[Command, _Process] = {}
-    self._status: int | None = None  # of the whole, once the end is decided
+    self._status: int | None = None  # the exit status, once decided
     self._cause: _End | None = None
     self._deadline: float | None = None
-    self._lost: tuple[spec_lib.Task, float] | None = None  # the last, when
+    self._lost: tuple[spec_lib.Task, float] | None = None  # last, and when
 
   def run(self) -> int:
-    """The status: 0, or the first failing task's, or 128 + our own signal.
+    """Starts the tasks and waits until they end.
 
-    Call it from the main thread, as it handles signals.
+    Call it from the main thread, because it handles signals.
+
+    Returns:
+      0, the status of the first task that failed, or 128 + n if this process
+      received signal n.
 
     Raises:
-      ImportError: of the modules that were to be preloaded.
-      errors.DeadlineError: their import took too long.
+      ImportError: modules to preload cannot be imported.
+      errors.DeadlineError: importing them took too long.
     """
     with (
       signals.reported(_heeded(), self._events.put),
@@ -155,13 +159,13 @@ class Supervisor:
     if isinstance(process, forked_process.Forked):
       process.wait()
     else:
-      # Until it is reaped, in `_react`, its number can be no other group's.
+      # `_reap` reaps it, so that its number cannot be reused before.
       process.has_ended(None)
     reader.join(timeouts.current().output_drain_secs)
     self._events.put(command)
 
   def _next_event(self) -> _Event | None:
-    """The next event; None if the deadline passes before."""
+    """Returns the next event; None if the deadline passes first."""
     if self._deadline is None:
       return self._events.get()
     try:
@@ -180,7 +184,7 @@ class Supervisor:
       self._on_silence(event)
     else:
       end = self._reap(event)
-      if self._status is None:  # else it was told to end
+      if self._status is None:  # else it was asked to exit
         self._on_end(end)
 
   def _reap(self, command: Command) -> _End:
@@ -200,12 +204,12 @@ class Supervisor:
       self._stop(end.status, f'{_describe(end)}. Stopping the others.')
 
   def _may_restart(self, end: _End) -> bool:
-    done = self._deadline is not None  # and only servers are left
+    done = self._deadline is not None  # only servers are left
     may_help = end.status >= 128 or self._lost_before(end) is not None
     return may_help and self._restarts_left > 0 and not done
 
   def _lost_before(self, end: _End) -> spec_lib.Task | None:
-    """Another task whose loss an error may come of."""
+    """Returns another task whose recent loss may have caused an error."""
     if self._lost is None or end.status != _ERROR_STATUS:
       return None
     task, at = self._lost
@@ -227,7 +231,7 @@ class Supervisor:
   def _on_signal(self, number: signal.Signals) -> None:
     if self._status is None:
       self._stop(128 + number, f'Stopping all tasks on {number.name}.')
-    elif number != signal.SIGPIPE:  # which comes once for each line lost
+    elif number != signal.SIGPIPE:  # sent for each line that is lost
       self._kill(f'Killing {self._names()} on another {number.name}.')
 
   def _on_silence(self, task: spec_lib.Task) -> None:
@@ -271,11 +275,11 @@ class Supervisor:
     return ', '.join(str(command.task) for command in self._running)
 
   def _explain(self) -> None:
-    """Names the cause last, below all that the others wrote as they ended."""
+    """Names the cause below the output that other tasks wrote while ending."""
     if self._cause:
       task = self._cause.command.task
       self._output.say(
-        f'{_describe(self._cause)}. It wrote last '
+        f'{_describe(self._cause)}. Its last output '
         f'({self._output.path(task)}):\n{self._output.last_lines(task)}'
       )
 
@@ -299,6 +303,6 @@ def _describe(end: _End) -> str:
 
 
 def _heeded() -> list[signal.Signals]:
-  """Signals that end the job, except those that are ignored, as by nohup."""
+  """Returns the signals that end the job, without ignored ones (nohup)."""
   wanted = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-  return [*wanted, signal.SIGPIPE]  # which Python itself ignores
+  return [*wanted, signal.SIGPIPE]  # Python ignores it by default

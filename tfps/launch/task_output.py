@@ -1,4 +1,4 @@
-"""What tasks write: shown line by line under their names, and kept in files."""
+"""Output of tasks: shown line by line under their names, and kept in files."""
 
 import collections
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ _LAST_LINES = 10
 
 
 class TaskOutput:
-  """Copies each task's output to a stream and to a file of its own.
+  """Copies each task's output to a stream and to a file.
 
   Args:
-    tasks: whose output it is.
-    folder: where the files go, such as ps-0.log; created, and files of an
+    tasks: the tasks.
+    folder: for files such as ps-0.log; created if missing, and files of an
       earlier run are emptied.
-    stream: where lines are shown, behind prefixes such as `[ps:0] `.
-    own_stream: where lines of the launcher itself go.
-    colour: whether the prefixes are coloured, a colour for each task.
+    stream: receives lines with prefixes such as `[ps:0] `; stdout by default.
+    own_stream: receives the launcher's own lines; stderr by default.
+    colour: whether each task's prefix has a colour.
   """
 
   def __init__(
@@ -54,11 +54,11 @@ class TaskOutput:
       self.path(task).write_bytes(b'')
 
   def path(self, task: spec_lib.Task) -> pathlib.Path:
-    """The file with a task's output, over all its starts."""
+    """Returns the file with a task's output, over all its starts."""
     return self.folder / f'{task.job}-{task.index}.log'
 
   def copy(self, task: spec_lib.Task, pipe: IO[bytes]) -> None:
-    """Copies lines until the pipe ends."""
+    """Copies lines from a task's pipe until it ends, and closes it."""
     with pipe, self.path(task).open('ab', buffering=0) as file:
       while line := pipe.readline(_MAX_LINE_BYTES):
         file.write(line)
@@ -67,11 +67,11 @@ class TaskOutput:
         self._write(self._stream, self._prefixes[task] + line)
 
   def last_lines(self, task: spec_lib.Task) -> str:
-    """The end of what a task has written."""
+    """Returns the last lines that a task has written."""
     return b''.join(self._last_lines[task]).decode(errors='replace')
 
   def say(self, text: str) -> None:
-    """Shows a line of the launcher itself."""
+    """Writes a line of the launcher itself."""
     self._write(self._own_stream, f'[launch] {text}\n'.encode())
 
   def _write(self, stream: BinaryIO, text: bytes) -> None:
@@ -80,12 +80,12 @@ class TaskOutput:
         stream.write(text)
         stream.flush()
       except BrokenPipeError:
-        # The reader has gone. SIGPIPE tells the supervisor; the files go on.
+        # SIGPIPE notifies the supervisor; the files are still written.
         _discard(stream)
 
 
 def wants_colour(stream: IO[str], env: Mapping[str, str]) -> bool:
-  """On a terminal or where FORCE_COLOR is set, unless NO_COLOR is."""
+  """Returns whether a stream is shown in colour, see FORCE_COLOR, NO_COLOR."""
   wanted = stream.isatty() or bool(env.get('FORCE_COLOR'))
   return wanted and not env.get('NO_COLOR')
 
@@ -97,6 +97,6 @@ def _prefix(task: spec_lib.Task, colour: int | None) -> bytes:
 
 
 def _discard(stream: BinaryIO) -> None:
-  """Lets a stream lead nowhere, also what it has buffered."""
+  """Redirects a stream, with what it has buffered, to /dev/null."""
   with open(os.devnull, 'wb') as nowhere:
     os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,7 +1,6 @@
-"""Real clusters for tests: within this process, or of processes.
+"""Real clusters for tests, in this process or as processes, and faults.
 
-The pytest plugin of this package lends them to tests; see
-`tfps.testing.pytest_plugin`.
+The pytest plugin `tfps.testing.pytest_plugin` provides clusters as fixtures.
 """
 
 import importlib
@@ -36,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  # It needs TensorFlow, which pytest should not import unasked.
+  # Imported late: it imports TensorFlow, which loading the plugin must not.
   if name == 'InProcessCluster':
     module = importlib.import_module('tfps.testing.in_process_cluster')
     return module.InProcessCluster

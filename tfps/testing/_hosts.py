@@ -1,4 +1,4 @@
-"""The tasks of a cluster on hosts of their own, or all on this one."""
+"""Hosts of a cluster's tasks: network namespaces, or this machine."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from tfps._utils import ports
 from tfps.testing.chaos import network as network_lib
 
-_PORT = 2222  # on a host of its own
+_PORT = 2222  # the same on all hosts of a network
 
 
 class Hosts:
-  """Where tasks are.
+  """Assigns tasks to hosts.
 
   Args:
-    network: with a host for each task; None if all are on this host.
+    network: has a host for each task; None if all tasks are on this machine.
   """
 
   def __init__(self, network: network_lib.Network | None) -> None:
@@ -24,19 +24,19 @@ class Hosts:
       self._addresses = [f'{network.address(i)}:{_PORT}' for i in numbers]
 
   def addresses(self) -> Iterator[str]:
-    """An address for each of as many tasks as there are."""
+    """Yields addresses of tasks: one a host, or any number on this machine."""
     yield from self._addresses
     while self._network is None:
       yield f'localhost:{ports.pick()}'
 
   def within(self, address: str, command: Sequence[str]) -> list[str]:
-    """A command that is executed on the host of the task at an address."""
+    """Returns a command that runs another on the host of an address."""
     if self._network is None:
       return list(command)
     return self._network.within(self._number(address), command)
 
   def cut(self, address: str, other: str | None) -> None:
-    """Cuts a task off from the one at another address, or from all."""
+    """Disconnects an address's host from another's, or from all."""
     self._get().cut(self._number(address), self._other(other))
 
   def mend(self, address: str, other: str | None) -> None:
@@ -44,7 +44,7 @@ class Hosts:
     self._get().mend(self._number(address), self._other(other))
 
   def traffic(self, address: str) -> network_lib.Traffic:
-    """What the interface of a task's host has counted so far."""
+    """Returns the bytes that an address's host has received and sent."""
     return self._get().traffic(self._number(address))
 
   def _get(self) -> network_lib.Network:

@@ -1,4 +1,4 @@
-"""What the tasks of a cluster write, each into a file of its own."""
+"""Log files of the tasks of a cluster."""
 
 import pathlib
 import re
@@ -16,7 +16,7 @@ class Logs:
   """The logs of tasks, over all their starts.
 
   Args:
-    folder: where they are, as ps-0.log.
+    folder: contains a file for each task, such as ps-0.log.
   """
 
   def __init__(self, folder: pathlib.Path) -> None:
@@ -24,32 +24,32 @@ class Logs:
     self._begun_at: dict[spec_lib.Task, int] = {}
 
   def make_folder(self) -> None:
-    """To be called before anything is written."""
+    """Creates the folder; call it before `begin`."""
     self._folder.mkdir(parents=True, exist_ok=True)
 
   def begin(self, task: spec_lib.Task) -> IO[bytes]:
-    """The file of a task that is about to start."""
+    """Opens the log of a task that is about to start, for appending."""
     log = self._path(task).open('ab')
     self._begun_at[task] = log.tell()
     return log
 
   def read(self, task: spec_lib.Task) -> str:
-    """What a task has written so far."""
+    """Returns the text that a task has written so far."""
     return self._path(task).read_text(errors='replace')
 
   def has(self, task: spec_lib.Task, text: str) -> bool:
-    """Whether a task has written something since its last start."""
+    """Returns whether a task has written a text since its last start."""
     log = self._path(task).read_bytes()
     return text.encode() in log[self._begun_at[task] :]
 
   def tail(self, task: spec_lib.Task) -> str:
-    """The end of it, for an error."""
+    """Returns the end of a task's log, as a sentence for an error."""
     return f' Its log ends:\n{self.read(task)[-_TAIL:]}'
 
   def wait_for_line(
     self, task: spec_lib.Task, beginning: str, timeout_secs: float
   ) -> None:
-    """Waits until a task has written a line that begins so.
+    """Waits until a task has written a line with the given beginning.
 
     Raises:
       errors.DeadlineError: it has not; the message ends with its log.

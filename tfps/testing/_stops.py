@@ -1,4 +1,4 @@
-"""Knows when processes that were stopped do nothing any more."""
+"""Waits until stopped processes no longer run."""
 
 import contextlib
 import pathlib
@@ -12,16 +12,16 @@ _STOPPED = frozenset('TtZX')  # states of threads that do not run
 
 
 def wait(task: spec_lib.Task, pid: int) -> None:
-  """Returns once no thread of a process runs that was sent a SIGSTOP.
+  """Waits until all threads of a process have stopped after a SIGSTOP.
 
-  On a busy machine some go on for a while after the signal.
+  On a busy machine some threads run on for a while after the signal.
 
   Args:
-    task: that is the process.
-    pid: of the process.
+    task: the task, for the error.
+    pid: its process id.
 
   Raises:
-    errors.DeadlineError: some go on for too long.
+    errors.DeadlineError: some threads still run after the timeout.
   """
   secs = timeouts.current().thread_stop_secs
   deadline = time.monotonic() + secs
@@ -35,7 +35,7 @@ def wait(task: spec_lib.Task, pid: int) -> None:
 
 
 def _thread_states(pid: int) -> set[str]:
-  """Empty if there is no such process any more."""
+  """Returns the states of a process' threads; none if it has ended."""
   states = set()
   for stat in pathlib.Path(f'/proc/{pid}/task').glob('*/stat'):
     with contextlib.suppress(OSError):  # the thread has ended

@@ -1,4 +1,4 @@
-"""Lets things happen to the tasks of a `ProcessCluster`.
+"""Injects faults into the tasks of a `ProcessCluster`.
 
 ```
 with testing.ProcessCluster(num_workers=2, num_ps=2) as cluster:
@@ -7,7 +7,7 @@ with testing.ProcessCluster(num_workers=2, num_ps=2) as cluster:
     train()
 ```
 
-What happens to a disk really does, see `tfps.testing.chaos.disks`.
+Disks are really filled; see `tfps.testing.chaos.disks`.
 """
 
 from collections.abc import Callable
@@ -24,27 +24,32 @@ from tfps.cluster import spec as spec_lib
 from tfps.testing import process_cluster
 from tfps.testing.chaos import disks
 
-# A slow process is stopped, and runs, for so many seconds in turn.
+# Seconds for which a slow process is stopped, and runs, in turn.
 _STOPPED_FOR, _RUNS_FOR = 0.04, 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """Something that happens to a task.
+  """A fault of a task that lasts for some seconds.
 
   Attributes:
-    kind: 'kill', and start again after `for_secs`; 'freeze', and let go on
-      after them; 'hang': freeze, and replace by a fresh start after them, as a
-      supervisor does; 'slow': let run a fifth of the time, for so long; 'cut':
-      lose all that is sent between it and others, for so long, for which the
-      tasks have to be on hosts of their own; 'fill': leave no space on the disk
-      that it writes to, for so long.
-    task: whom it strikes.
-    at_secs: when, counted from the beginning.
-    for_secs: for how long.
-    other: from whom 'cut' cuts it off; by default from all others.
-    directory: whose disk 'fill' fills, such as a `small_disk`; see `full_disk`
-      for what it refuses.
+    kind: one of
+      'kill': kills the task, and restarts it after `for_secs`;
+      'freeze': stops it, and continues it after `for_secs`;
+      'hang': stops it, and restarts it after `for_secs`, as a supervisor does;
+      'slow': lets it run for a fifth of the time;
+      'cut': drops all packets between it and others (requires `on_hosts`);
+      'fill': fills the disk of `directory`.
+    task: the task that has the fault.
+    at_secs: when it begins, in seconds since `Faults` was entered.
+    for_secs: how long it lasts, in seconds.
+    other: the task from which 'cut' disconnects it; by default all others.
+    directory: on the disk that 'fill' fills, such as a `small_disk`; see
+      `full_disk` about its limits.
+
+  Raises:
+    ValueError: the kind is unknown, a time is negative, or `directory` is
+      missing or superfluous.
   """
 
   kind: str
@@ -74,12 +79,12 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-  """A fault that has begun or ended.
+  """The begin or end of a fault.
 
   Attributes:
-    fault: which.
+    fault: the fault.
     moment: 'begin' or 'end'.
-    at: when, by `time.time`.
+    at: the time, as `time.time` counts it.
   """
 
   fault: Fault
@@ -88,17 +93,20 @@ class Event:
 
 
 class Faults:
-  """Has faults happen at their times, each in a thread; a context manager.
+  """Injects faults at their times, each in a thread; a context manager.
 
-  Leaving waits for those that have begun and lets no others begin. A task has
-  one fault at a time: another waits for its end.
+  Leaving waits until faults that have begun end, and cancels the others. A task
+  has one fault at a time: a second one waits until the first one ends.
 
   Args:
-    cluster: whose tasks are struck.
-    faults: in any order.
+    cluster: the tasks' cluster.
+    faults: the faults, in any order.
 
   Attributes:
-    events: what has happened so far, in order.
+    events: the begins and ends so far, in order.
+
+  Raises:
+    Exception: on leaving, the first error that injecting a fault raised.
   """
 
   def __init__(
@@ -152,17 +160,21 @@ def random_faults(
   for_secs: tuple[float, float] = (0.1, 3.0),
   directory: str | os.PathLike[str] | None = None,
 ) -> list[Fault]:
-  """Faults at random times, the same ones for the same seed.
+  """Returns faults at random times, the same ones for the same seed.
 
   Args:
-    cluster: whose tasks are struck.
-    seed: of all choices.
-    until_secs: when to stop.
-    every_secs: the mean time between two faults, which is exponential.
-    kinds: of faults.
-    jobs: whose tasks are struck.
-    for_secs: between which lengths, evenly.
-    directory: where cuts are kept, for 'fill', which strikes whom writes them.
+    cluster: the tasks' cluster.
+    seed: the seed of all choices.
+    until_secs: the end of the time in which faults begin, in seconds.
+    every_secs: the mean of the exponential time between two faults.
+    kinds: kinds of faults to choose from.
+    jobs: jobs whose tasks have faults.
+    for_secs: the least and the greatest duration of a fault.
+    directory: where snapshots are saved, for 'fill', whose task is the one that
+      saves them.
+
+  Raises:
+    ValueError: the cluster has no task of the jobs.
   """
   choices = random.Random(seed)
   tasks = [task for job in jobs for task in cluster.cluster.tasks(job)]

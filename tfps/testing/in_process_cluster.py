@@ -1,26 +1,29 @@
-"""Several servers in this process, for tests that need no process to die."""
+"""Clusters of servers in this process, for tests that kill no task."""
 
 from tfps.cluster import spec as spec_lib
 from tfps.server import local_pool
 
 
 class InProcessCluster:
-  """Workers and ps in this process, whose chief this process is.
+  """Starts workers and ps in this process, which is their chief.
 
   ```
   with InProcessCluster(num_workers=2, num_ps=2) as cluster:
     strategy = tfps.ParameterServerStrategy(cluster.cluster)
   ```
 
-  Servers are lent from a pool, because TensorFlow cannot stop one: clusters may
-  come and go hundreds of times in one run, and threads stay bounded by the
-  largest. Leaving the context drops all variables on them.
+  TensorFlow cannot stop a server, so servers are borrowed from a pool: however
+  many clusters a program makes, its threads are those of the largest one.
+  Leaving the context drops all variables.
 
   Args:
-    num_workers: how many workers.
-    num_ps: how many ps.
-    devices_per_worker: how many logical CPUs each worker has. With several, a
+    num_workers: number of workers.
+    num_ps: number of ps.
+    devices_per_worker: number of logical CPUs of each worker. With several, a
       step has a replica on each, as on several GPUs.
+
+  Raises:
+    ValueError: a number is less than 1.
   """
 
   def __init__(
@@ -41,15 +44,15 @@ class InProcessCluster:
 
   @property
   def cluster(self) -> spec_lib.Cluster:
-    """The cluster as its chief, this process, sees it."""
+    """The cluster, with this process as its chief."""
     return self._servers.cluster
 
   def heal(self) -> None:
-    """Drops the variables that the last test left on the servers."""
+    """Drops all variables on the servers, for the next test."""
     self._servers.empty()
 
   def stop(self) -> None:
-    """Drops all variables and gives the servers back; twice is harmless."""
+    """Drops all variables and returns the servers; twice is harmless."""
     self._servers.stop()
 
   def __enter__(self) -> 'InProcessCluster':

@@ -1,4 +1,4 @@
-"""One operating-system process for each task, to be killed and frozen."""
+"""Clusters of operating-system processes, which tests can kill and freeze."""
 
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _Process = subprocess.Popen[bytes] | forked_process.Forked
 
 
 class ProcessCluster:
-  """Workers and ps, and a chief if wanted, as processes; a context manager.
+  """Runs workers, ps and optionally a chief as processes; a context manager.
 
   ```
   with ProcessCluster(num_workers=2, num_ps=2) as cluster:
@@ -42,35 +42,41 @@ class ProcessCluster:
     cluster.kill('worker', 1)
   ```
 
-  Entering starts the tasks and returns once those that serve answer. Leaving
-  kills what still runs. Tasks die with this process, however it ends.
+  Entering starts the tasks and waits until their servers answer. Leaving kills
+  tasks that still run. Tasks die with this process, however it ends.
 
   Args:
-    num_workers: how many workers.
-    num_ps: how many ps.
-    commands: what the tasks of a job run, with `TF_CONFIG` in their
-      environment: by default ps and workers serve, as `tfps.serve` does, and
-      this process is the chief. With a command for the workers, as in
-      between-graph mode, the cluster has a chief only if there is a command
-      for that, too.
-    env: what to add to this process' environment.
+    num_workers: number of workers.
+    num_ps: number of ps.
+    commands: the command of each job's tasks, which get `TF_CONFIG` in their
+      environment. By default ps and workers serve, as `tfps.serve` does, and
+      this process is the chief. If workers have a command, as in between-graph
+      mode, the cluster has a chief only if it has a command, too.
+    env: variables to add to this process' environment for the tasks.
     preload: modules that the commands' programs import, such as
-      ('tensorflow', 'keras'). They are imported once, and each program that
-      is a file or module of this Python is forked with them in place, and
-      starts at once. By default programs start on their own; tasks that serve
-      are always forked.
-    log_dir: where each task's output goes, as ps-0.log; by default a temporary
-      folder that leaving removes.
-    held_back: tasks that wait for `start`, such as ('worker:1',).
-    start_timeout_secs: how long serving tasks may take to answer.
+      ('tensorflow', 'keras'). They are imported once, and programs that are a
+      file or module of this Python are forked with them, so that they start at
+      once. By default programs are not forked; servers always are.
+    log_dir: folder for each task's output, such as ps-0.log; by default a
+      temporary one that leaving removes.
+    held_back: tasks that entering does not start, such as ('worker:1',); see
+      `start`.
+    start_timeout_secs: how long servers may take to answer.
     on_hosts: gives each task a host of its own: a network namespace, which
-      takes root. This process is on none, so that all tasks need commands, and
-      each starts on its own.
-    mbit_per_sec: the rate of each host's link, each way; None for no limit.
+      requires root. This process is on none of them, so all tasks need
+      commands, and none is forked.
+    mbit_per_sec: the rate of each host's link in each direction; None for no
+      limit.
 
   Attributes:
     cluster: the tasks and their addresses.
-    network: the hosts, if there are any.
+    network: the hosts; None without `on_hosts`.
+
+  Raises:
+    ValueError: a module to preload does not exist, or no task trains.
+    errors.ServerStartError: on entering, a server did not answer in time or
+      ended; quotes its log.
+    RuntimeError: on entering, the machine cannot make networks.
   """
 
   def __init__(
@@ -95,13 +101,13 @@ class ProcessCluster:
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._logs = _logs.Logs(pathlib.Path(log_dir or self._temporary.name))
     self._processes: dict[spec_lib.Task, _Process] = {}
-    # What each task was first told of the cluster.
+    # The cluster as each task got it at its first start.
     self._told: dict[spec_lib.Task, spec_lib.Cluster] = {}
     self._frozen: set[spec_lib.Task] = set()
     self.network: network_lib.Network | None = None
     numbers = self._numbers(num_workers, num_ps)
     if on_hosts:
-      self._check_somebody_trains()
+      self._check_trains()
       self.network = network_lib.Network(sum(numbers.values()), mbit_per_sec)
     self._hosts = _hosts.Hosts(self.network)
     self.cluster = self._choose_addresses(numbers)
@@ -124,10 +130,15 @@ class ProcessCluster:
     self.stop()
 
   def start(self, job: str, index: int) -> None:
-    """Starts a task that was held back or that has ended.
+    """Starts a task that was held back or has ended; waits for its server.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
 
     Raises:
-      ValueError: it runs.
+      ValueError: the task runs, or is not in the cluster.
+      errors.ServerStartError: its server does not answer in time.
     """
     task = self._task(job, index)
     if self._runs(task):
@@ -136,10 +147,14 @@ class ProcessCluster:
     self._wait_for_servers()
 
   def add_worker(self) -> spec_lib.Task:
-    """Starts one worker more, of which the other tasks do not know.
+    """Starts an additional worker that is not in other tasks' `TF_CONFIG`.
+
+    Returns:
+      The new task.
 
     Raises:
-      ValueError: the tasks are on hosts of their own, of which none is left.
+      ValueError: the tasks are on hosts, none of which is free.
+      errors.ServerStartError: its server does not answer in time.
     """
     if self.network is not None:
       raise ValueError('add_worker: there is no host for another worker.')
@@ -152,25 +167,41 @@ class ProcessCluster:
     return task
 
   def kill(self, job: str, index: int) -> None:
-    """Ends a task at once with SIGKILL, and what it has started."""
+    """Kills a task's process group with SIGKILL, and waits for its end.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+
+    Raises:
+      ValueError: the task is not in the cluster or was not started.
+    """
     task = self._task(job, index)
     process_groups.end(self._process(task))
     self._frozen.discard(task)
 
   def terminate(self, job: str, index: int) -> None:
-    """Asks a task to end with SIGTERM."""
+    """Sends SIGTERM to a task; see `kill` about arguments and errors."""
     self._process(self._task(job, index)).terminate()
 
   def restart(self, job: str, index: int) -> None:
-    """Kills a task if it still runs, and starts it at the same address."""
+    """Kills a task if it runs, and starts it at the same address.
+
+    See `kill` and `start` about arguments and errors.
+    """
     self.kill(job, index)
     self.start(job, index)
 
   def freeze(self, job: str, index: int) -> None:
     """Stops a task with SIGSTOP: it keeps its port and does not answer.
 
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+
     Raises:
-      errors.DeadlineError: it goes on for too long.
+      ValueError: the task is not in the cluster or was not started.
+      errors.DeadlineError: some of its threads did not stop in time.
     """
     task = self._task(job, index)
     self._process(task).send_signal(signal.SIGSTOP)
@@ -178,7 +209,7 @@ class ProcessCluster:
     _stops.wait(task, self._process(task).pid)
 
   def thaw(self, job: str, index: int) -> None:
-    """Lets a frozen task go on."""
+    """Continues a frozen task; see `kill` about arguments and errors."""
     task = self._task(job, index)
     self._process(task).send_signal(signal.SIGCONT)
     self._frozen.discard(task)
@@ -186,35 +217,57 @@ class ProcessCluster:
   def cut(
     self, job: str, index: int, other: spec_lib.Task | None = None
   ) -> None:
-    """Cuts a task's host off from another task's, or from all others.
+    """Drops all packets between a task's host and others; see `Network.cut`.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+      other: the task from whose host it is disconnected; by default from all.
 
     Raises:
-      ValueError: the tasks are not on hosts.
+      ValueError: the tasks are not on hosts, or one is not in the cluster.
     """
     self._hosts.cut(*self._addresses(job, index, other))
 
   def mend(
     self, job: str, index: int, other: spec_lib.Task | None = None
   ) -> None:
-    """Undoes `cut`."""
+    """Undoes `cut` with the same arguments."""
     self._hosts.mend(*self._addresses(job, index, other))
 
   def traffic(self, job: str, index: int) -> network_lib.Traffic:
-    """What the interface of a task's host has counted so far."""
+    """Returns the bytes that a task's host has received and sent.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+
+    Raises:
+      ValueError: the tasks are not on hosts, or it is not in the cluster.
+    """
     return self._hosts.traffic(self.cluster.address(self._task(job, index)))
 
   def pid(self, job: str, index: int) -> int:
-    """The process id of a task."""
+    """Returns a task's process id; see `kill` about arguments and errors."""
     return self._process(self._task(job, index)).pid
 
   def log(self, job: str, index: int) -> str:
-    """What a task has written so far, over all its starts."""
+    """Returns a task's output so far, over all its starts."""
     return self._logs.read(self._task(job, index))
 
   def wait(self, job: str, index: int, *, timeout_secs: float) -> int:
-    """Waits for a task to end; its exit status, or minus the signal.
+    """Waits until a task ends.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+      timeout_secs: how long to wait.
+
+    Returns:
+      Its exit status, or minus the signal that ended it.
 
     Raises:
+      ValueError: the task is not in the cluster or was not started.
       errors.DeadlineError: it still runs; the message ends with its log.
     """
     task = self._task(job, index)
@@ -229,16 +282,23 @@ class ProcessCluster:
   def wait_for_line(
     self, job: str, index: int, beginning: str, *, timeout_secs: float
   ) -> None:
-    """Waits until a task has written a line that begins so.
+    """Waits until a task has written a line with the given beginning.
+
+    Args:
+      job: its job, such as 'worker'.
+      index: its index.
+      beginning: how the line begins.
+      timeout_secs: how long to wait.
 
     Raises:
+      ValueError: the task is not in the cluster.
       errors.DeadlineError: it has not; the message ends with its log.
     """
     task = self._task(job, index)
     self._logs.wait_for_line(task, beginning, timeout_secs)
 
   def heal(self) -> None:
-    """Thaws what is frozen and restarts what has ended, or is about to end."""
+    """Thaws frozen tasks and restarts those that have ended or are ending."""
     for task in sorted(self._frozen):
       self.thaw(task.job, task.index)
     deadline = time.monotonic() + self._start_timeout_secs
@@ -249,13 +309,13 @@ class ProcessCluster:
       self._wait_for_servers()
       try:
         return self._keep_servers()
-      except errors.UnreachableError:  # it ends
+      except errors.UnreachableError:  # a server is shutting down
         if time.monotonic() > deadline:
           raise
         time.sleep(timeouts.current().poll_secs)
 
   def stop(self) -> None:
-    """Kills what still runs; twice is harmless."""
+    """Kills tasks that still run; twice is harmless."""
     for process in self._processes.values():
       process_groups.end(process)
     if self.network is not None:
@@ -263,18 +323,18 @@ class ProcessCluster:
     self._temporary.cleanup()
 
   def _numbers(self, num_workers: int, num_ps: int) -> dict[str, int]:
-    """How many tasks each job has."""
+    """Returns the number of tasks of each job."""
     numbers = {'ps': num_ps, 'worker': num_workers}
     we_are_chief = tuple(self._commands['worker']) == _SERVE
     if we_are_chief or 'chief' in self._commands:
       numbers['chief'] = 1
     return numbers
 
-  def _check_somebody_trains(self) -> None:
+  def _check_trains(self) -> None:
     serve = tuple(self._commands['worker']) == _SERVE
     if serve and 'chief' not in self._commands:
       raise ValueError(
-        'ProcessCluster: nobody trains. With on_hosts, give a command for the '
+        'ProcessCluster: no task trains. With on_hosts, give a command for the '
         'chief, or for the workers: this process is on no host.'
       )
 
@@ -294,7 +354,7 @@ class ProcessCluster:
     return address, None if other is None else self.cluster.address(other)
 
   def _own_tasks(self) -> list[spec_lib.Task]:
-    """The tasks that are processes of this cluster."""
+    """Returns the tasks that are processes of this cluster."""
     return [t for t in self.cluster.tasks() if t.job in self._commands]
 
   def _task(self, job: str, index: int) -> spec_lib.Task:
@@ -330,7 +390,9 @@ class ProcessCluster:
     ):
       preload = () if self._serves(task) else self._preload
       timeout_secs = self._start_timeout_secs
-      with contextlib.suppress(ImportError):  # it shows that on its own, too
+      with contextlib.suppress(
+        ImportError
+      ):  # unforked, it fails with a better message
         return forked_process.spawn(
           command,
           env=env,
@@ -344,16 +406,16 @@ class ProcessCluster:
     return tuple(self._commands[task.job]) == _SERVE
 
   def _wait_for_servers(self) -> None:
-    """Waits for tasks that serve, unless they end first."""
+    """Waits until the servers of running tasks answer."""
     deadline = time.monotonic() + self._start_timeout_secs
     for task in self._own_tasks():
       if self._serves(task) and self._runs(task):
         self._wait_for_server(task, deadline)
 
   def _keep_servers(self) -> None:
-    """Takes back that training is done, if this process had said so."""
+    """Cancels the end of training, if this process has announced it."""
     if self.cluster.task == _CHIEF and 'chief' not in self._commands:
-      # Imports TensorFlow, which a plugin of pytest's is not to do.
+      # Imported late: it imports TensorFlow, which loading the plugin must not.
       from tfps.server import registration
 
       registration.Registration(

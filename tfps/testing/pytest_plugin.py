@@ -1,4 +1,4 @@
-"""Lends tests a cluster, and keeps it for the other tests of the module.
+"""Pytest fixture that provides a cluster, kept for all tests of a module.
 
 ```
 @pytest.mark.tfps_cluster(workers=2, ps=2)
@@ -6,9 +6,9 @@ def test_counts(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
 ```
 
-With `processes=True` the cluster is a `ProcessCluster`, whose tasks the test
-may kill; otherwise an `InProcessCluster`. Before each test, tasks that ended
-are restarted, frozen ones thawed, and servers in this process emptied.
+With `processes=True` the cluster is a `ProcessCluster`, whose tasks tests may
+kill; otherwise an `InProcessCluster`. Before each test, tasks that have ended
+are restarted, frozen ones thawed, and variables in this process dropped.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tfps.server import environment
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-  """The arguments of the marker."""
+  """Arguments of the marker."""
 
   workers: int = 1
   ps: int = 1
@@ -33,21 +33,21 @@ class _Shape:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  """Makes the marker known, and room for clusters in this process."""
-  # TensorFlow fixes it when it is first used, be it for another cluster.
+  """Registers the marker, and allows servers enough threads."""
+  # TensorFlow reads it once, maybe before the first cluster is made.
   os.environ.setdefault(
     environment.THREADS_VARIABLE, str(environment.ENOUGH_THREADS)
   )
   config.addinivalue_line(
     'markers',
     'tfps_cluster(workers=1, ps=1, processes=False, devices_per_worker=1): the '
-    'cluster that the fixture tfps_cluster lends to this test.',
+    'cluster that the fixture tfps_cluster provides to this test.',
   )
 
 
 @pytest.fixture(scope='module')
 def _tfps_clusters() -> Iterator[dict[_Shape, Any]]:
-  """The module's clusters, each made when it is first asked for."""
+  """Provides the module's clusters, each made when it is first used."""
   clusters: dict[_Shape, Any] = {}
   yield clusters
   for cluster in clusters.values():
@@ -58,7 +58,7 @@ def _tfps_clusters() -> Iterator[dict[_Shape, Any]]:
 def tfps_cluster(
   request: pytest.FixtureRequest, _tfps_clusters: dict[_Shape, Any]
 ) -> Any:
-  """An `InProcessCluster` or a `ProcessCluster`, as the marker asks."""
+  """Provides an `InProcessCluster` or `ProcessCluster` as the marker says."""
   shape = _shape(request)
   if shape in _tfps_clusters:
     _tfps_clusters[shape].heal()

@@ -198,7 +198,7 @@ def test_tasks_without_hosts_cannot_be_cut_off():
 
 
 def test_a_cluster_in_which_nobody_trains_is_refused():
-  with pytest.raises(ValueError, match='nobody trains'):
+  with pytest.raises(ValueError, match='no task trains'):
     testing.ProcessCluster(1, 1, on_hosts=True)
 
 

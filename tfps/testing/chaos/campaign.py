@@ -1,11 +1,11 @@
-"""Trains again and again while tasks are struck, and says what became of it.
+"""Trains repeatedly, each time with a fault, and reports the outcomes.
 
     python -m tfps.testing.chaos.campaign --faults=kill,hang --runs=3 --seed=1
 
-Each run starts a cluster of real processes, strikes one task at a moment that
-the seed chooses, and waits for training to end. The table has a line for each
-fault, job and mode. The fault `none` strikes nobody, for comparison; `fill`
-strikes the chief, which writes the cuts, on a small disk that is filled.
+Each run starts a cluster of real processes, injects a fault into one task at a
+moment that the seed chooses, and waits until training ends. The table has a
+line for each fault, job and mode. The fault `none` is a run without a fault,
+for comparison; `fill` fills the disk to which the chief writes snapshots.
 """
 
 import collections
@@ -38,76 +38,75 @@ from tfps.testing.chaos import progress
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _JOBS = ['worker', 'ps', 'chief']
 
-_FAULTS = flags.DEFINE_list('faults', ['kill', 'hang'], 'Which faults.')
-_STRUCK = flags.DEFINE_list('jobs', _JOBS, 'Which jobs to strike.')
-_IN_MODES = flags.DEFINE_list('modes', _MODES, 'How to train.')
-_RUNS = flags.DEFINE_integer('runs', 3, 'Of each.', lower_bound=1)
-_AT_ONCE = flags.DEFINE_integer(
-  'at_once', 1, 'How many runs keep the machine busy together.', lower_bound=1
+_FAULTS = flags.DEFINE_list('faults', ['kill', 'hang'], 'Kinds of faults.')
+_FAULTY_JOBS = flags.DEFINE_list('jobs', _JOBS, 'Jobs that have faults.')
+_IN_MODES = flags.DEFINE_list('modes', _MODES, 'Modes of training.')
+_RUNS = flags.DEFINE_integer(
+  'runs', 3, 'Runs of each combination.', lower_bound=1
 )
-_SEED = flags.DEFINE_integer('seed', 1, 'Of the moments and tasks.')
-_STEPS = flags.DEFINE_integer('steps', 1500, 'Of each run.')
-_TIMEOUT = flags.DEFINE_float('timeout_secs', 180.0, 'For each run.')
-_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
-_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_AT_ONCE = flags.DEFINE_integer(
+  'at_once', 1, 'Number of concurrent runs.', lower_bound=1
+)
+_SEED = flags.DEFINE_integer('seed', 1, 'Seed of moments and tasks.')
+_STEPS = flags.DEFINE_integer('steps', 1500, 'Steps of each run.')
+_TIMEOUT = flags.DEFINE_float('timeout_secs', 180.0, 'Timeout of each run.')
+_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Seconds between snapshots.')
+_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Replicas of each variable.')
 _REPLICATE_EVERY = flags.DEFINE_float(
   'replicate_every_secs',
   None,
-  'Between two copies to replicas; by default, they get each update.',
+  'Seconds between copies to replicas; by default, they get each update.',
 )
 _TAKE_OVER = flags.DEFINE_float(
-  'take_over_secs', None, 'After which another ps serves a lost one.'
+  'take_over_secs', None, 'Seconds until another ps hosts a lost one.'
 )
 _FOR = flags.DEFINE_list(
-  'for_secs', ['0.1', '1'], 'How long a fault lasts, at least and at most.'
+  'for_secs', ['0.1', '1'], 'Least and greatest duration of a fault.'
 )
 _SPARES = flags.DEFINE_bool(
-  'spares',
-  True,
-  'Whether tasks are forked with TensorFlow in place when they are started.',
+  'spares', True, 'Whether tasks are forked with TensorFlow imported.'
 )
 _KEEP_LOGS = flags.DEFINE_string(
-  'keep_logs', None, 'Where to leave what the tasks of a failed run have said.'
+  'keep_logs', None, 'Folder for the logs of failed runs.'
 )
-_OUTPUT = flags.DEFINE_string('output', None, 'Also write JSON there.')
+_OUTPUT = flags.DEFINE_string('output', None, 'File for the outcomes as JSON.')
 _PAGE = flags.DEFINE_string(
-  'page', None, 'Also put the table into this Markdown, between its marks.'
+  'page', None, 'Markdown file to update with the table, between its marks.'
 )
-_TABLE = flags.DEFINE_string('table', 'campaign', "The marks' name.")
+_TABLE = flags.DEFINE_string('table', 'campaign', 'Name of these marks.')
 
 _NONE = 'none'
-# Whom faults strike that do not strike every job.
+# The jobs of faults that do not apply to every job.
 _ONLY = {_NONE: [_NONE], 'fill': ['chief']}
 _DISK_BYTES = 2**24
 _PER_EXECUTION = 5  # steps
-# With these in place programs start at once, as `tfps launch --preload` has it.
+# Imported before tasks are forked, as by `tfps launch --preload`.
 _PRELOAD = ('tensorflow', 'keras')
-# By any other command than the default one, servers are not forked.
+# Servers are not forked unless their command is the default one.
 _SERVE = (sys.executable, '-u', '-m', 'tfps.server')
-_STRIKE_AT = (0.1, 0.5)  # of all steps
+_FAULT_AT = (0.1, 0.5)  # as parts of all steps
 _MARKS = '<!-- {}: begin -->', '<!-- {}: end -->'
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What became of a run.
+  """The outcome of a run.
 
   Attributes:
-    fault: its kind.
-    job: whose task was struck.
-    mode: how it trained.
-    completed: whether all tasks ended in order, with all steps done.
-    resume_secs: from the fault to the end of the next execution. Those that end
-      within 0.3 seconds may have been under way, and do not count if a longer
-      pause begins there.
-    pause_secs: the longest time without an execution, from the fault on.
-    lost: steps that were applied and then set back.
-    missing: how much less than the steps was added to a variable, at most; None
-      where it cannot be told.
-    doubled: how much more than the steps was added to a variable, at most; None
-      where it cannot be told.
-    loss: at the end, the highest of all tasks'; None where there is none.
-    detail: what went wrong, if anything.
+    fault: the fault's kind.
+    job: the job of the task that had it.
+    mode: the mode of training.
+    completed: whether all tasks ended without error and all steps were done.
+    resume_secs: seconds from the fault to the end of the next execution.
+      Executions that end within 0.3 seconds may have been running before, and
+      do not count if a longer pause follows.
+    pause_secs: the longest time without an execution after the fault.
+    lost: steps that were applied and then rolled back.
+    missing: steps that are missing in a variable, at most; None if unknown.
+    doubled: steps that were applied twice to a variable, at most; None if
+      unknown.
+    loss: the highest final loss of all tasks; None if there is none.
+    detail: the error's message; '' if there was none.
   """
 
   fault: str
@@ -124,7 +123,17 @@ class Outcome:
 
 
 def main(args: Sequence[str]) -> int:
-  """The status: 0 if every run was completed."""
+  """Runs the campaign and prints its table.
+
+  Args:
+    args: the command line without flags.
+
+  Returns:
+    0 if every run was completed; otherwise 1.
+
+  Raises:
+    app.UsageError: there are arguments other than flags.
+  """
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   seeds = random.Random(_SEED.value)
@@ -132,7 +141,7 @@ def main(args: Sequence[str]) -> int:
     (fault, job, mode, random.Random(seeds.getrandbits(64)))
     for _ in range(_RUNS.value)
     for fault in _FAULTS.value
-    for job in _ONLY.get(fault, _STRUCK.value)
+    for job in _ONLY.get(fault, _FAULTY_JOBS.value)
     for mode in _IN_MODES.value
   ]
   outcomes = []
@@ -153,17 +162,25 @@ def main(args: Sequence[str]) -> int:
 
 
 def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
-  """One run."""
+  """Trains once with a fault.
+
+  Args:
+    kind: the fault's kind.
+    job: the job of the task that has it.
+    mode: the mode of training.
+    choices: chooses the task and the fault's moment and duration.
+  """
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(
       tempfile.TemporaryDirectory(prefix='tfps-campaign-')
     )
-    cuts = pathlib.Path(folder, 'cuts')
+    snapshots = pathlib.Path(folder, 'snapshots')
     if kind == 'fill':
-      cuts = stack.enter_context(disks.small_disk(_DISK_BYTES))
+      snapshots = stack.enter_context(disks.small_disk(_DISK_BYTES))
     program = (
       *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
-      *(f'--mode={mode}', f'--steps={_STEPS.value}', f'--directory={cuts}'),
+      *(f'--mode={mode}', f'--steps={_STEPS.value}'),
+      f'--directory={snapshots}',
       f'--steps_per_execution={_PER_EXECUTION}',
       f'--every_secs={_EVERY.value}',
       f'--replicas={_REPLICAS.value}',
@@ -179,14 +196,14 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
       on_hosts=kind == 'cut',
       log_dir=logs,
     ) as cluster:
-      step = choices.uniform(*_STRIKE_AT) * _STEPS.value
+      step = choices.uniform(*_FAULT_AT) * _STEPS.value
       try:
         _wait_for_step(cluster, step)
         if kind == _NONE:
-          outcome = _undisturbed(cluster, mode)
+          outcome = _run_without_fault(cluster, mode)
         else:
-          fault = _choose(cluster, kind, job, choices, directory=cuts)
-          outcome = _strike(cluster, fault, mode)
+          fault = _choose(cluster, kind, job, choices, directory=snapshots)
+          outcome = _run_with_fault(cluster, fault, mode)
       except errors.Error as error:
         detail = errors.first_line(error)
         outcome = Outcome(kind, job, mode, completed=False, detail=detail)
@@ -199,7 +216,7 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
 
 
 def _commands(mode: str, program: Sequence[str]) -> dict[str, Sequence[str]]:
-  """What the tasks of each job run."""
+  """Returns the command of each job."""
   commands: dict[str, Sequence[str]] = {}
   if not _SPARES.value:
     commands = {'ps': _SERVE, 'worker': _SERVE}
@@ -210,7 +227,7 @@ def _commands(mode: str, program: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-  """The outcomes in Markdown: a line for each fault, job and mode."""
+  """Returns a Markdown table with a line for each fault, job and mode."""
   lines = [
     '| fault | task | mode | completed | seconds to resume '
     '| longest pause | lost | missing | doubled | final loss |',
@@ -224,12 +241,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
     cells = [fault, job, mode, f'{len(good)} of {len(group)}']
     if good:
       cells += [
-        _say_secs([outcome.resume_secs for outcome in good]),
-        _say_secs([outcome.pause_secs for outcome in good]),
+        _format_secs([outcome.resume_secs for outcome in good]),
+        _format_secs([outcome.pause_secs for outcome in good]),
         f'{max(outcome.lost for outcome in good)}',
-        _say_most([outcome.missing for outcome in good]),
-        _say_most([outcome.doubled for outcome in good]),
-        _say_loss([o.loss for o in good if o.loss is not None]),
+        _format_max([outcome.missing for outcome in good]),
+        _format_max([outcome.doubled for outcome in good]),
+        _format_losses([o.loss for o in good if o.loss is not None]),
       ]
     else:
       cells += [''] * 6
@@ -238,10 +255,18 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def with_table(page: str, text: str, *, name: str) -> str:
-  """A page with a table between its marks, instead of what was there.
+  """Replaces the text between two marks of a page.
+
+  Args:
+    page: the page in Markdown.
+    text: the new text, such as a table.
+    name: the marks' name.
+
+  Returns:
+    The page with the new text.
 
   Raises:
-    ValueError: it does not have the marks of that name.
+    ValueError: the page does not have marks of that name.
   """
   begin, end = (mark.format(name) for mark in _MARKS)
   before, found, rest = page.partition(begin)
@@ -255,15 +280,15 @@ def _if_given(flag: flags.FlagHolder[Any]) -> list[str]:
   return [] if flag.value is None else [f'--{flag.name}={flag.value}']
 
 
-def _say_secs(secs: Sequence[float]) -> str:
+def _format_secs(secs: Sequence[float]) -> str:
   return f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})'
 
 
-def _say_most(counts: Sequence[int | None]) -> str:
+def _format_max(counts: Sequence[int | None]) -> str:
   return str(max((c for c in counts if c is not None), default=''))
 
 
-def _say_loss(losses: Sequence[float]) -> str:
+def _format_losses(losses: Sequence[float]) -> str:
   if not losses:
     return ''
   return f'{min(losses):.4f}..{max(losses):.4f}'
@@ -287,13 +312,13 @@ def _choose(
   )
 
 
-def _strike(
+def _run_with_fault(
   cluster: process_cluster.ProcessCluster, fault: faults_lib.Fault, mode: str
 ) -> Outcome:
   trainers = _trainers(cluster, mode)
   with faults_lib.Faults(cluster, [fault]) as happening:
     for task in trainers:
-      # A worker may be back too late to find the others.
+      # A restarted worker may come after the others have ended.
       if task != fault.task or task.job == 'chief':
         _wait_for_end(cluster, task)
   events = happening.events
@@ -305,7 +330,9 @@ def _strike(
   )
 
 
-def _undisturbed(cluster: process_cluster.ProcessCluster, mode: str) -> Outcome:
+def _run_without_fault(
+  cluster: process_cluster.ProcessCluster, mode: str
+) -> Outcome:
   began = time.time()
   for task in _trainers(cluster, mode):
     _wait_for_end(cluster, task)
@@ -319,21 +346,21 @@ def _outcome(
   mode: str,
   began: float,
 ) -> Outcome:
-  """What the tasks that train have written tells."""
+  """Returns the outcome according to the logs of the tasks that train."""
   logs = [cluster.log(t.job, t.index) for t in _trainers(cluster, mode)]
   counts = [c for log in logs for c in progress.numbers(log, 'count')]
   steps = [progress.numbers(log, 'at') for log in logs]
   times = [at for s in steps for _, at in s]
   lost = max(progress.set_back([step for step, _ in s]) for s in steps)
-  # Whoever has begun last to count has counted what all others did.
+  # The task that counts last counts the steps of all others.
   least, most, step, _ = max(counts, key=lambda c: c[3], default=[0.0] * 4)
-  paused_at, went_on_at = progress.longest_gap(times, began)
-  # Keras counts an execution once more when it is done again.
+  paused_at, resumed_at = progress.longest_gap(times, began)
+  # Keras counts a repeated execution twice.
   is_fit = mode.endswith('fit')
   done = _PER_EXECUTION * len(times) if is_fit else step
   missing, doubled = max(0, round(done - least)), max(0, round(most - done))
   if is_fit and job == 'ps' and not _REPLICAS.value:
-    # What was set back and done again between two executions cannot be seen.
+    # Steps rolled back and repeated between two log lines are not visible.
     lost = max(lost, missing)
   is_known = not (is_fit and lost)
   return Outcome(
@@ -342,7 +369,7 @@ def _outcome(
     mode,
     completed=bool(counts) and all(c[2] >= _STEPS.value for c in counts),
     resume_secs=progress.resumed_after(times, began, within=0.3),
-    pause_secs=went_on_at - paused_at,
+    pause_secs=resumed_at - paused_at,
     lost=lost,
     missing=missing if is_known else None,
     doubled=doubled if is_known else None,
@@ -365,7 +392,8 @@ def _wait_for_step(
   ):
     if deadlines.is_over(deadline):
       raise errors.DeadlineError(
-        f'chief:0 is not at step {step:.0f} after {_TIMEOUT.value:g} seconds.'
+        f'chief:0 has not reached step {step:.0f} within '
+        f'{_TIMEOUT.value:g} seconds.'
       )
     time.sleep(timeouts.current().poll_secs)
 
@@ -373,7 +401,7 @@ def _wait_for_step(
 def _wait_for_end(
   cluster: process_cluster.ProcessCluster, task: spec_lib.Task
 ) -> None:
-  """Waits for a task's orderly end, which may come after a restart."""
+  """Waits until a task logs that it is done, maybe after a restart."""
   cluster.wait_for_line(
     task.job, task.index, 'done', timeout_secs=_TIMEOUT.value
   )

@@ -1,9 +1,9 @@
-"""What the tasks of a campaign train, and how they tell how they get on.
+"""Program of a campaign's tasks, which trains and logs its progress.
 
-Variables are added to once a step, in `fit` one that the optimizer updates, so
-that at the end they tell how many steps have been applied. Chief and workers
-print, for each execution, `at STEP TIME` and at the end
-`count LEAST MOST STEP TIME` and `done`; `fit` also says `loss LOSS`.
+Each step adds one to variables (in `fit`, the optimizer does so to one), so
+that their final values are the number of steps that were applied. Chief and
+workers print `at STEP TIME` for each execution, and at the end
+`count LEAST MOST STEP TIME` and `done`; `fit` also prints `loss LOSS`.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,25 @@ _MODE = flags.DEFINE_enum(
   'mode',
   'coordinator',
   ['coordinator', 'between_graph', 'fit', 'between_graph_fit'],
-  'How to train.',
+  'Mode of training.',
 )
-_STEPS = flags.DEFINE_integer('steps', 1000, 'Where to stop.')
-_PER_EXECUTION = flags.DEFINE_integer('steps_per_execution', 5, 'In one call.')
-_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Between two cuts.')
-_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Of each variable.')
+_STEPS = flags.DEFINE_integer('steps', 1000, 'Steps of the run.')
+_PER_EXECUTION = flags.DEFINE_integer(
+  'steps_per_execution', 5, 'Steps in a call.'
+)
+_EVERY = flags.DEFINE_float('every_secs', 1.0, 'Seconds between snapshots.')
+_REPLICAS = flags.DEFINE_integer('replicas', 0, 'Replicas of each variable.')
 _REPLICATE_EVERY = flags.DEFINE_float(
-  'replicate_every_secs', None, 'Between two copies; by default, no copies.'
+  'replicate_every_secs', None, 'Seconds between copies to replicas.'
 )
-_TAKE_OVER = flags.DEFINE_float('take_over_secs', None, 'Of a lost ps.')
-_DIRECTORY = flags.DEFINE_string('directory', None, 'Where cuts are kept.')
+_TAKE_OVER = flags.DEFINE_float(
+  'take_over_secs', None, 'Seconds until a lost ps is hosted.'
+)
+_DIRECTORY = flags.DEFINE_string('directory', None, 'Folder of snapshots.')
 _TOGETHER = flags.DEFINE_bool(
-  'together', False, 'Between graphs, whether all begin before one trains.'
+  'together', False, 'Whether between-graph tasks wait for all to begin.'
 )
-_PAUSE = flags.DEFINE_float('pause_secs', 0.02, 'After an execution.')
+_PAUSE = flags.DEFINE_float('pause_secs', 0.02, 'Pause after an execution.')
 
 _FEATURES = 4
 _NUM_POINTS = 640
@@ -46,7 +50,7 @@ tfps.define_flags()
 
 
 def main(_: list[str]) -> None:
-  """Does what this task has to do in its cluster."""
+  """Serves or trains, according to the task's job."""
   cluster = tfps.resolve_cluster()
   mode = _MODE.value
   servers = ('ps',) if mode.startswith('between') else ('ps', 'worker')
@@ -76,37 +80,37 @@ def main(_: list[str]) -> None:
         _fit(strategy)
       else:
         _train(coordinator, strategy)
-  _say('done')
+  _print('done')
 
 
 def _begin_together(strategy: tfps.BetweenGraphStrategy) -> None:
-  """Waits, unless it has been restarted, for the others to start.
+  """Waits until all tasks have started, except in a restarted task.
 
-  Else the chief may be done, and have the ps end, before a worker is there.
+  Otherwise the chief may end, and the ps with it, before a worker has started.
   """
   step = strategy.global_step
   if int(step.numpy()) == 0:
     strategy.barrier('begin', timeouts.current().start_secs)
     if _MODE.value.endswith('fit') and strategy.is_chief:
-      step.assign_add(1)  # `fit` does not count here
+      step.assign_add(1)  # `fit` leaves it at 0
 
 
 def _train(trainer: Any, strategy: Any) -> None:
-  """Adds one to each variable in each step; the trainer may be the strategy."""
+  """Adds one to each variable in each step."""
   variables = _variables(strategy)
   trainer.train(
     lambda batch: _add_one(variables),
     _ones,
     steps=_STEPS.value,
     steps_per_execution=_PER_EXECUTION.value,
-    hooks=[_saying(lambda: trainer.global_step)],
+    hooks=[_progress_printer(lambda: trainer.global_step)],
   )
-  _say_counts(variables, trainer.global_step)
+  _print_counts(variables, trainer.global_step)
 
 
 def _fit(strategy: Any) -> None:
   tf.keras.utils.set_random_seed(1)
-  tf.keras.config.disable_traceback_filtering()  # should a run fail
+  tf.keras.config.disable_traceback_filtering()
   with strategy.scope():
     additions = _Additions()
     dense = tf.keras.layers.Dense(1)
@@ -120,10 +124,10 @@ def _fit(strategy: Any) -> None:
     )
     model.optimizer.build(model.trainable_variables)
   iterations = model.optimizer.iterations
-  say = _saying(lambda: iterations.value)
+  print_progress = _progress_printer(lambda: iterations.value)
 
   def on_train_batch_end(batch: int, logs: object) -> None:
-    say(batch)
+    print_progress(batch)
     model.stop_training = int(iterations.numpy()) >= _STEPS.value
 
   model.fit(
@@ -135,15 +139,15 @@ def _fit(strategy: Any) -> None:
       tf.keras.callbacks.LambdaCallback(on_train_batch_end=on_train_batch_end)
     ],
   )
-  _say_counts([additions.count], iterations)
+  _print_counts([additions.count], iterations)
   kernel, bias = dense.get_weights()
   x, y = _points()
   loss = float(tf.reduce_mean(tf.square(x @ kernel + bias - y)))
-  _say('loss', loss)
+  _print('loss', loss)
 
 
 class _Additions(tf.keras.layers.Layer):
-  """Has the optimizer add one, in each update, to its only variable."""
+  """Layer whose loss makes each update add one to its only variable."""
 
   def __init__(self) -> None:
     super().__init__()
@@ -173,36 +177,36 @@ def _ones(context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 
 def _points() -> tuple[tf.Tensor, tf.Tensor]:
-  """Points, and about what a linear model should make of them."""
+  """Returns random points, and a noisy linear function of them."""
   x = tf.random.stateless_normal([_NUM_POINTS, _FEATURES], seed=[1, 2])
   noise = tf.random.stateless_normal([_NUM_POINTS, 1], seed=[3, 4])
   return x, x @ tf.constant([[1.0], [-2.0], [3.0], [0.5]]) + _NOISE * noise
 
 
 def _line() -> tf.data.Dataset:
-  """The points in batches, for ever."""
+  """Returns batches of the points, repeated."""
   return tf.data.Dataset.from_tensor_slices(_points()).repeat().batch(16)
 
 
-def _saying(step: Callable[[], Any]) -> Callable[[object], None]:
-  def say(_: object) -> None:
-    _say('at', int(step().numpy()), f'{time.time():.3f}')
+def _progress_printer(step: Callable[[], Any]) -> Callable[[object], None]:
+  def print_progress(_: object) -> None:
+    _print('at', int(step().numpy()), f'{time.time():.3f}')
     time.sleep(_PAUSE.value)
 
-  return say
+  return print_progress
 
 
-def _say_counts(variables: list[Any], step: Any) -> None:
-  # First: others may not be done yet.
+def _print_counts(variables: list[Any], step: Any) -> None:
+  # Read before the values, because other tasks may still add to them.
   began, counted = time.time(), int(step.numpy())
   values = [tf.convert_to_tensor(v) for v in variables]
   least = min(float(tf.reduce_min(value)) for value in values)
   most = max(float(tf.reduce_max(value)) for value in values)
-  _say('count', least, most, counted, f'{began:.6f}')
+  _print('count', least, most, counted, f'{began:.6f}')
 
 
-def _say(*words: object) -> None:
-  # One string: what others log must not come between its parts.
+def _print(*words: object) -> None:
+  # One write, so that other threads' output does not interrupt the line.
   print(' '.join(map(str, words)) + '\n', end='', flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Disks of a given size, and disks that are full for a while.
+"""Temporary disks of a given size, and disks that are full for a while.
 
 ```
 with small_disk(num_bytes=2**24) as folder:
@@ -7,9 +7,9 @@ with small_disk(num_bytes=2**24) as folder:
     train(folder)
 ```
 
-Nothing is feigned: a ballast takes what is free, so that whoever writes is told
-that no space is left. It has no name, and a small disk is held by a process
-that ends after this one, so that nothing stays behind, even if this process is
+A disk is really filled: a ballast file takes all free space, so that writes
+fail with ENOSPC. The file has no name, and a small disk is mounted by a process
+that ends after this one, so that nothing remains even if this process is
 killed.
 """
 
@@ -28,7 +28,7 @@ from tfps.testing.chaos import rights
 
 _COMMANDS = ('mount', 'umount', 'unshare')
 _SIZED = 'mount -t tmpfs -o "size=$1,mode=700" tfps "$2"'
-# It goes on once its input ends, be it that this process was killed.
+# Its input ends when this process closes it or is killed.
 _HOLD = f'if {_SIZED}; then read -r line; umount --lazy "$2"; fi; rmdir "$2"'
 _MOST_FREE_BYTES = 2**30
 _CHUNK_BYTES = 2**20
@@ -36,9 +36,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def problem() -> str:
-  """Why small disks cannot be made on this machine; empty if they can."""
+  """Returns why this machine cannot make small disks; empty if it can."""
   return rights.problem(
-    takes_root='Mounting a small disk takes root.',
+    takes_root='Mounting a small disk requires root.',
     commands=_COMMANDS,
     packages='mount and util-linux',
     trial=['unshare', '--mount', 'sh', '-c', _SIZED, 'sh', '65536', '/tmp'],
@@ -48,14 +48,17 @@ def problem() -> str:
 
 @contextlib.contextmanager
 def small_disk(num_bytes: int) -> Iterator[pathlib.Path]:
-  """A folder on a filesystem of its own, which is gone afterwards.
+  """Mounts a folder with a filesystem in memory; leaving removes it.
 
   Args:
-    num_bytes: its size; it takes as much of this machine's memory as is written
-      to it.
+    num_bytes: its size; files in it take this machine's memory.
+
+  Yields:
+    The folder.
 
   Raises:
-    RuntimeError: this machine cannot, see `problem`.
+    RuntimeError: this machine cannot mount it, see `problem`, or on leaving,
+      unmount it.
     ValueError: num_bytes is not positive.
   """
   if not num_bytes > 0:
@@ -68,33 +71,33 @@ def small_disk(num_bytes: int) -> Iterator[pathlib.Path]:
     stdin=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    start_new_session=True,  # out of the reach of a terminal's Ctrl-C
+    start_new_session=True,  # else a terminal's Ctrl-C ends it
   )
   _wait_until_mounted(folder, holder)
   try:
     yield folder
   finally:
-    _, said = holder.communicate(timeout=timeouts.current().command_secs)
+    _, stderr = holder.communicate(timeout=timeouts.current().command_secs)
     if holder.returncode:
-      raise RuntimeError(f'{folder} could not be unmounted: {said.strip()}')
+      raise RuntimeError(f'{folder} could not be unmounted: {stderr.strip()}')
 
 
 @contextlib.contextmanager
 def full_disk(
   directory: str | os.PathLike[str], *, max_free_bytes: int = _MOST_FREE_BYTES
 ) -> Iterator[None]:
-  """In which nobody can write to the disk of a directory: it has no space.
+  """Keeps the disk of a directory full while the context lasts.
 
-  What others delete meanwhile is taken, too.
+  Space that is freed meanwhile is filled, too.
 
   Args:
-    directory: on the disk; it is there.
-    max_free_bytes: how much to take at most, so that nobody's own disk is
+    directory: an existing directory on the disk.
+    max_free_bytes: how many bytes to fill at most, so that no large disk is
       filled by mistake.
 
   Raises:
-    RuntimeError: on leaving; meanwhile more than that has become free, and was
-      not taken.
+    RuntimeError: on leaving; more than that became free meanwhile, and was not
+      filled.
     ValueError: more than that is free; nothing was written.
   """
   status = os.statvfs(directory)
@@ -113,11 +116,11 @@ def full_disk(
 
 
 class _Ballast:
-  """A file that takes what is free.
+  """Fills the free space of a disk with a file.
 
   Args:
     file: its descriptor.
-    max_bytes: how large it may be.
+    max_bytes: its maximal size.
   """
 
   def __init__(self, file: int, max_bytes: int) -> None:
@@ -129,10 +132,10 @@ class _Ballast:
     self._error: Exception | None = None
 
   def fill(self) -> None:
-    """Takes what is free, to the last byte.
+    """Fills the free space to the last byte.
 
     Raises:
-      RuntimeError: it would be larger than it may be.
+      RuntimeError: the file would exceed its maximal size.
     """
     num_bytes = len(self._chunk)
     while num_bytes:
@@ -151,7 +154,7 @@ class _Ballast:
 
   @contextlib.contextmanager
   def refilled(self) -> Iterator[None]:
-    """In which what becomes free is taken again and again."""
+    """Fills space that becomes free while the context lasts."""
     thread = threading.Thread(target=self._refill, name='tfps-full-disk')
     thread.start()
     try:
@@ -176,6 +179,6 @@ def _wait_until_mounted(
   deadline = time.monotonic() + timeouts.current().command_secs
   while not folder.is_mount():
     if holder.poll() is not None or time.monotonic() > deadline:
-      _, said = holder.communicate(timeout=timeouts.current().command_secs)
-      raise RuntimeError(f'{folder} could not be mounted: {said.strip()}')
+      _, stderr = holder.communicate(timeout=timeouts.current().command_secs)
+      raise RuntimeError(f'{folder} could not be mounted: {stderr.strip()}')
     time.sleep(timeouts.current().short_poll_secs)

@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces of this machine, on links of a given rate.
+"""Networks of hosts (network namespaces) on links of a given rate.
 
 ```
 with Network(num_hosts=2, mbit_per_sec=100) as network:
@@ -8,13 +8,13 @@ with Network(num_hosts=2, mbit_per_sec=100) as network:
   print(network.traffic(0))
 ```
 
-Each host has one interface, which a bridge joins with the others'. The bridge
-is in a namespace of its own, too, so that nothing leads to this machine's own
-network, and nothing of that changes. Rates are those of `tc tbf`, both ways.
+Each host has one interface, and a bridge connects them. The bridge is in a
+namespace of its own, so that the network is isolated from this machine's and
+changes nothing of it. `tc tbf` limits the rates of both directions.
 
 Namespaces have no names: each is held by a process that dies with this one, and
-what the last process leaves, the kernel removes. So nothing stays behind, even
-if this process is killed. To look into one:
+the kernel removes it with its last process. So nothing remains even if this
+process is killed. To look into one:
 `nsenter --net=/proc/PID/ns/net ip address`.
 """
 
@@ -39,16 +39,16 @@ _TRIAL = (
   '&& tc qdisc add dev one root tbf rate 1mbit burst 128kb latency 50ms'
 )
 _MOST_HOSTS = 250
-# Large enough for the 64 KB in which TCP hands its segments down, small enough
-# to matter little for a transfer of a megabyte.
+# The burst is more than the 64 KB that TCP passes to the interface at once, and
+# little compared to transfers of megabytes.
 _SHAPED = 'burst 128kb latency 50ms'
-_NOBODY = '02:00:00:00:00:ff'  # a hardware address that no interface has
+_UNUSED_MAC = '02:00:00:00:00:ff'  # a hardware address that no interface has
 
 
 def problem() -> str:
-  """Why networks cannot be made on this machine; empty if they can."""
+  """Returns why this machine cannot make networks; empty if it can."""
   return rights.problem(
-    takes_root='Network namespaces take root.',
+    takes_root='Network namespaces require root.',
     commands=_COMMANDS,
     packages='iproute2 and util-linux',
     trial=['unshare', '--net', 'sh', '-c', _TRIAL],
@@ -58,11 +58,11 @@ def problem() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """What an interface has counted, headers included.
+  """Bytes that an interface has transferred, including headers.
 
   Attributes:
-    received: bytes that came in.
-    sent: bytes that went out.
+    received: bytes received.
+    sent: bytes sent.
   """
 
   received: int
@@ -73,17 +73,18 @@ class Traffic:
 
 
 class Network:
-  """Hosts on links of a given rate; a context manager.
+  """Connects hosts by links of a given rate; a context manager.
 
-  Leaving kills what was started on the hosts and still runs.
+  Leaving kills all processes that `popen` started on the hosts.
 
   Args:
-    num_hosts: how many.
-    mbit_per_sec: the rate of each host's link, in each direction; None for no
-      limit but the machine's.
+    num_hosts: number of hosts, 1 to 250.
+    mbit_per_sec: the rate of each host's link in each direction; None for no
+      limit.
 
   Raises:
-    RuntimeError: on entering; this machine cannot, see `problem`.
+    ValueError: an argument is out of its range.
+    RuntimeError: on entering; this machine cannot make networks, see `problem`.
   """
 
   def __init__(self, num_hosts: int, mbit_per_sec: float | None = None) -> None:
@@ -117,12 +118,16 @@ class Network:
     self.stop()
 
   def stop(self) -> None:
-    """Kills what still runs, and with it the hosts; twice is harmless."""
+    """Kills all processes of the hosts and removes them; twice is harmless."""
     self._stack.close()
     self._holders = []
 
   def address(self, host: int) -> str:
-    """The IP address of a host."""
+    """Returns the IP address of a host.
+
+    Raises:
+      ValueError: there is no such host.
+    """
     self._check(host)
     return _address(host)
 
@@ -139,13 +144,20 @@ class Network:
     """Starts a command on a host; it dies with this process.
 
     Args:
-      host: which, from 0 upwards.
+      host: the host's number, from 0 upwards.
       command: program and arguments.
-      env: what to add to this process' environment.
-      stdout: where its output goes, as for `subprocess.Popen`; by
-        default where this process' goes.
-      stderr: likewise.
+      env: variables to add to this process' environment.
+      stdout: receives its output, as for `subprocess.Popen`; by default this
+        process' stdout.
+      stderr: receives its errors; by default this process' stderr.
       cwd: its working directory.
+
+    Returns:
+      The process.
+
+    Raises:
+      ValueError: there is no such host.
+      RuntimeError: the network was not entered.
     """
     return self._spawn(
       self.within(host, command),
@@ -156,13 +168,30 @@ class Network:
     )
 
   def within(self, host: int, command: Sequence[str]) -> list[str]:
-    """The command that runs a command on a host."""
+    """Returns the command that runs a command on a host.
+
+    Args:
+      host: the host's number.
+      command: program and arguments.
+
+    Raises:
+      ValueError: there is no such host.
+      RuntimeError: the network was not entered.
+    """
     return [*_within(self._holder(host)), *command]
 
   def cut(self, host: int, other: int | None = None) -> None:
-    """Drops what is sent between a host and another, or all others.
+    """Drops all packets between a host and another, or all others.
 
-    Nobody is told: packets are lost, both ways. Cutting again is harmless.
+    Neither side gets an error: packets are lost. Cutting again is harmless.
+
+    Args:
+      host: the host's number.
+      other: the other host's number; None for all others.
+
+    Raises:
+      ValueError: there is no such host.
+      RuntimeError: the network was not entered, or `ip` fails.
     """
     if other is None:
       _run(self._bridge, 'ip', [f'link set {_port(host)} nomaster'])
@@ -171,7 +200,7 @@ class Network:
       self._misdirect(other, host)
 
   def mend(self, host: int, other: int | None = None) -> None:
-    """Undoes `cut`; harmless where nothing is cut."""
+    """Undoes `cut` with the same arguments; harmless if nothing is cut."""
     if other is None:
       _run(self._bridge, 'ip', [f'link set {_port(host)} master bridge'])
     else:
@@ -179,7 +208,12 @@ class Network:
       self._direct(other, host)
 
   def traffic(self, host: int) -> Traffic:
-    """What a host's interface has counted so far."""
+    """Returns the bytes that a host has received and sent so far.
+
+    Raises:
+      ValueError: there is no such host.
+      RuntimeError: the network was not entered.
+    """
     table = pathlib.Path(f'/proc/{self._holder(host)}/net/dev').read_text()
     (line,) = (x for x in table.splitlines() if x.lstrip().startswith('eth0:'))
     counters = line.partition(':')[2].split()
@@ -198,7 +232,7 @@ class Network:
       )
 
   def _hold(self) -> int:
-    """Makes a namespace; the id of the process that holds it."""
+    """Makes a namespace; returns the id of the process that holds it."""
     holder = self._spawn(
       ['unshare', '--net', 'sleep', 'infinity'],
       dict(os.environ),
@@ -228,19 +262,19 @@ class Network:
     return process
 
   def _misdirect(self, host: int, other: int) -> None:
-    """Has a host send to nobody what is for another."""
-    entry = f'{_address(other)} dev eth0 lladdr {_NOBODY} nud permanent'
+    """Makes a host send packets for another to an unused MAC address."""
+    entry = f'{_address(other)} dev eth0 lladdr {_UNUSED_MAC} nud permanent'
     _run(self._holder(host), 'ip', [f'neigh replace {entry}'])
 
   def _direct(self, host: int, other: int) -> None:
     self._check(other)
     entry = f'{_address(other)} dev eth0'
-    # It may have no entry, or one that it has found by itself.
+    # There may be no entry, or one that the kernel has learned.
     with contextlib.suppress(RuntimeError):
       _run(self._holder(host), 'ip', [f'neigh del {entry}'])
 
   def _join(self, bridge: int) -> None:
-    """Joins the hosts by a bridge, and limits their rates."""
+    """Connects the hosts by a bridge, and limits their rates."""
     self._bridge = bridge
     links = ['link add bridge type bridge forward_delay 0 mcast_snooping 0']
     ports = ['bridge']
@@ -257,7 +291,7 @@ class Network:
     self._limit(bridge, ports[1:])
 
   def _limit(self, holder: int, interfaces: Sequence[str]) -> None:
-    """Limits what interfaces send."""
+    """Limits the rate at which interfaces send."""
     if self.mbit_per_sec is not None:
       bits_per_sec = round(self.mbit_per_sec * 1e6)
       limit = f'root tbf rate {bits_per_sec}bit {_SHAPED}'
@@ -269,12 +303,12 @@ def _address(host: int) -> str:
 
 
 def _port(host: int) -> str:
-  """The bridge's end of a host's link."""
+  """Returns the name of the bridge's end of a host's link."""
   return f'host{host}'
 
 
 def _up(interface: str) -> list[str]:
-  # Without IPv6, whose announcements would be counted.
+  # IPv6 is off because its announcements would be counted as traffic.
   return [
     f'link set {interface} addrgenmode none',
     f'link set {interface} up',
@@ -282,7 +316,7 @@ def _up(interface: str) -> list[str]:
 
 
 def _has_namespace(pid: int) -> bool:
-  """Whether a process is in another network namespace than this one."""
+  """Returns whether a process has another network namespace than this one."""
   with contextlib.suppress(FileNotFoundError, ProcessLookupError):
     return os.readlink(f'/proc/{pid}/ns/net') != os.readlink(
       '/proc/self/ns/net'
@@ -295,7 +329,7 @@ def _within(holder: int) -> list[str]:
 
 
 def _run(holder: int, tool: str, lines: Sequence[str]) -> None:
-  """Has `ip` or `tc` carry out lines in a namespace."""
+  """Runs lines of commands to `ip` or `tc` in a namespace."""
   done = subprocess.run(
     [*_within(holder), tool, '-batch', '-'],
     input='\n'.join(lines) + '\n',

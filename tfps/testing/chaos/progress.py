@@ -1,4 +1,4 @@
-"""What tasks have written about how they get on, in lines of numbers."""
+"""Parses the lines of numbers with which tasks log their progress."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -7,31 +7,41 @@ import re
 
 
 def numbers(log: str, what: str) -> list[list[float]]:
-  """The numbers of each line that begins with a word, such as `at 5 1.5`."""
-  # Whole lines: of the last, only the beginning may have been written.
+  """Returns the numbers of each line with a first word, such as `at 5 1.5`.
+
+  Args:
+    log: the text of a log.
+    what: the first word of the lines.
+  """
+  # Only whole lines: the last one may be incomplete.
   lines = re.findall(rf'^{what} (.*)\n', log, re.MULTILINE)
   return [found for found in map(_parsed, lines) if found]
 
 
 def longest_gap(times: Sequence[float], began: float) -> tuple[float, float]:
-  """When nothing happened for longest, from a moment on: begin and end."""
+  """Returns begin and end of the longest time without an event.
+
+  Args:
+    times: the times of events.
+    began: the time from which to count; earlier events are ignored.
+  """
   return max(_gaps(times, began), key=_length, default=(began, began))
 
 
 def resumed_after(
   times: Sequence[float], began: float, *, within: float
 ) -> float:
-  """When something happened again, from a moment on.
+  """Returns the seconds from a fault to the first event after its pause.
 
   Args:
-    times: when something happened.
-    began: the moment.
-    within: the seconds in which what was under way at that moment may still
-      end.
+    times: the times of events.
+    began: the time of the fault.
+    within: seconds in which executions that were running at that time may
+      still end.
 
   Returns:
-    The seconds to the end of the longest time in which nothing happened, of
-    those that begin in these seconds; 0 where nothing happens any more.
+    The seconds to the end of the longest pause that begins within these
+    seconds; 0 if there are no further events.
   """
   gaps = [gap for gap in _gaps(times, began) if gap[0] <= began + within]
   _, end = max(gaps, key=_length, default=(began, began))
@@ -39,7 +49,7 @@ def resumed_after(
 
 
 def set_back(steps: Sequence[float]) -> int:
-  """By how much the step has gone back, in all."""
+  """Returns the sum of all decreases of the step."""
   return int(sum(max(0.0, a - b) for a, b in itertools.pairwise(steps)))
 
 
@@ -56,7 +66,7 @@ def _length(gap: tuple[float, float]) -> float:
 
 
 def _parsed(line: str) -> list[float]:
-  """The numbers of a line; none if the line of another has broken it."""
+  """Returns the numbers of a line; none if another line interrupts it."""
   try:
     return [float(word) for word in line.split()]
   except ValueError:

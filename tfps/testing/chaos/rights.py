@@ -1,4 +1,4 @@
-"""What tests need of a machine: root, commands, and a kernel that allows it."""
+"""Checks a machine for root, commands, and the permission of its kernel."""
 
 from collections.abc import Sequence
 import os
@@ -14,14 +14,14 @@ def problem(
   trial: Sequence[str],
   refuses: str,
 ) -> str:
-  """Why something cannot be done on this machine; empty if it can.
+  """Returns why a tool cannot be used on this machine; empty if it can.
 
   Args:
-    takes_root: what to say to others than root.
-    commands: that are needed.
-    packages: what to install for them.
-    trial: a command that fails where the machine does not allow it.
-    refuses: what to say then.
+    takes_root: the reason if this process is not root's.
+    commands: commands that are required.
+    packages: packages to install for them.
+    trial: a command that fails if the kernel does not permit the tool's use.
+    refuses: the beginning of the reason if it fails.
   """
   if os.geteuid() != 0:
     return takes_root

@@ -1,9 +1,9 @@
-"""Trains for long while tasks are struck again and again.
+"""Trains for a long time under random faults.
 
     python -m tfps.testing.chaos.soak --minutes=30 --seed=1
 
-It tells how often training went on, how many steps each third of the time had,
-and how much memory the processes took in it: none should take more and more.
+It reports the faults, and for each third of the time the steps, the longest
+pause and the memory of each process, which should not grow.
 """
 
 import argparse
@@ -26,14 +26,22 @@ _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
 _NUM_PARTS = 3
 _NO_END = 10**9  # steps
 _DISK_BYTES = 2**24
-_LEFT = 143  # the status on SIGTERM
+_SIGTERM_STATUS = 143  # status on SIGTERM
 
-# Resident megabytes, by task, with the time of each.
+# Times and resident megabytes, by task.
 Memory = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def main(args: Sequence[str]) -> int:
-  """The status: 0 if training went on to the end, and ended in order."""
+  """Runs the soak.
+
+  Args:
+    args: the command line's options.
+
+  Returns:
+    0 if training continued to the end and the chief then exited on SIGTERM;
+    otherwise 1.
+  """
   options = _parser().parse_args(args)
   secs = 60.0 * options.minutes
   recovery_secs = timeouts.current().fault_recovery_secs
@@ -67,7 +75,7 @@ def main(args: Sequence[str]) -> int:
       )
       with faults_lib.Faults(cluster, faults) as struck:
         memory = _watch(cluster, began + secs)
-      has_gone_on = _goes_on(cluster, recovery_secs)
+      has_resumed = _resumes(cluster, recovery_secs)
       try:
         cluster.terminate('chief', 0)
         status = cluster.wait('chief', 0, timeout_secs=recovery_secs)
@@ -79,9 +87,9 @@ def main(args: Sequence[str]) -> int:
     print(f'{event.at - began:8.1f} s  {event.moment:<5}  {event.fault}')
   print(report(at, memory, began, secs))
   print(f'{len(faults)} faults; chief:0 has ended with status {status}.')
-  if not has_gone_on:
-    print(f'Training has not gone on for {recovery_secs:g} s after the last.')
-  return 0 if status == _LEFT and has_gone_on else 1
+  if not has_resumed:
+    print(f'Training has not resumed {recovery_secs:g} s after the last fault.')
+  return 0 if status == _SIGTERM_STATUS and has_resumed else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 def _folder(
   faults: Sequence[str],
 ) -> contextlib.AbstractContextManager[str | pathlib.Path]:
-  """Where cuts are kept: on a disk of their own, if it is to be filled."""
+  """Returns a folder for snapshots, on a disk of its own if faults fill it."""
   if 'fill' in faults:
     return disks.small_disk(_DISK_BYTES)
   return tempfile.TemporaryDirectory(prefix='tfps-soak-')
@@ -116,13 +124,13 @@ def _folder(
 def report(
   at: Sequence[Sequence[float]], memory: Memory, began: float, secs: float
 ) -> str:
-  """What became of it, in Markdown: a line for each part of the time.
+  """Returns a Markdown table with a line for each third of the time.
 
   Args:
-    at: each step that was told, and when.
-    memory: of the tasks.
-    began: when it did.
-    secs: how long it took.
+    at: each logged step and its time.
+    memory: samples of the tasks' memory.
+    began: the time when the soak began.
+    secs: its duration in seconds.
   """
   tasks = list(memory)
   columns = ['minutes', 'steps', 'longest pause, s', 'from, s']
@@ -131,12 +139,12 @@ def report(
   for part in range(_NUM_PARTS):
     first, last = (began + secs * (part + i) / _NUM_PARTS for i in range(2))
     own = [when for _, when in at if first <= when < last]
-    paused_at, went_on_at = progress.longest_gap([*own, last], first)
+    paused_at, resumed_at = progress.longest_gap([*own, last], first)
     lines.append(
       [
         f'{(first - began) / 60:.1f}..{(last - began) / 60:.1f}',
         f'{_step(at, last) - _step(at, first):.0f}',
-        f'{went_on_at - paused_at:.1f}',
+        f'{resumed_at - paused_at:.1f}',
         f'{paused_at - began:.1f}',
         *(_most(memory[task], first, last) for task in tasks),
       ]
@@ -145,7 +153,7 @@ def report(
 
 
 def _step(at: Sequence[Sequence[float]], moment: float) -> float:
-  """The last step that was told before a moment."""
+  """Returns the last step that was logged before a moment."""
   return next((step for step, when in reversed(at) if when < moment), 0.0)
 
 
@@ -157,7 +165,7 @@ def _most(
 
 
 def _watch(cluster: process_cluster.ProcessCluster, until: float) -> Memory:
-  """Looks at the tasks' memory until the end."""
+  """Samples the tasks' memory until a time."""
   tasks = cluster.cluster.tasks()
   memory: dict[str, list[tuple[float, float]]] = {str(t): [] for t in tasks}
   while (now := time.time()) < until:
@@ -169,10 +177,10 @@ def _watch(cluster: process_cluster.ProcessCluster, until: float) -> Memory:
   return memory
 
 
-def _goes_on(
+def _resumes(
   cluster: process_cluster.ProcessCluster, timeout_secs: float
 ) -> bool:
-  """Whether there is a step from now on, in time."""
+  """Returns whether a further step is logged in time."""
   now = time.time()
   while time.time() < now + timeout_secs:
     at = progress.numbers(cluster.log('chief', 0), 'at')
@@ -183,7 +191,7 @@ def _goes_on(
 
 
 def _resident_megabytes(pid: int) -> float | None:
-  """None if there is no such process, any more."""
+  """Returns a process' resident memory; None if it has ended."""
   try:
     text = pathlib.Path(f'/proc/{pid}/status').read_text()
   except OSError:
