@@ -11,7 +11,7 @@ import pathlib
 import sys
 import tempfile
 
-from tfps._utils import process_groups
+from tfps._utils import processes
 from tfps.launch import forked_process
 from tfps.launch import local
 
@@ -47,7 +47,7 @@ def run(*words, cwd=None, timeout_secs=240.0, **env) -> Ended:
     try:
       status = process.wait(timeout_secs)
     finally:
-      process_groups.end(process)
+      processes.kill(process)
     output.seek(0)
     return Ended(status, output.read().decode(errors='replace'))
 

@@ -21,7 +21,7 @@ from tfps import errors
 from tfps._compat import executors
 from tfps._compat import side_executor
 from tfps._utils import deadlines
-from tfps._utils import futures
+from tfps._utils import threads
 from tfps._utils import timeouts
 
 _pointer_of = ctypes.PYFUNCTYPE(
@@ -88,7 +88,7 @@ class _Forgetting:
 
     # What begins later is not waited for, and need not stay away.
     with side_executor.none():
-      begun = self._under_way = futures.begin('tfps-forget', run)
+      begun = self._under_way = threads.begin('tfps-forget', run)
       _wait(begun, deadline, secs)
     begun.result()
 
@@ -101,7 +101,7 @@ def _wait(
   deadline: float | None,
   secs: float,
 ) -> None:
-  if not futures.is_done(future, deadlines.seconds_until(deadline)):
+  if not threads.is_done(future, deadlines.seconds_until(deadline)):
     raise StillExecutingError(secs)
 
 

@@ -1,4 +1,4 @@
-"""Runs a command that the kernel ends when the starting thread's process ends.
+"""Runs a command that the kernel kills when the parent process ends.
 
 Run as a file, so that neither this package nor TensorFlow is imported:
 `python die_with_parent.py PARENT_PID COMMAND [ARGUMENT ...]`.
@@ -19,7 +19,7 @@ def main(parent_pid: int, command: list[str]) -> None:
 
 
 def tie(parent_pid: int) -> None:
-  """Has the kernel end this process with its parent."""
+  """Makes the kernel kill this process when its parent ends."""
   ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != parent_pid:  # the parent died before the call above
     os._exit(128 + signal.SIGKILL)

@@ -14,16 +14,16 @@ import portpicker
 # The kernel gives outgoing connections ports from 32768 on, by default: one
 # picked there may be gone by the time that a server has imported TensorFlow.
 _RANGE = range(12_000, 32_000)
-_TAKEN = (errno.EACCES, errno.EAGAIN)
+_LOCKED = (errno.EACCES, errno.EAGAIN)
 _picked: set[int] = set()
 _lock = threading.Lock()
 
 
 def pick() -> int:
-  """A free port, another one each time.
+  """Returns a free port, another one each time.
 
-  It is none that another process of this user has picked and that lives: of
-  whom that one knew there, it may still wait for, or tell something.
+  Ports that living processes of this user have picked are skipped: such a
+  process may still try to reach a task that it knew at its port.
   """
   chance = random.SystemRandom()  # shuffling all of them takes 50 ms
   with _lock:
@@ -35,21 +35,24 @@ def pick() -> int:
 
 
 def is_free(port: int) -> bool:
-  """Whether a server could listen there now."""
+  """Returns whether a server could listen there now."""
   return bool(portpicker.is_port_free(port))
 
 
 def _claim(port: int) -> bool:
-  """Has a port be this process' for as long as it lives, unless it is taken."""
+  """Reserves a port until this process ends; returns False if it is reserved.
+
+  Where the file cannot be locked at all, every port counts as reserved by us.
+  """
   try:
     fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
   except OSError as error:
-    return error.errno not in _TAKEN  # else there are no claims here
+    return error.errno not in _LOCKED
   return True
 
 
 @functools.cache
 def _claims() -> int:
-  """A file with a byte for each port, which is locked by who has picked it."""
+  """Opens the file of which each port's byte is locked by the port's user."""
   path = pathlib.Path(tempfile.gettempdir()) / f'tfps-ports-{os.getuid()}'
   return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

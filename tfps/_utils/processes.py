@@ -4,6 +4,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import concurrent.futures
+import contextlib
 import functools
 import os
 import pathlib
@@ -12,17 +13,17 @@ import signal
 import subprocess
 import sys
 from typing import IO
-
-from tfps._utils import process_groups
+from typing import Protocol
 
 _GUARD = pathlib.Path(__file__).with_name('die_with_parent.py')
+_REAPER = pathlib.Path(__file__).with_name('reap_groups.py')
 
 
 class Leader(subprocess.Popen[bytes]):
-  """A process that leads a group, which ends when it does.
+  """A process that leads a process group, which is killed when the leader ends.
 
-  Until the process is reaped, its number can be no other group's: that is when
-  what it has left behind is killed.
+  The group is killed before the leader is reaped: until then its number cannot
+  belong to another group.
   """
 
   def poll(self) -> int | None:
@@ -37,7 +38,14 @@ class Leader(subprocess.Popen[bytes]):
     return super().wait()
 
   def has_ended(self, timeout: float | None) -> bool:
-    """Whether it ends in time; then the group does. It is not yet reaped."""
+    """Waits for the leader's end and kills its group, without reaping it.
+
+    Args:
+      timeout: in seconds; None waits without limit.
+
+    Returns:
+      Whether the leader has ended.
+    """
     end = os.pidfd_open(self.pid)
     try:
       poll = select.poll()
@@ -46,7 +54,7 @@ class Leader(subprocess.Popen[bytes]):
     finally:
       os.close(end)
     if has_ended:
-      process_groups.kill_group(self.pid, signal.SIGKILL)
+      kill_group(self.pid, signal.SIGKILL)
     return has_ended
 
 
@@ -58,20 +66,23 @@ def spawn(
   stderr: int | IO[bytes] = subprocess.STDOUT,
   cwd: str | os.PathLike[str] | None = None,
   pass_fds: Collection[int] = (),
-) -> 'Leader':
+) -> Leader:
   """Starts a command in a session of its own, tied to this process' life.
 
-  Its process group is led by the child, so that `os.killpg(child.pid, ...)`
+  The child leads its process group, so that `os.killpg(child.pid, ...)`
   reaches what the child started, and a terminal's Ctrl-C does not reach it.
-  Once the child has been seen to end, that number may be another group's.
+  Once the child has been reaped, that number may be another group's.
 
   Args:
     command: program and arguments.
     env: the child's whole environment.
     stdout: where its output goes, as for `subprocess.Popen`.
-    stderr: likewise; by default the same place.
+    stderr: as `stdout`; by default the same place.
     cwd: the child's working directory.
     pass_fds: file descriptors that it inherits.
+
+  Returns:
+    The child's process.
   """
   guarded = [sys.executable, '-I', '-S', str(_GUARD), str(os.getpid())]
   return (
@@ -96,3 +107,63 @@ def _spawner() -> concurrent.futures.ThreadPoolExecutor:
   # The kernel sends the death signal when the *thread* that forked ends, so
   # every child is forked by one thread that lives as long as the process.
   return concurrent.futures.ThreadPoolExecutor(1, 'tfps-spawner')
+
+
+class GroupReaper:
+  """Kills process groups when this process ends, however it ends.
+
+  `spawn` ties a child to this process' life; what the child has started is in
+  the child's group, and would outlive both. A helper process therefore outlives
+  this one for long enough to kill the groups. A context manager; leaving kills
+  the groups that are left.
+  """
+
+  def __init__(self) -> None:
+    self._reaper = subprocess.Popen(
+      [sys.executable, '-I', '-S', str(_REAPER)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.DEVNULL,
+      text=True,
+      bufsize=1,
+      start_new_session=True,  # the terminal's Ctrl-C must not reach it
+    )
+
+  def add(self, group: int) -> None:
+    """Registers a group to be killed."""
+    self._send(f'+{group}\n')
+
+  def remove(self, group: int) -> None:
+    """Forgets a group that has ended, before its number is free again."""
+    self._send(f'-{group}\n')
+
+  def _send(self, line: str) -> None:
+    assert self._reaper.stdin
+    self._reaper.stdin.write(line)
+
+  def __enter__(self) -> 'GroupReaper':
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self._reaper.communicate()
+
+
+class GroupLeader(Protocol):
+  """A process that leads a process group, such as a `subprocess.Popen`."""
+
+  pid: int
+
+  def poll(self) -> int | None: ...
+  def wait(self) -> int: ...
+
+
+def kill(leader: GroupLeader) -> None:
+  """Kills a group and reaps its leader, unless the leader has ended already."""
+  if leader.poll() is None:  # else its number may be another group's
+    kill_group(leader.pid, signal.SIGKILL)
+    leader.wait()
+
+
+def kill_group(group: int, number: signal.Signals) -> None:
+  """Sends a signal to a process group, which may have ended."""
+  with contextlib.suppress(ProcessLookupError):
+    os.killpg(group, number)

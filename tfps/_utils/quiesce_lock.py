@@ -1,4 +1,4 @@
-"""Many may be inside at once, until somebody needs to be alone."""
+"""Lock that lets a thread run alone, once all work under way has ended."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -6,14 +6,17 @@ import contextlib
 import dataclasses
 import threading
 
+from absl import logging
+
+from tfps import errors
 from tfps._utils import deadlines
 
 
 class OccupiedError(TimeoutError):
-  """Who needs to be alone has waited in vain.
+  """The lock could not be closed in time.
 
   Attributes:
-    names: who is inside, or has closed the gate.
+    names: the threads or tasks inside, or the one that has closed the lock.
   """
 
   def __init__(self, names: list[str]) -> None:
@@ -23,11 +26,11 @@ class OccupiedError(TimeoutError):
 
 @dataclasses.dataclass(frozen=True)
 class Hurry:
-  """What to do about those who stay inside.
+  """Action that makes those inside leave, while the lock is being closed.
 
   Attributes:
-    after_secs: when; nobody goes in meanwhile.
-    function: gets their names, and raises nothing.
+    after_secs: how long to wait before the function is called.
+    function: gets the names of those inside; raises nothing.
   """
 
   after_secs: float
@@ -35,13 +38,17 @@ class Hurry:
 
 
 class QuiesceLock:
-  """A context manager for those who go in; `closed` is for who must be alone.
+  """Lock that many threads hold at once, and that one thread can close.
 
-  Who comes while the gate is closed, or about to be, waits outside. Whoever is
-  waited for is named as its thread is, unless it has entered by another name.
+  States: open, closing, closed. While it is open, threads enter (`with lock:`)
+  and leave at will. `close` and `closed` stop further entries at once
+  (closing), and return when everybody inside has left (closed); if that takes
+  too long, the lock opens again. Entries wait until it is open.
+
+  Entries are named by their threads, or as `entered` says.
 
   Attributes:
-    num_entries: how often somebody has gone in.
+    num_entries: how often the lock was entered.
   """
 
   def __init__(self) -> None:
@@ -52,7 +59,7 @@ class QuiesceLock:
 
   @property
   def num_inside(self) -> int:
-    """How many are inside."""
+    """How many entries have not left yet."""
     return len(self._inside)
 
   def __enter__(self) -> 'QuiesceLock':
@@ -64,7 +71,7 @@ class QuiesceLock:
 
   @contextlib.contextmanager
   def entered(self, name: str) -> Iterator[None]:
-    """Is inside by a name."""
+    """Enters under another name than the thread's."""
     self._enter(name)
     try:
       yield
@@ -78,15 +85,15 @@ class QuiesceLock:
     *,
     hurry: Hurry | None = None,
   ) -> None:
-    """As `closed`, for ever."""
+    """Closes the lock for good; see `closed` for arguments and errors."""
     deadline = deadlines.after(within_secs)
     self._shut(deadline)
     tell(True)
     if hurry is not None:
       first = deadlines.earliest(deadline, deadlines.after(hurry.after_secs))
-      if names := self._wait_for_those_inside(first):
+      if names := self._wait_until_empty(first):
         hurry.function(names)
-    if names := self._wait_for_those_inside(deadline):
+    if names := self._wait_until_empty(deadline):
       self._open(tell)
       raise OccupiedError(names)
 
@@ -98,18 +105,18 @@ class QuiesceLock:
     *,
     hurry: Hurry | None = None,
   ) -> Iterator[None]:
-    """Keeps others out, and waits until nobody is inside any more.
+    """Closes the lock within a context, once everybody inside has left.
 
     Args:
-      tell: called with True once nobody comes in any more, and with False
-        before somebody may. It raises nothing.
-      within_secs: how long to wait for those inside, and for others who are
-        alone; None is for ever.
-      hurry: what to do about those who stay inside.
+      tell: called with True once nobody can enter, and with False before the
+        lock opens. It raises nothing.
+      within_secs: how long to wait for those inside, and for another thread
+        that has closed the lock; None waits without limit.
+      hurry: makes those inside leave.
 
     Raises:
-      OccupiedError: somebody is still inside, or alone. If nobody is alone,
-        the gate is open.
+      OccupiedError: some are still inside, and the lock is open again; or
+        another thread has it closed.
     """
     self.close(tell, within_secs, hurry=hurry)
     try:
@@ -129,7 +136,7 @@ class QuiesceLock:
       self._condition.notify_all()
 
   def _shut(self, deadline: float | None) -> None:
-    """Lets nobody in any more."""
+    """Stops further entries."""
     with self._condition:
       deadlines.wait_for(
         self._condition, lambda: self._closed_by is None, deadline
@@ -138,8 +145,8 @@ class QuiesceLock:
         raise OccupiedError([self._closed_by])
       self._closed_by = threading.current_thread().name
 
-  def _wait_for_those_inside(self, deadline: float | None) -> list[str]:
-    """The names of those who are still inside at the deadline."""
+  def _wait_until_empty(self, deadline: float | None) -> list[str]:
+    """Returns the names of those who are still inside at the deadline."""
     with self._condition:
       deadlines.wait_for(self._condition, lambda: not self._inside, deadline)
       return sorted(set(self._inside))
@@ -149,3 +156,54 @@ class QuiesceLock:
     with self._condition:
       self._closed_by = None
       self._condition.notify_all()
+
+
+@contextlib.contextmanager
+def quiesced(
+  lock: QuiesceLock,
+  timeout_secs: float,
+  tell: Callable[[bool], object] = lambda rest: None,
+) -> Iterator[None]:
+  """Closes the lock of executions on ps within a context.
+
+  Args:
+    lock: held by whatever executes something on ps.
+    timeout_secs: how long to wait for executions to end.
+    tell: as for `QuiesceLock.closed`.
+
+  Raises:
+    errors.DeadlineError: names the tasks or threads that still execute.
+  """
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(lock.closed(tell, timeout_secs))
+    except OccupiedError as error:
+      raise errors.DeadlineError(
+        f'After {timeout_secs:g} seconds, {", ".join(error.names)} is still '
+        'executing something on the ps, which must stop while variables are '
+        'saved or restored. If a task has stopped answering, restart it.'
+      ) from error
+    yield
+
+
+def quiesce_for_last_snapshot(
+  lock: QuiesceLock,
+  timeout_secs: float,
+  tell: Callable[[bool], object] = lambda rest: None,
+) -> bool:
+  """Closes the lock of executions on ps for good, before training ends.
+
+  Args:
+    lock: held by whatever executes something on ps.
+    timeout_secs: how long to wait for executions to end.
+    tell: as for `QuiesceLock.closed`.
+
+  Returns:
+    Whether it is closed; if not, that is logged.
+  """
+  try:
+    lock.close(tell, timeout_secs)
+  except OccupiedError as error:
+    logging.warning('No last snapshot is saved: %s', error)
+    return False
+  return True

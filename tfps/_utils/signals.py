@@ -1,4 +1,4 @@
-"""Signals as events of a queue, told by a thread.
+"""Signals reported by a thread, and the immediate end of the process.
 
 Python runs handlers in the main thread, between two bytecodes. A signal that
 comes just before that thread begins to wait does not end the wait: one in ten
@@ -12,7 +12,11 @@ from collections.abc import Iterator
 import contextlib
 import os
 import signal
+import sys
 import threading
+from typing import NoReturn
+
+from absl import logging
 
 
 @contextlib.contextmanager
@@ -20,15 +24,20 @@ def reported(
   numbers: Iterable[signal.Signals],
   report: Callable[[signal.Signals], object],
 ) -> Iterator[None]:
-  """Has a thread call `report` with each of these signals that comes.
+  """Calls `report`, in a thread, with each signal that arrives.
 
-  Use it in the main thread, as it sets handlers.
+  Args:
+    numbers: the signals to report; other handlers of them are suspended.
+    report: raises nothing.
+
+  Raises:
+    ValueError: this is not the main thread, which alone may set handlers.
   """
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   wanted = frozenset(numbers)
   thread = threading.Thread(
-    target=_tell, args=(reader, wanted, report), name='tfps-signals'
+    target=_report_all, args=(reader, wanted, report), name='tfps-signals'
   )
   thread.start()
   earlier_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -44,10 +53,10 @@ def reported(
 
 
 def _ignore(number: int, frame: object) -> None:
-  """A handler, without which no byte is written."""
+  """Does nothing: without a handler, Python would not write the byte."""
 
 
-def _tell(
+def _report_all(
   reader: int,
   wanted: frozenset[signal.Signals],
   report: Callable[[signal.Signals], object],
@@ -56,3 +65,23 @@ def _tell(
     while number := numbers.read(1):
       if number[0] in wanted:
         report(signal.Signals(number[0]))
+
+
+def exit_now(status: int) -> NoReturn:
+  """Ends the process at once, with output flushed but without `atexit`.
+
+  Through the interpreter's end, a process whose server is busy took seconds to
+  end and crashed every other time: its threads outlive what they use.
+
+  Args:
+    status: the exit status.
+  """
+  logging.flush()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def tell_user(text: str) -> None:
+  """Prints a line to standard error; `logging` hides INFO by default."""
+  print(f'tfps: {text}', file=sys.stderr, flush=True)

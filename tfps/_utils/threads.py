@@ -1,17 +1,21 @@
-"""Does something every so often, in a thread of its own."""
+"""Background threads: periodic calls, and calls that may hang."""
 
 from collections.abc import Callable
+import concurrent.futures
 import threading
+from typing import TypeVar
 
 from tfps._utils import timeouts
 
+_Result = TypeVar('_Result')
+
 
 class Periodic:
-  """Calls a function again and again, from `start` to `stop`.
+  """Calls a function periodically, in a thread, from `start` to `stop`.
 
   Args:
     name: of the thread.
-    every_secs: how long to wait after one call, and before the first.
+    every_secs: the pause after each call, and before the first.
     function: raises nothing.
   """
 
@@ -25,7 +29,7 @@ class Periodic:
     self._thread: threading.Thread | None = None
 
   def start(self) -> None:
-    """Calls it from now on."""
+    """Starts the calls; a running thread is replaced."""
     self.stop()
     self._stopping = threading.Event()
     self._thread = threading.Thread(
@@ -34,7 +38,7 @@ class Periodic:
     self._thread.start()
 
   def stop(self) -> None:
-    """Does not call it any more; twice is harmless."""
+    """Ends the calls, waiting for one under way; stopping twice is harmless."""
     self._stopping.set()
     if self._thread is not None:
       self._thread.join(timeouts.current().thread_stop_secs)
@@ -44,3 +48,39 @@ class Periodic:
     stopping = self._stopping
     while not stopping.wait(self._every_secs):
       self._function()
+
+
+def begin(
+  name: str, function: Callable[[], _Result]
+) -> 'concurrent.futures.Future[_Result]':
+  """Calls a function in a daemon thread of its own.
+
+  Args:
+    name: of the thread.
+    function: may never return: daemon threads do not keep a program alive.
+
+  Returns:
+    A future of the function's result.
+  """
+  future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+  threading.Thread(
+    target=_fulfil, args=(future, function), name=name, daemon=True
+  ).start()
+  return future
+
+
+def is_done(
+  future: 'concurrent.futures.Future[_Result]', timeout_secs: float | None
+) -> bool:
+  """Waits for so many seconds; returns whether the future is done."""
+  return bool(concurrent.futures.wait([future], timeout_secs).done)
+
+
+def _fulfil(
+  future: 'concurrent.futures.Future[_Result]',
+  function: Callable[[], _Result],
+) -> None:
+  try:
+    future.set_result(function())
+  except BaseException as error:
+    future.set_exception(error)

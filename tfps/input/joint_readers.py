@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps._utils import futures
+from tfps._utils import threads
 from tfps.input import per_worker as per_worker_lib
 from tfps.input import pipelines as pipelines_lib
 from tfps.input import readers
@@ -84,7 +84,7 @@ class JointReaders(readers.QueueReaders):
         with tf.device(device), reader.in_use():
           return call(reader)
 
-      return futures.begin('tfps-feed', run)
+      return threads.begin('tfps-feed', run)
 
     begun = [
       begin(reader, device)

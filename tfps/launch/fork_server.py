@@ -26,7 +26,7 @@ from typing import Any
 
 from tfps._compat import lazy_keras
 from tfps._utils import die_with_parent
-from tfps._utils import process_groups
+from tfps._utils import processes
 
 NUMBER = struct.Struct('<i')  # a process id, or an exit status
 MAX_REQUEST = 1 << 18  # bytes
@@ -89,7 +89,7 @@ class _Server:
   def _reap(self, ended: int, pid: int, status: int) -> None:
     self._selector.unregister(ended)
     # Its number cannot be reused for another group before it is reaped.
-    process_groups.kill_group(pid, signal.SIGKILL)  # orphans of the child
+    processes.kill_group(pid, signal.SIGKILL)  # orphans of the child
     _, code = os.waitpid(pid, 0)
     _tell(status, os.waitstatus_to_exitcode(code))
     os.close(status)

@@ -15,7 +15,6 @@ import time
 from typing import IO
 from typing import TypeAlias
 
-from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import signals
 from tfps._utils import timeouts
@@ -114,7 +113,7 @@ class Supervisor:
     """
     with (
       signals.reported(_heeded(), self._events.put),
-      process_groups.Groups() as groups,
+      processes.GroupReaper() as groups,
       self._hang_detector(),
     ):
       self._groups = groups
@@ -241,7 +240,7 @@ class Supervisor:
           f'{task} has not answered for {self._silent_secs:g} seconds. '
           'Killing it.'
         )
-        process_groups.kill_group(process.pid, signal.SIGKILL)
+        processes.kill_group(process.pid, signal.SIGKILL)
 
   def _on_deadline(self) -> None:
     if self._status is None:
@@ -269,7 +268,7 @@ class Supervisor:
 
   def _send(self, number: signal.Signals) -> None:
     for process in self._running.values():
-      process_groups.kill_group(process.pid, number)
+      processes.kill_group(process.pid, number)
 
   def _names(self) -> str:
     return ', '.join(str(command.task) for command in self._running)

@@ -19,7 +19,6 @@ from tfps import _standstill
 from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
-from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import client_repair
@@ -195,7 +194,9 @@ class ClientRecovery:
 
   def save_for_good(self) -> None:
     """Makes a last cut, if this is the chief; then trains no more."""
-    is_quiet = quiesce_lib.close(self._gate, self._recovery.timeout_secs)
+    is_quiet = quiesce_lock.quiesce_for_last_snapshot(
+      self._gate, self._recovery.timeout_secs
+    )
     if self._snapshotter is not None and is_quiet:
       self._snapshotter.save_at_last()
 
@@ -260,7 +261,7 @@ class ClientRecovery:
   @contextlib.contextmanager
   def _alone(self) -> Iterator[None]:
     """Within it, only this thread does anything on a ps."""
-    with quiesce_lib.alone(self._gate, self._recovery.timeout_secs):
+    with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
       before = getattr(self._own, 'is_surviving', False)
       self._own.is_surviving = True
       try:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._utils import deadlines
-from tfps._utils import quiesce as quiesce_lib
+from tfps._utils import quiesce_lock
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
@@ -192,7 +192,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
   def save_for_good(self) -> None:
     """Makes a last cut, after which nothing is executed any more."""
     handler, secs = self._handler, self._recovery.timeout_secs
-    if handler is not None and quiesce_lib.close(
+    if handler is not None and quiesce_lock.quiesce_for_last_snapshot(
       handler.gate, secs, self.tell_rest
     ):
       self.snapshotter.save_at_last()

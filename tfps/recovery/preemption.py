@@ -9,7 +9,7 @@ import signal
 import threading
 import types
 
-from tfps._utils import leaving
+from tfps._utils import signals
 
 _STATUS = 128 + signal.SIGTERM
 
@@ -42,7 +42,7 @@ class Preemption:
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
     if self._is_told:
-      leaving.leave(_STATUS)
+      signals.exit_now(_STATUS)
     self._is_told = True
     # Not here: the main thread may be inside of what has to end first.
     threading.Thread(target=self._leave, name='tfps-preemption').start()
@@ -51,5 +51,5 @@ class Preemption:
     try:
       self._save()
     finally:
-      leaving.say(f'Leaving on SIGTERM with status {_STATUS}.')
-      leaving.leave(_STATUS)
+      signals.tell_user(f'Leaving on SIGTERM with status {_STATUS}.')
+      signals.exit_now(_STATUS)

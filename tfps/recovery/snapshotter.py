@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import stale_cache
-from tfps._utils import quiesce as quiesce_lib
 from tfps._utils import quiesce_lock
 from tfps._utils import threads
 from tfps.recovery import config
@@ -212,7 +211,7 @@ class Snapshotter:
     Raises:
       errors.DeadlineError: names who is still inside.
     """
-    return quiesce_lib.alone(self.gate, self._timeout_secs, tell)
+    return quiesce_lock.quiesced(self.gate, self._timeout_secs, tell)
 
   def keep_quiet_by(self, quiet: Quiet | None) -> None:
     """Makes cuts within a context in which nobody updates, gate or not."""

@@ -38,7 +38,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import eager_contexts
-from tfps._utils import leaving
+from tfps._utils import signals
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
@@ -183,7 +183,7 @@ def serve(
       'program. Call serve only in ps and worker tasks.'
     )
   with (
-    _leaving_on_signals() as signals,
+    _leaving_on_signals() as handler,
     Server(cluster, config=config) as server,
   ):
     service = service_lib.Service(
@@ -194,17 +194,17 @@ def serve(
       timeout_secs=chief_timeout_secs,
       grace_secs=grace_secs,
     )
-    signals.politely = service.ask_to_leave
+    handler.politely = service.ask_to_leave
     verdict = service.run()
     if verdict is client_registry.Verdict.ABANDONED:
-      leaving.say(
+      signals.tell_user(
         f'{server.task}: no client has been alive for {chief_timeout_secs:g} '
         f'seconds (chief_timeout_secs). Leaving with status {ABANDONED_STATUS}.'
       )
-      leaving.leave(ABANDONED_STATUS)
+      signals.exit_now(ABANDONED_STATUS)
     if verdict is client_registry.Verdict.DISMISSED:
       _leave_on(signal.SIGTERM)
-    leaving.say(f'{server.task}: training is done.')
+    signals.tell_user(f'{server.task}: training is done.')
 
 
 def default_config(num_workers: int) -> Any:
@@ -270,7 +270,7 @@ def _start_guest(task: spec_lib.Task, host: Server) -> str:
   guest = Server(spec_lib.Cluster(jobs, task), config=host.config)
   port = guest.address.rpartition(':')[2]
   address = f'{host.address.rpartition(":")[0]}:{port}'
-  leaving.say(f'{host.task} serves {task}, too, at {address}.')
+  signals.tell_user(f'{host.task} serves {task}, too, at {address}.')
   return address
 
 
@@ -298,8 +298,8 @@ def _leaving_on_signals() -> Iterator[_Signals]:
   if threading.current_thread() is not threading.main_thread():
     yield handler
     return
-  signals = (signal.SIGTERM, signal.SIGINT)
-  previous = {number: signal.signal(number, handler) for number in signals}
+  numbers = (signal.SIGTERM, signal.SIGINT)
+  previous = {number: signal.signal(number, handler) for number in numbers}
   try:
     yield handler
   finally:
@@ -308,8 +308,8 @@ def _leaving_on_signals() -> Iterator[_Signals]:
 
 
 def _leave_on(number: signal.Signals) -> NoReturn:
-  leaving.say(f'Leaving on {number.name} with status {128 + number}.')
-  leaving.leave(128 + number)
+  signals.tell_user(f'Leaving on {number.name} with status {128 + number}.')
+  signals.exit_now(128 + number)
 
 
 def main(args: Sequence[str]) -> None:
@@ -317,4 +317,4 @@ def main(args: Sequence[str]) -> None:
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   serve(resolver.resolve_cluster())
-  leaving.leave(0)
+  signals.exit_now(0)

@@ -7,7 +7,7 @@ import time
 
 from tfps import _standstill
 from tfps._utils import deadlines
-from tfps._utils import leaving
+from tfps._utils import signals
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import client_registry
@@ -79,7 +79,7 @@ class Service:
     own = mailbox_lib.Mailbox(self._task, self._address, timeout_secs=None)
     with own as mailbox:
       mailbox.post(self._notice)
-      leaving.say(f'{self._task} is ready at {self._address}.')
+      signals.tell_user(f'{self._task} is ready at {self._address}.')
       while not self._is_told.wait(timeouts.current().listen_every_secs):
         self._hear(mailbox)
         self._joining.tend(self._client_registry.clients())

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
-from tfps._utils import futures
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
@@ -98,9 +98,9 @@ class TaskMonitor:
     Raises:
       errors.DeadlineError: names the silent tasks. The thread is left behind.
     """
-    future = futures.begin(f'tfps-{what}', function)
+    future = threads.begin(f'tfps-{what}', function)
     deadline = deadlines.after(timeout_secs)
-    if not deadlines.wait_until(lambda s: futures.is_done(future, s), deadline):
+    if not deadlines.wait_until(lambda s: threads.is_done(future, s), deadline):
       raise self.error(what, timeout_secs)
     return future.result()
 
@@ -124,9 +124,9 @@ class TaskMonitor:
     """
     if self._known is None:
       self._known = self._look()
-    future = futures.begin(f'tfps-{what}', function)
+    future = threads.begin(f'tfps-{what}', function)
     missed: dict[spec_lib.Task, float] = {}
-    while not futures.is_done(future, timeouts.current().probe_every_secs):
+    while not threads.is_done(future, timeouts.current().probe_every_secs):
       now = time.monotonic()
       gone = {status.task: status for status in self._gone()}
       missed = {task: missed.get(task, now) for task in gone}

@@ -16,7 +16,6 @@ from typing import IO
 
 from tfps import errors
 from tfps._utils import ports
-from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
@@ -177,7 +176,7 @@ class ProcessCluster:
       ValueError: the task is not in the cluster or was not started.
     """
     task = self._task(job, index)
-    process_groups.end(self._process(task))
+    processes.kill(self._process(task))
     self._frozen.discard(task)
 
   def terminate(self, job: str, index: int) -> None:
@@ -317,7 +316,7 @@ class ProcessCluster:
   def stop(self) -> None:
     """Kills tasks that still run; twice is harmless."""
     for process in self._processes.values():
-      process_groups.end(process)
+      processes.kill(process)
     if self.network is not None:
       self.network.stop()
     self._temporary.cleanup()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import time
 from typing import Any
 
-from tfps._utils import futures
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.input import joint_readers
 from tfps.training import queue_attempts
@@ -61,7 +61,7 @@ class Attempt:
     readers = self._readers
     own = [readers.per_worker] * len(readers.devices)
     given = (readers.at_hand(), *readers.table(self._steps.num_steps, own))
-    ahead = futures.begin(
+    ahead = threads.begin(
       'tfps-ahead',
       lambda: readers.on_each(lambda reader: reader.read_ahead(full)),
     )

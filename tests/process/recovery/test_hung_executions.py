@@ -8,7 +8,7 @@ from tests.support import waiting
 import tfps
 from tfps import testing
 from tfps._compat import coordinator as compat
-from tfps._utils import futures
+from tfps._utils import threads
 
 
 @pytest.fixture(scope='module')
@@ -107,7 +107,7 @@ def test_between_graphs_it_is_done_again_too(
       number = queue.dequeue()
     return number + 1
 
-  waits = futures.begin('waits', lambda: strategy.surviving(wait))
+  waits = threads.begin('waits', lambda: strategy.surviving(wait))
   waiting.until(lambda: losses.values(variables[:1]) == {1.0})
   tfps_cluster.restart('ps', 1)
   waiting.until(lambda: [e.kind for e in events] == ['back'], timeout_secs=60)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation as tf_cancellation
 
 from tfps._compat import cancellation
-from tfps._utils import futures
+from tfps._utils import threads
 
 
 def test_each_thread_has_its_own_manager():
@@ -41,7 +41,7 @@ class Waiting:
     self._queue = tf.queue.FIFOQueue(1, tf.int32)
     self._function = tf.function(self._queue.dequeue).get_concrete_function()
     self._is_within = threading.Event()
-    self.future = futures.begin('waiting', lambda: self._call(calls))
+    self.future = threads.begin('waiting', lambda: self._call(calls))
     assert self._is_within.wait(30)
 
   def _call(self, calls):

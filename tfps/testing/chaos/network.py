@@ -28,7 +28,6 @@ import subprocess
 import time
 from typing import IO
 
-from tfps._utils import process_groups
 from tfps._utils import processes
 from tfps._utils import timeouts
 from tfps.testing.chaos import rights
@@ -258,7 +257,7 @@ class Network:
     process = processes.spawn(
       command, env=env, stdout=stdout, stderr=stderr, cwd=cwd
     )
-    self._stack.callback(process_groups.end, process)
+    self._stack.callback(processes.kill, process)
     return process
 
   def _misdirect(self, host: int, other: int) -> None:
