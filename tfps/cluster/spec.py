@@ -30,8 +30,19 @@ class Task:
 
   @classmethod
   def parse(cls, name: str) -> 'Task':
-    """The task that is written so."""
+    """Returns the task of a name such as 'ps:0', as `str` gives it.
+
+    Args:
+      name: the job and the index of the task.
+
+    Raises:
+      ValueError: the name is not that of a task.
+    """
     job, _, index = name.partition(':')
+    if not (job and index.isdecimal()):
+      raise ValueError(
+        f'The task {name!r} is not a job and an index. Write it as in ps:0.'
+      )
     return cls(job, int(index))
 
 
