@@ -65,7 +65,7 @@ class Source:
     return _Rest(self.element_spec, listed, first, number * self.width)
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return step_replicas.draw(strategy, batches, self.width)
+    return step_replicas.next_batch(strategy, batches, self.width)
 
   def read_ahead(self, given: Given) -> tuple[tf.Tensor, ...]:
     if not self.ahead:

@@ -48,7 +48,7 @@ class Lists(_OfAll):
     return [self.own.after(each, number) for each in batches]
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return step_replicas.draw(strategy, batches)
+    return step_replicas.next_batch(strategy, batches)
 
 
 class Dealt(_OfAll):
@@ -63,4 +63,4 @@ class Dealt(_OfAll):
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return step_replicas.dealt(strategy, batches)
+    return step_replicas.join_batches(strategy, batches)

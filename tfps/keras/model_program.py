@@ -117,7 +117,7 @@ class Executions:
       if not isinstance(batches, list):
         batches = data_adapters.unstack(batches, num_steps)
       left = iter(batches)
-      draw = lambda: step_replicas.given(self._strategy, next(left))  # noqa: E731
+      draw = lambda: step_replicas.weight_batches(self._strategy, next(left))  # noqa: E731
       return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('batches', num_steps), execute)
@@ -126,7 +126,9 @@ class Executions:
     """A function of an iterator over batches and of what is handed on."""
 
     def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
-      draw = functools.partial(step_replicas.draw, self._strategy, batches)
+      draw = functools.partial(
+        step_replicas.next_batch, self._strategy, batches
+      )
       return self._execute(draw, num_steps, handed_on, self._course(*told))
 
     return self._function(('iterator', num_steps), execute)
@@ -267,7 +269,9 @@ class Executions:
       by_name.update(value if isinstance(value, dict) else {name: value})
     values = [
       tf.convert_to_tensor(
-        keras.ops.convert_to_tensor(step_replicas.merged(self._strategy, value))
+        keras.ops.convert_to_tensor(
+          step_replicas.merge_scalars(self._strategy, value)
+        )
       )
       for value in by_name.values()
     ]

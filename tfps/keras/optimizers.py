@@ -70,7 +70,7 @@ def apply(
 ) -> None:
   """Applies gradients, once all have come of which one update is made."""
   strategy = optimizer._distribution_strategy
-  if step_replicas.meet(strategy):
+  if step_replicas.is_replica_traced(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
     replica_apply.merge(
       strategy,

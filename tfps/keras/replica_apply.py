@@ -35,7 +35,7 @@ def merge(
   def apply_merged(_: Any, of_all: list[Any]) -> None:
     own = [compat.of_each(each, len(group.devices)) for each in of_all]
     merged = _merged(strategy, group, variables, own)
-    with step_replicas.as_one(strategy):
+    with step_replicas.as_single_replica(strategy):
       apply(merged)
 
   context = tf.distribute.get_replica_context()

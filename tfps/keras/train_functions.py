@@ -120,9 +120,9 @@ class PredictFunction:
     def predict(batches: list[Any]) -> list[tf.Tensor]:
       outputs = []
       for batch in batches:
-        given = step_replicas.given(strategy, batch)
+        given = step_replicas.weight_batches(strategy, batch)
         output = strategy.run(model.predict_step, args=(given,))
-        outputs += step_replicas.of_each(strategy, output)
+        outputs += step_replicas.split_results(strategy, output)
       self._structure = outputs[0]
       leaves = [keras.tree.flatten(output) for output in outputs]
       return [tf.concat(each, axis=0) for each in zip(*leaves, strict=True)]

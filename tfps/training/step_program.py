@@ -83,7 +83,7 @@ class Iterated:
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return step_replicas.draw(strategy, batches)
+    return step_replicas.next_batch(strategy, batches)
 
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     del given
@@ -241,7 +241,7 @@ class _Step:
       raise ValueError(f'step_fn: metrics {names} after {self.names}.')
     self.names = names
     merged = {
-      n: step_replicas.merged(self._strategy, metrics[n]) for n in names
+      n: step_replicas.merge_scalars(self._strategy, metrics[n]) for n in names
     }
     return _stack([_scalar(n, v) for n, v in merged.items()])
 

@@ -1,1 +1,1 @@
-"""Where variables live: placement, partitioners, shards and sharing."""
+"""Placement, partitioning, sharding and sharing of variables."""

@@ -1,4 +1,4 @@
-"""How a strategy's variables come to be on the ps, and are updated there."""
+"""The part of a strategy that creates, places and updates variables."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -23,16 +23,17 @@ _PLACES = 'tfps_places'
 
 
 class Extended(compat.Extended):
-  """Makes, places and updates the variables of a strategy.
+  """Creates, places and updates the variables of a strategy.
 
   Attributes:
-    ledger: chooses the ps of each variable; to be set before the first.
-    notice: gets each variable that has been made on the ps.
-    shared: makes variables whose memory has a name, if they are to.
-    queues: of splits, whose progress is kept on the ps.
-    replicas: of each step.
-    group: those of the step that is being traced; None while what they have
-      merged is applied, and outside of steps.
+    ledger: chooses the ps of each variable; set it before the first variable.
+    notice: called with each variable created on a ps.
+    shared: creates variables that processes share by name; None if the strategy
+      has none.
+    queues: queues of splits whose progress is kept on the ps.
+    replicas: the replicas of each step.
+    group: the replicas of the step that is being traced; None outside of steps
+      and while merged gradients are applied.
   """
 
   ledger: placement_ledger.PlacementLedger
@@ -51,11 +52,11 @@ class Extended(compat.Extended):
     return self.replicas.per_worker
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
-    _take_part_in_keras()
+    _register_with_keras()
     return super()._scope(strategy)
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    _take_part_in_keras()  # which may not have been there before
+    _register_with_keras()  # Keras may have been imported since the scope began
     if self._is_local(kwargs):
       return self._create_local(next_creator, **kwargs)
     if kwargs.get('per_worker_variable'):
@@ -65,7 +66,13 @@ class Extended(compat.Extended):
     return variable
 
   def make_own(self, ps: int, name: str, value: tf.Tensor) -> Any:
-    """A variable that is on a ps for the library's own use, in no report."""
+    """Creates a variable for internal use on a ps; reports leave it out.
+
+    Args:
+      ps: the index of the ps.
+      name: name of the variable.
+      value: its initial value.
+    """
     make = tf.Variable if self.shared is None else self.shared.make
     with tf.init_scope(), tf.device(placement_ledger.ps_device(ps)):
       variable = make(initial_value=value, name=name, trainable=False)
@@ -81,7 +88,7 @@ class Extended(compat.Extended):
     return self._create_beside(next_creator, **kwargs)
 
   def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
-    # TensorFlow's code has the result make each variable and each shard.
+    # TensorFlow calls the result for each variable and each shard.
     make = next_creator if self.shared is None else self.shared.make
     if not self.replicas.are_several:
       return super()._create_var_creator(make, **kwargs)
@@ -90,7 +97,7 @@ class Extended(compat.Extended):
     )
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a variable stays in this process."""
+    """Returns whether a variable stays in this process."""
     return keras_compat.is_metric(kwargs) or keras_compat.is_seed_state(kwargs)
 
   def _create_local(self, next_creator: Any, **kwargs: Any) -> Any:
@@ -102,7 +109,7 @@ class Extended(compat.Extended):
     if self._variable_partitioner is not None:
       kwargs = variable_types.with_type(kwargs)
       if keras_variables.is_making() and not _is_floating(kwargs):
-        # What Keras counts with, it uses as one.
+        # Keras does not expect its counters to be sharded.
         creator = self._create_var_creator(next_creator, **kwargs)
         return self._create_variable_round_robin(creator, **kwargs)
       kwargs = self._with_places(kwargs)
@@ -112,7 +119,7 @@ class Extended(compat.Extended):
     return variable
 
   def _with_places(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Chooses the ps of all shards at once, which TensorFlow makes singly."""
+    """Chooses the ps of all shards at once; TensorFlow creates them singly."""
     sizes = variable_types.shard_bytes(kwargs, self._variable_partitioner)
     if len(sizes) < 2:
       return kwargs
@@ -122,7 +129,7 @@ class Extended(compat.Extended):
   def _create_variable_round_robin(
     self, next_creator: Any, **kwargs: Any
   ) -> Any:
-    # TensorFlow's code calls this for each variable and for each shard.
+    # TensorFlow calls this for each variable and each shard.
     num_bytes = variable_types.num_bytes(kwargs)
     places = kwargs.pop(_PLACES, None) or iter(
       self.ledger.place([num_bytes], trainable=_is_trainable(kwargs))
@@ -131,7 +138,7 @@ class Extended(compat.Extended):
     with compat.colocated(None), tf.device(placement_ledger.ps_device(ps)):
       variable = next_creator(**kwargs)
     self._variable_count += 1  # as TensorFlow does
-    # A variable that is shared may have been elsewhere already.
+    # A shared variable may exist on another ps already.
     found = placement_ledger.ps_index(variable.device)
     self.ledger.note(
       variable.name, num_bytes, ps=ps if found is None else found
@@ -149,7 +156,7 @@ class Extended(compat.Extended):
   def _create_beside_shards(
     self, next_creator: Any, owner: sharded.ShardedVariable, **kwargs: Any
   ) -> Any:
-    """A variable shaped like a sharded one, in shards beside its shards."""
+    """Creates a variable sharded and placed like another of its shape."""
     kwargs = variable_types.with_type(kwargs)
     if kwargs.get('shape') != owner.shape:
       kwargs['colocate_with'] = owner.variables[0]
@@ -194,12 +201,12 @@ class Extended(compat.Extended):
       for shard, *own in zip(var.variables, *pieces, strict=True)
     ]
 
-  # A single replica has nothing to merge, and what several have merged is
-  # applied as if there were one. Without `merge_call` an optimizer works within
-  # `tf.cond`, too, and applies what it is given.
+  # A single replica has nothing to merge, and merged gradients are applied as
+  # if there were one. Without `merge_call` an optimizer also works within
+  # `tf.cond`.
 
   def _use_merge_call(self) -> bool:
-    return step_replicas.meet(self._container_strategy())
+    return step_replicas.is_replica_traced(self._container_strategy())
 
   def _replica_ctx_update(
     self,
@@ -221,7 +228,7 @@ class Extended(compat.Extended):
     return value
 
 
-def _take_part_in_keras() -> None:
+def _register_with_keras() -> None:
   keras_compat.add_on_ps()
   keras_compat.look_up_on_ps()
   keras_optimizers.take_part()
@@ -230,7 +237,7 @@ def _take_part_in_keras() -> None:
 
 
 def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
-  """What each shard gets of an argument of an update."""
+  """Returns each shard's part of an argument of an update."""
   shape = getattr(value, 'shape', None)
   if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
     return variable.split(value)
@@ -238,9 +245,9 @@ def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
 
 
 def _aggregation(kwargs: Mapping[str, Any]) -> tf.VariableAggregation:
-  """How what several replicas assign to a variable becomes one.
+  """Returns how values that replicas assign to a variable are aggregated.
 
-  Keras leaves it open, even where it assigns what depends on the batch.
+  Keras leaves it unset, even for values that depend on the batch.
   """
   aggregation = kwargs.get('aggregation') or tf.VariableAggregation.NONE
   is_open = aggregation == tf.VariableAggregation.NONE

@@ -1,10 +1,9 @@
-"""Where a hybrid's variables are to be: with every worker, or on the ps.
+"""Placement of a hybrid strategy's variables: on all workers, or on the ps.
 
-A dense gradient travels less where workers add up theirs among themselves; a
-few rows of a large table travel less to and from the ps that has it (Parallax:
-Kim et al. 2019, "Parallax: sparsity-aware data parallel training of deep neural
-networks"). The rule is by the bytes that pass the busiest link in a step, one
-after another.
+All-reduce transfers fewer bytes for dense gradients, ps fewer for rows of large
+tables (Kim et al., "Parallax: sparsity-aware data parallel training of deep
+neural networks", 2019). The rule compares the bytes that pass the busiest link
+one after another in a step.
 """
 
 from collections.abc import Callable
@@ -19,14 +18,13 @@ _INDEX_BYTES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """A variable that is about to be made.
+  """A variable that is about to be created.
 
   Attributes:
-    name: of the variable.
-    shape: of the variable; None if it is not known.
+    name: its name.
+    shape: its shape; None if unknown.
     num_bytes: its size.
-    is_table: whether it is one of which a step reads some rows: that of a Keras
-      `Embedding`.
+    is_table: whether steps read only some rows: true of a Keras `Embedding`.
   """
 
   name: str
@@ -40,11 +38,11 @@ Choose = Callable[[Description], str]
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """The bytes of a step that pass the busiest link one after another.
+  """Bytes that pass the busiest link one after another in a step.
 
   Attributes:
-    workers: if the workers add up gradients among themselves, in a ring.
-    ps: if each pulls from the ps, and pushes to them.
+    workers: bytes if the workers reduce gradients in a ring.
+    ps: bytes if workers pull from the ps and push to them.
   """
 
   workers: float
@@ -53,12 +51,12 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """Where a variable is.
+  """The place of a variable.
 
   Attributes:
-    description: of the variable.
+    description: the variable.
     place: `PS` or `WORKERS`.
-    costs: of both.
+    costs: costs of both places.
   """
 
   description: Description
@@ -68,12 +66,12 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """Chooses by the bytes that pass the busiest link one after another.
+  """Chooses the place with fewer bytes on the busiest link.
 
   Attributes:
-    num_workers: how many workers there are.
-    num_ps: how many ps, on which variables are spread evenly.
-    rows_per_step: how many different rows of a table a step of a worker reads.
+    num_workers: number of workers.
+    num_ps: number of ps; variables are assumed to be spread evenly.
+    rows_per_step: number of distinct rows of a table that a step reads.
   """
 
   num_workers: int
@@ -81,12 +79,15 @@ class Rule:
   rows_per_step: int
 
   def costs(self, description: Description) -> Costs:
-    """What both places cost.
+    """Returns the costs of both places.
 
-    In a ring of n workers, each sends a gradient 2 (n - 1) / n times (Patarasuk
-    and Yuan 2009), while it receives as much. From p ps, each worker's link
-    passes what it uses, and each ps' link what all workers use of its part. As
-    much goes back, but only once the step is computed.
+    In a ring of n workers, each sends a gradient 2 (n - 1) / n times while it
+    receives as much (Patarasuk and Yuan 2009). With ps, a worker's link passes
+    the values that the worker uses, and a ps' link those of its variables that
+    all workers use; gradients add as much, after the computation.
+
+    Args:
+      description: the variable.
     """
     workers, used = self.num_workers, self._used_bytes(description)
     return Costs(
@@ -95,7 +96,11 @@ class Rule:
     )
 
   def choose(self, description: Description) -> str:
-    """The cheaper place; if both cost the same, that without a ps."""
+    """Returns the cheaper place, or `WORKERS` if both cost the same.
+
+    Args:
+      description: the variable.
+    """
     costs = self.costs(description)
     return PS if costs.ps < costs.workers else WORKERS
 
@@ -108,11 +113,11 @@ class Rule:
 
 
 class Chooser:
-  """Has a rule, or a user, choose, and keeps what was chosen.
+  """Chooses places by a rule or a user's function, and records the choices.
 
   Args:
-    rule: chooses, and tells costs.
-    choose: chooses in its place.
+    rule: computes costs, and chooses if `choose` is None.
+    choose: the user's function.
 
   Attributes:
     made: the choices so far.
@@ -124,10 +129,13 @@ class Chooser:
     self._choose = choose or rule.choose
 
   def __call__(self, description: Description) -> str:
-    """The place of a variable.
+    """Returns the place of a variable, `PS` or `WORKERS`.
+
+    Args:
+      description: the variable.
 
     Raises:
-      ValueError: the user's function gives something else.
+      ValueError: the user's function returned neither.
     """
     place = self._choose(description)
     if place not in (PS, WORKERS):
@@ -142,10 +150,10 @@ class Chooser:
 
 @dataclasses.dataclass(frozen=True)
 class HybridReport:
-  """Where the variables of a hybrid are, and why.
+  """The places of a hybrid strategy's variables, with their costs.
 
   Attributes:
-    choices: of each variable that learns, in the order in which they were made.
+    choices: the choice for each trainable variable, in order of creation.
   """
 
   choices: Sequence[Choice]

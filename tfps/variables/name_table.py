@@ -1,8 +1,7 @@
-"""Where the shared variables of a job are, and of which type.
+"""A table on ps:0 of the places and types of a job's shared variables.
 
-Kept in a table on ps:0 that all processes of the job read and the chief alone
-writes. So programs need not place variables alike to find them: a process that
-makes further variables of its own disturbs nobody.
+All processes of the job read it and only the chief writes. So programs find
+shared variables even if they create further ones and place them differently.
 """
 
 import dataclasses
@@ -17,12 +16,12 @@ _NAME = 'tfps_directory'
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """What is known of a variable.
+  """Place and type of a variable.
 
   Attributes:
-    device: of the ps that holds it.
-    dtype: by its name.
-    shape: None for a dimension that may change.
+    device: device of the ps that holds it.
+    dtype: name of its dtype.
+    shape: its shape; None for a dimension that may change.
   """
 
   device: str
@@ -34,10 +33,10 @@ class Entry:
 
 
 class NameTable:
-  """The table, as this process reaches it.
+  """Client of the table in this process.
 
   Args:
-    container: that of the variables.
+    container: resource container of the variables.
   """
 
   def __init__(self, container: str = '') -> None:
@@ -50,7 +49,7 @@ class NameTable:
       )
 
   def find(self, name: str) -> Entry | None:
-    """The variable of that name, if there is one."""
+    """Returns the entry of a variable; None if there is none."""
     with tf.device(_DEVICE):
       text: bytes = tf.raw_ops.LookupTableFindV2(
         table_handle=self._table,
@@ -63,7 +62,12 @@ class NameTable:
     return Entry(**{**facts, 'shape': tuple(facts['shape'])})
 
   def add(self, name: str, entry: Entry) -> None:
-    """Takes in a variable that has its value, or replaces what was said."""
+    """Adds or replaces the entry of a variable; call it once it has a value.
+
+    Args:
+      name: name of the variable.
+      entry: its place and type.
+    """
     with tf.device(_DEVICE):
       tf.raw_ops.LookupTableInsertV2(
         table_handle=self._table,
@@ -73,6 +77,6 @@ class NameTable:
 
 
 def _key(name: str) -> int:
-  """64 bits for a name: TensorFlow has no table from strings to strings."""
+  """Returns 64 bits for a name: TensorFlow has no string-to-string table."""
   digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'big', signed=True)

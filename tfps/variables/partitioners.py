@@ -1,8 +1,8 @@
-"""How many shards a variable is cut into.
+"""Partitioners, which choose the number of shards of a variable.
 
-A partitioner is called with a variable's shape and dtype and returns how many
-parts each axis is cut into, as `tf.distribute.experimental.partitioners` does.
-So these serve TensorFlow's own strategy too, and TensorFlow's serve ours.
+A partitioner maps a variable's shape and dtype to the number of parts of each
+axis, like those of `tf.distribute.experimental.partitioners`. Both kinds work
+with TensorFlow's strategies and with those of tfps.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class FixedShards:
-  """As many shards as given, or as many as there are rows.
+  """Divides each variable into a fixed number of shards, at most one per row.
 
   Attributes:
-    num_shards: how many.
+    num_shards: number of shards.
   """
 
   num_shards: int
@@ -28,22 +28,31 @@ class FixedShards:
   def __call__(
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
-    """Parts of each axis of a variable."""
+    """Returns the number of parts of each axis of a variable.
+
+    Args:
+      shape: the shape, fully defined.
+      dtype: the dtype.
+      axis: the axis to divide.
+
+    Raises:
+      ValueError: the shape has unknown dimensions or lacks the axis.
+    """
     dimensions = _dimensions('FixedShards', shape, axis)
-    return _cut(dimensions, axis, min(self.num_shards, dimensions[axis]))
+    return _parts(dimensions, axis, min(self.num_shards, dimensions[axis]))
 
 
 @dataclasses.dataclass(frozen=True)
 class MinSize:
-  """As many shards as there are pieces of a size, up to a limit.
+  """Divides each variable into shards of about a given size, up to a limit.
 
-  What is left over is a piece, too, as for TensorFlow. So shards are a little
+  The number of shards is rounded up, as in TensorFlow. So shards are slightly
   smaller than the size unless it divides the variable evenly.
 
   Attributes:
-    min_shard_bytes: the size.
-    max_shards: the limit.
-    bytes_per_string: the assumed size of a value of type string.
+    min_shard_bytes: size of a shard.
+    max_shards: maximum number of shards.
+    bytes_per_string: assumed size of a value of dtype string.
   """
 
   min_shard_bytes: int = 256 << 10
@@ -56,23 +65,35 @@ class MinSize:
   def __call__(
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
-    """Parts of each axis of a variable."""
+    """Returns the number of parts of each axis of a variable.
+
+    Args:
+      shape: the shape, fully defined.
+      dtype: the dtype.
+      axis: the axis to divide.
+
+    Raises:
+      ValueError: the shape has unknown dimensions or lacks the axis.
+    """
     dimensions = _dimensions('MinSize', shape, axis)
     total = _num_bytes(dimensions, dtype, self.bytes_per_string)
     most = math.ceil(total / self.min_shard_bytes)
-    return _cut(dimensions, axis, min(most, self.max_shards, dimensions[axis]))
+    return _parts(
+      dimensions, axis, min(most, self.max_shards, dimensions[axis])
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class MaxSize:
-  """As few shards as leave each at most so large, up to a limit.
+  """Divides each variable into the fewest shards that do not exceed a size.
 
-  A row is never cut, so that a shard may be larger if a row is.
+  Rows are not divided: a shard of one row may exceed the size.
 
   Attributes:
-    max_shard_bytes: the greatest size of a shard.
-    max_shards: the limit; None for none.
-    bytes_per_string: the assumed size of a value of type string.
+    max_shard_bytes: maximum size of a shard.
+    max_shards: maximum number of shards, which takes precedence; None for no
+      limit.
+    bytes_per_string: assumed size of a value of dtype string.
   """
 
   max_shard_bytes: int
@@ -88,14 +109,23 @@ class MaxSize:
   def __call__(
     self, shape: Sequence[int], dtype: tf.DType, axis: int = 0
   ) -> list[int]:
-    """Parts of each axis of a variable."""
+    """Returns the number of parts of each axis of a variable.
+
+    Args:
+      shape: the shape, fully defined.
+      dtype: the dtype.
+      axis: the axis to divide.
+
+    Raises:
+      ValueError: the shape has unknown dimensions or lacks the axis.
+    """
     dimensions = _dimensions('MaxSize', shape, axis)
     rows = dimensions[axis]
     total = _num_bytes(dimensions, dtype, self.bytes_per_string)
     row_bytes = total // max(1, rows)
     rows_per_shard = max(1, self.max_shard_bytes // max(1, row_bytes))
     parts = math.ceil(rows / rows_per_shard)
-    return _cut(dimensions, axis, min(parts, self.max_shards or parts))
+    return _parts(dimensions, axis, min(parts, self.max_shards or parts))
 
 
 def _dimensions(partitioner: str, shape: Sequence[int], axis: int) -> list[int]:
@@ -122,10 +152,10 @@ def _num_bytes(
   return math.prod(dimensions) * size
 
 
-def _cut(dimensions: Sequence[int], axis: int, parts: int) -> list[int]:
-  cuts = [1] * len(dimensions)
-  cuts[axis] = max(1, parts)
-  return cuts
+def _parts(dimensions: Sequence[int], axis: int, parts: int) -> list[int]:
+  found = [1] * len(dimensions)
+  found[axis] = max(1, parts)
+  return found
 
 
 def _check_positive(partitioner: str, **values: int) -> None:

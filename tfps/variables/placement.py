@@ -1,7 +1,7 @@
-"""Which ps holds which variable.
+"""Placement policies, which choose the ps of each variable.
 
-TensorFlow deals variables out in turn, whatever their size, so that two large
-tables may meet on one ps. `ByteBalanced` looks at bytes instead:
+TensorFlow assigns variables round-robin, whatever their size, so that a ps may
+get two large tables. `ByteBalanced` balances bytes instead:
 
 `tfps.ParameterServerStrategy(cluster, placement=ByteBalanced(num_slots=2))`
 """
@@ -22,34 +22,34 @@ from tfps.cluster import topology as topology_lib
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-  """What a ps holds.
+  """The load of a ps.
 
   Attributes:
-    num_bytes: of its variables, and of what is reserved for their slots.
-    num_variables: how many variables and shards were placed on it.
+    num_bytes: bytes of its variables, and bytes reserved for optimizer slots.
+    num_variables: number of variables and shards placed on it.
   """
 
   num_bytes: int = 0
   num_variables: int = 0
 
   def plus(self, num_bytes: int) -> 'Load':
-    """With one variable more."""
+    """Returns the load with one variable more."""
     return Load(self.num_bytes + num_bytes, self.num_variables + 1)
 
 
 class Placement(Protocol):
-  """A policy; the strategy asks it once for each variable."""
+  """Interface of placement policies, called once for each variable."""
 
   @property
   def num_slots(self) -> int:
-    """For how many optimizer slots of a trainable variable to keep room."""
+    """The number of optimizer slots to reserve for a trainable variable."""
 
   def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
     """Chooses a ps for each of several shards that are made together.
 
     Args:
-      sizes: bytes of each shard; a variable that is not sharded is one.
-      loads: what each ps holds already.
+      sizes: bytes of each shard; an unsharded variable is one shard.
+      loads: the current load of each ps.
 
     Returns:
       The index of a ps for each shard.
@@ -58,7 +58,7 @@ class Placement(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RoundRobin:
-  """Each variable or shard on the next ps, as TensorFlow does it."""
+  """Places each variable or shard on the next ps, as TensorFlow does."""
 
   num_slots: int = dataclasses.field(default=0, init=False)
 
@@ -70,21 +70,23 @@ class RoundRobin:
 
 @dataclasses.dataclass(frozen=True)
 class ByteBalanced:
-  """Each variable or shard on the ps that holds the fewest bytes.
+  """Places each variable or shard on the ps that holds the fewest bytes.
 
-  What is known together is placed largest first. Then the fullest ps holds at
-  most 4/3 - 1/(3 num_ps) times the bytes of the best possible placement, and
-  2 - 1/num_ps times when variables come one by one in an unlucky order
+  Shards that are created together are placed largest first. The fullest ps then
+  holds at most 4/3 - 1/(3 num_ps) times the bytes of an optimal placement, and
+  2 - 1/num_ps times if variables are created one by one in an unlucky order
   (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). Ties go to
-  the ps with fewer variables, then to the lower index, and shards of one size
-  are dealt out in the order of the ps, so that the same program always gets the
-  same placement.
+  the ps with fewer variables, then to the lower index, and shards of equal size
+  are assigned in the order of the ps, so that placement is deterministic.
 
   Attributes:
-    num_slots: how many optimizer slots of its own size each trainable variable
-      will get (Adam: 2, Adagrad: 1), for which room is reserved. With 0, slots
-      count from when they are made, which is enough unless trainable and other
+    num_slots: number of optimizer slots of the variable's size to reserve for
+      each trainable variable (Adam: 2, Adagrad: 1). With 0, slots count
+      from their creation on, which suffices unless trainable and other
       variables of very different sizes are mixed.
+
+  Raises:
+    ValueError: `num_slots` is negative.
   """
 
   num_slots: int = 0
@@ -102,38 +104,36 @@ class ByteBalanced:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyAware:
-  """Each variable or shard where it adds least to the most loaded link.
+  """Places each variable or shard where it loads the busiest link least.
 
-  Every worker pulls all parameters and pushes all gradients, except what is on
-  a ps of its own host. So a ps that shares its host with many workers should
-  hold more, and one that shares it with a few, whose pulls fill the same link,
-  less than one that has its host for itself. Of places that leave the most
-  loaded link as it is, the next most loaded one decides, and so on; after all
-  links the bytes on the ps, as in `ByteBalanced`.
+  Every worker pulls all parameters and pushes all gradients, except those on a
+  ps of its own host. So a ps that shares its host with many workers should hold
+  more than one with a host of its own; one that shares it with few workers,
+  whose pulls use the same link, should hold less. If places load the busiest
+  link equally, the next busiest one decides, and so on; after all links the
+  bytes on the ps, as in `ByteBalanced`.
 
-  Where all workers are as far from every ps, this is what `ByteBalanced` does.
-  Where they are not, the bytes on the ps differ, and so does the memory that
-  they need. Tables of which a step reads some rows count in full, as nobody
-  knows beforehand which.
+  If all workers are equally far from every ps, the result is that of
+  `ByteBalanced`. Otherwise the ps differ in bytes, and so in memory. Tables of
+  which steps read some rows count in full, as the rows are unknown.
 
   `TopologyAware(rack_of={'h0': 'a', 'h1': 'a', 'h2': 'b'}, rack_rate=2)`
 
-  What is known together is placed largest first (list scheduling: R. L. Graham,
-  "Bounds on multiprocessing timing anomalies", 1969); the same program always
-  gets the same placement.
+  Shards that are created together are placed largest first (list scheduling:
+  R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969); placement
+  is deterministic.
 
   Attributes:
-    host_of: the host of a task such as 'ps:0'. By default, and for tasks that
-      it leaves out, that in the cluster's address.
+    host_of: the host of tasks such as 'ps:0'. By default, and for tasks that it
+      leaves out, the host in the cluster's address.
     rack_of: the rack of each host that has a ps or worker; None if all hosts
-      are joined by one switch.
-    rack_rate: the rate of the link from a rack to the others, over that of a
-      host's link; to be given with `rack_of`.
-    num_slots: as for `ByteBalanced`.
+      are connected by one switch.
+    rack_rate: the rate of a rack's link to the other racks, relative to that of
+      a host's link; required with `rack_of`.
+    num_slots: see `ByteBalanced`.
 
   Raises:
-    ValueError: a number cannot be; see `Topology.of`, too, once a strategy has
-      it.
+    ValueError: an option is invalid. `within` raises those of `Topology.of`.
   """
 
   host_of: Mapping[str, str] | None = None
@@ -157,14 +157,21 @@ class TopologyAware:
       )
 
   def within(self, cluster: spec_lib.Cluster) -> 'WithinTopology':
-    """The same, for one cluster; a strategy calls it for its own."""
+    """Returns the policy for one cluster; strategies call it for theirs.
+
+    Args:
+      cluster: the cluster.
+
+    Raises:
+      ValueError: the hosts or racks do not fit the cluster.
+    """
     found = topology_lib.Topology.of(cluster, self.host_of, self.rack_of)
     return WithinTopology(
       topology_lib.Loads(found, self.rack_rate or 1.0), self.num_slots
     )
 
   def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
-    """See `Placement`; not to be called before `within`."""
+    """Raises ValueError: only the result of `within` can assign."""
     raise ValueError(
       'TopologyAware: it does not know the cluster yet. Give it to a strategy, '
       'or call within(cluster).assign.'
@@ -173,11 +180,11 @@ class TopologyAware:
 
 @dataclasses.dataclass(frozen=True)
 class WithinTopology:
-  """`TopologyAware` in a cluster.
+  """The policy `TopologyAware` for one cluster.
 
   Attributes:
-    links: tells what passes each of them.
-    num_slots: as for `ByteBalanced`.
+    links: computes the load of each link.
+    num_slots: see `ByteBalanced`.
   """
 
   links: topology_lib.Loads
@@ -198,7 +205,7 @@ class WithinTopology:
 
     def cost(ps: int) -> tuple[list[float], int, int, int]:
       after = np.sort(present + size * self.links.per_byte(ps))[::-1]
-      # Sums in another order differ by their last bits.
+      # Sums in different orders differ by rounding errors.
       rounded: list[float] = np.round(after, 3).tolist()
       return rounded, totals[ps].num_bytes, totals[ps].num_variables, ps
 
@@ -206,7 +213,12 @@ class WithinTopology:
 
 
 def within(policy: Placement, cluster: spec_lib.Cluster) -> Placement:
-  """A policy for a cluster, if it depends on that."""
+  """Returns a policy for a cluster; the policy itself if it needs none.
+
+  Args:
+    policy: the policy.
+    cluster: the cluster.
+  """
   known: Any = getattr(policy, 'within', None)
   return policy if known is None else known(cluster)
 
@@ -216,7 +228,7 @@ def _largest_first(
   loads: Sequence[Load],
   choose: Callable[[Sequence[Load], int], int],
 ) -> list[int]:
-  """Chooses a ps for each size, given what each ps holds by then."""
+  """Returns the ps of each size, chosen one by one in descending order."""
   totals = list(loads)
 
   def place(size: int) -> int:
@@ -229,7 +241,7 @@ def _largest_first(
   for size, equal in itertools.groupby(largest_first, sizes.__getitem__):
     shards = list(equal)
     places = [place(size) for _ in shards]
-    for shard, ps in zip(shards, _in_turn(places), strict=True):
+    for shard, ps in zip(shards, _round_robin(places), strict=True):
       chosen[shard] = ps
   return chosen
 
@@ -242,7 +254,7 @@ def _lightest(totals: Sequence[Load], size: int) -> int:
   )
 
 
-def _in_turn(places: list[int]) -> list[int]:
-  """The same ps, first each of them once, then each that is left, ..."""
-  turns = [(places[:i].count(ps), ps) for i, ps in enumerate(places)]
-  return [ps for _, ps in sorted(turns)]
+def _round_robin(places: list[int]) -> list[int]:
+  """Returns the ps round-robin: each once, then each that is left, ..."""
+  rounds = [(places[:i].count(ps), ps) for i, ps in enumerate(places)]
+  return [ps for _, ps in sorted(rounds)]

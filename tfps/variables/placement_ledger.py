@@ -1,4 +1,4 @@
-"""What was placed on each ps, and how many bytes that is."""
+"""Records the variables placed on each ps, and their bytes."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from tfps.variables import placement as placement_lib
 
 @dataclasses.dataclass(frozen=True)
 class PlacementReport:
-  """The variables of a strategy and where they are.
+  """The variables of a strategy, by ps.
 
   Attributes:
-    num_bytes: bytes of its own variables on each ps, by its index.
+    num_bytes: bytes of variables on each ps, by its index.
     variables: names of the variables and shards on each ps, by its index, in
-      the order in which they were made.
-    replica_bytes: bytes of the replicas of others' variables on each ps, by its
+      the order of creation.
+    replica_bytes: bytes of replicas of other ps' variables on each ps, by its
       index; see `tfps.Recovery`.
-    links: what passes each link, by its name, when every worker pulls and
-      pushes all there is once; of `placement.TopologyAware` only.
+    links: bytes that pass each link, by its name, if every worker pulls and
+      pushes all variables once; only for `placement.TopologyAware`.
   """
 
   num_bytes: tuple[int, ...]
@@ -31,8 +31,8 @@ class PlacementReport:
 
   @property
   def imbalance(self) -> float:
-    """The fullest ps' bytes over the average, all told; 1.0 is even."""
-    sums = [own + of_others for own, of_others in self._bytes()]
+    """The fullest ps' bytes, replicas included, over the average."""
+    sums = [own + replicas for own, replicas in self._bytes()]
     total = sum(sums)
     return max(sums) * len(sums) / total if total else 1.0
 
@@ -55,12 +55,12 @@ class PlacementReport:
 
 
 class PlacementLedger:
-  """Chooses a ps for each variable and remembers what is where.
+  """Chooses a ps for each variable, and records the variables of each ps.
 
   Args:
-    policy: chooses.
-    num_ps: among how many.
-    replicas: on how many more, the ones after it, each variable is as well.
+    policy: the placement policy.
+    num_ps: number of ps.
+    replicas: number of replicas of each variable, on the ps after its own.
   """
 
   def __init__(
@@ -70,12 +70,20 @@ class PlacementLedger:
     self._replicas = replicas
     self._loads = [placement_lib.Load()] * num_ps
     self._num_bytes = [0] * num_ps
-    self._crossing = [0] * num_ps
+    self._transferred = [0] * num_ps
     self._variables: list[list[str]] = [[] for _ in range(num_ps)]
     self._reserved = [0] * num_ps
 
   def place(self, sizes: Sequence[int], *, trainable: bool) -> list[int]:
-    """Chooses the ps of a new variable's shards; keeps room for their slots."""
+    """Chooses the ps of a new variable's shards, and reserves optimizer slots.
+
+    Args:
+      sizes: bytes of each shard.
+      trainable: whether the variable will have optimizer slots.
+
+    Returns:
+      The index of the ps of each shard.
+    """
     copies = 1 + (self._policy.num_slots if trainable else 0)
     chosen = self._policy.assign([s * copies for s in sizes], self._loads)
     for ps, size in zip(chosen, sizes, strict=True):
@@ -84,12 +92,24 @@ class PlacementLedger:
     return chosen
 
   def note(self, name: str, num_bytes: int, *, ps: int) -> None:
-    """Takes note of a variable that was placed."""
-    self._crossing[ps] += num_bytes
+    """Records a variable that was placed by `place`.
+
+    Args:
+      name: name of the variable or shard.
+      num_bytes: its size.
+      ps: the index of its ps.
+    """
+    self._transferred[ps] += num_bytes
     self._note(name, num_bytes, ps=ps)
 
   def note_colocated(self, name: str, num_bytes: int, *, ps: int) -> None:
-    """Takes note of a variable that had to go where another one is."""
+    """Records a variable that was colocated with another, such as a slot.
+
+    Args:
+      name: name of the variable or shard.
+      num_bytes: its size.
+      ps: the index of its ps.
+    """
     reserved = min(num_bytes, self._reserved[ps])
     self._reserved[ps] -= reserved
     load = self._loads[ps]
@@ -103,7 +123,7 @@ class PlacementLedger:
     self._variables[ps].append(name)
 
   def report(self) -> PlacementReport:
-    """What is where now."""
+    """Returns the current placement."""
     own = self._num_bytes
     replica_bytes = [
       sum(own[(ps - distance) % len(own)] for distance in self._distances())
@@ -119,21 +139,21 @@ class PlacementLedger:
   def _links(self) -> dict[str, float]:
     if not isinstance(self._policy, placement_lib.WithinTopology):
       return {}
-    # Slots, which are beside their variables, stay where they are.
-    found = self._policy.links.of(self._crossing)
+    # Optimizer slots are on their variables' ps and are not transferred.
+    found = self._policy.links.of(self._transferred)
     return {str(link): num_bytes for link, num_bytes in found.items()}
 
   def _distances(self) -> range:
-    """How far before a ps those are whose replicas it has."""
+    """Offsets of the ps whose replicas a ps stores."""
     return range(1, 1 + self._replicas)
 
 
 def ps_index(device: str) -> int | None:
-  """The index of the ps that a device belongs to; None if it is no ps'."""
+  """Returns the index of the ps that a device belongs to; None if none."""
   spec: Any = tf.DeviceSpec.from_string(device)
   return spec.task if spec.job == 'ps' else None
 
 
 def ps_device(ps: int) -> str:
-  """Where a ps keeps its variables."""
+  """Returns the device on which a ps keeps its variables."""
   return f'/job:ps/task:{ps}/device:CPU:0'

@@ -1,7 +1,7 @@
-"""A variable in shards, used like one variable.
+"""Sharded variables, which are used like one variable.
 
-TensorFlow's own class has no gradient, returns the rows of `sparse_read` in
-another order than asked for, and looks up wrong rows for embeddings.
+TensorFlow's class has no gradient, returns rows of `sparse_read` in an order
+other than requested, and looks up wrong rows for embeddings.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from tfps._compat import variables as compat
 class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
   """A variable whose rows are divided among several variables.
 
-  The first shards hold one row more when the rows cannot be divided evenly.
-  Beyond what TensorFlow's class does, `tf.GradientTape` differentiates by it:
-  the gradient is dense, or `tf.IndexedSlices` when only rows were read.
+  If rows cannot be divided evenly, the first shards have one row more. Unlike
+  TensorFlow's class it supports `tf.GradientTape`: the gradient is dense, or
+  `tf.IndexedSlices` if only rows were read.
   """
 
   @property
@@ -31,7 +31,7 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
 
   @property
   def handle(self) -> 'ShardedVariable':
-    """Stands for the handles of all shards, where gradients are concerned."""
+    """A stand-in for the handles of all shards in gradient computations."""
     return self
 
   @property
@@ -44,11 +44,11 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     return [shard.device for shard in self._variables]
 
   def value(self) -> tf.Tensor:
-    """All rows, on the device that asks."""
+    """Returns all rows, on the current device."""
     return tf.concat([shard.read_value() for shard in self.variables], axis=0)
 
   def read_value(self) -> tf.Tensor:
-    """All rows, on the device that asks."""
+    """Returns all rows, on the current device."""
     return self.value()
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -56,13 +56,13 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     return np.asarray(self.numpy(), dtype)
 
   def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-    """The rows that the indices name, in their order.
+    """Returns rows, in the order of the indices.
 
-    Each ps gathers its own rows, and each row travels once.
+    Each ps gathers its own rows, and each row is transferred once.
 
     Args:
       indices: row numbers of any shape.
-      name: of the operations.
+      name: name of the operations.
 
     Returns:
       Rows in the shape `indices.shape + self.shape[1:]`.
@@ -89,7 +89,7 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     return tf.dynamic_stitch(order, rows)
 
   def split(self, value: Any) -> list[Any]:
-    """Cuts a tensor or `tf.IndexedSlices` of all rows into shards' parts."""
+    """Splits a tensor or `tf.IndexedSlices` of all rows by shard."""
     if isinstance(value, tf.IndexedSlices):
       return list(self._decompose_indexed_slices(value))
     return list(tf.split(value, [s.shape[0] for s in self._variables]))
@@ -105,7 +105,7 @@ class ShardedVariableSpec(compat.ShardedVariableSpec):
 
 
 class _ShardGradients(compat.CompositeTensorGradient):
-  """Differentiates by each shard and joins the shards' gradients."""
+  """Differentiates by each shard, and concatenates the gradients."""
 
   def get_gradient_components(self, value: ShardedVariable) -> list[Any]:
     return [shard.handle for shard in value.variables]
@@ -164,7 +164,7 @@ def _embedding_lookup_v1(
   validate_indices: bool = True,
   max_norm: float | None = None,
 ) -> tf.Tensor:
-  del partition_strategy, validate_indices  # how it is cut is the variable's
+  del partition_strategy, validate_indices  # the variable has its own strategy
   return _embedding_lookup(params, ids, max_norm, name)
 
 

@@ -1,7 +1,4 @@
-"""Puts variables where all workers find them, and steps where they are called.
-
-It is what `BetweenGraphStrategy` extends TensorFlow's strategies by.
-"""
+"""The variables and steps of `BetweenGraphStrategy`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +15,14 @@ from tfps.variables import shared_variables
 
 
 class Extended(extended.Extended):
-  """Shares variables by name, and computes in this process alone."""
+  """Shares variables by name, and runs steps in the calling process."""
 
   is_chief: bool
   shared: shared_variables.SharedVariables
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    # Else TensorFlow warns that nothing schedules the steps.
+    # Otherwise TensorFlow warns that nothing schedules the steps.
     self._allow_run_without_coordinator = True
 
   def _is_local(self, kwargs: Mapping[str, Any]) -> bool:
@@ -46,7 +43,7 @@ class Extended(extended.Extended):
     with compat.colocated(None), tf.device(None):
       return next_creator(**kwargs)
 
-  # A single replica needs none of what TensorFlow has several meet by.
+  # A single replica needs no threads of TensorFlow to synchronize replicas.
 
   def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
     if self.replicas.are_several:

@@ -1,9 +1,8 @@
 """Variables on the ps that several processes share by name.
 
-A server's memory is common to all its clients, so a name is all it takes: the
-chief creates a variable and gives it its value, every other process attaches to
-it, and what one adds the others read. The memory belongs to the ps, which keeps
-it whoever comes and goes.
+Clients of a server share its resources by name: the chief creates a variable
+and initializes it, and every other process attaches to it. The ps owns the
+memory and keeps it when processes end.
 """
 
 import collections
@@ -24,10 +23,10 @@ from tfps.variables import variable_types
 
 
 class SharedVariable(compat.NamedVariable):
-  """A `tf.Variable` under a name on a ps.
+  """A `tf.Variable` whose memory has a name on a ps.
 
   Attributes:
-    attached: whether it was there already when this process made it.
+    attached: whether the memory existed when this process created the variable.
   """
 
   attached: bool = False
@@ -36,24 +35,23 @@ class SharedVariable(compat.NamedVariable):
 class SharedVariables:
   """Creates the variables of one program, or attaches to them.
 
-  A variable's memory has the name of its `tf.name_scope` and its own, with a
-  number where the program has used that before. Programs share what they give
+  The name of a variable's memory is its `tf.name_scope` and name, with a number
+  appended if the program used that before. Programs share variables that have
   the same name.
 
   Args:
-    is_chief: whether this process gives variables their values; others wait
-      for it.
-    timeout_secs: how long to wait for the chief.
-    chief: who the chief is, for the errors.
-    container: of their memory. In one of their own, variables of one name and
-      of several types may follow each other, which else is an error, and their
-      own names have no numbers.
+    is_chief: whether this process initializes variables; others wait for it.
+    timeout_secs: seconds to wait for the chief.
+    chief: name of the chief, for errors.
+    container: resource container of the memory; empty for the default one. In
+      another container, consecutive variables of one name may differ in type,
+      which is an error otherwise, and variables' own names have no numbers.
 
   Attributes:
-    attaches: whether the chief attaches to what is there; otherwise it makes
-      all anew.
-    surviving: by which others than the chief look for what is there; it may
-      call again what it is given.
+    attaches: whether the chief attaches to existing memory; otherwise it
+      creates all variables anew.
+    surviving: calls the look-up of a variable, in processes other than the
+      chief; may repeat it after failures.
   """
 
   def __init__(
@@ -74,22 +72,23 @@ class SharedVariables:
     self._taken: collections.Counter[str] = collections.Counter()
 
   def make(self, **kwargs: Any) -> SharedVariable:
-    """A variable on the current device; see `make_within`."""
+    """Returns a variable on the current device; see `make_within`."""
     return self.make_within(self._timeout_secs, **kwargs)
 
   def make_within(
     self, timeout_secs: float | None, **kwargs: Any
   ) -> SharedVariable:
-    """A variable on the current device, or where it is already.
+    """Returns a variable on the current device, or where it exists already.
 
     Args:
-      timeout_secs: how long to wait for the chief; None is for ever.
-      **kwargs: those of a variable creator; see `tf.variable_creator_scope`.
+      timeout_secs: seconds to wait for the chief; None for no limit.
+      **kwargs: arguments of a variable creator; see
+        `tf.variable_creator_scope`.
 
     Raises:
-      errors.DeadlineError: the chief has not given it a value in time.
-      ValueError: its type cannot be told beforehand, or what has its name is
-        of another type.
+      errors.DeadlineError: the chief has not initialized it in time.
+      ValueError: shape or dtype are unknown, or the existing variable has other
+        ones.
     """
     plain = _name(kwargs.get('name') or 'Variable')
     name = self._numbered(plain)
@@ -106,11 +105,15 @@ class SharedVariables:
       return self._wait_for(memory, kwargs, timeout_secs)
 
   def rejoin(self) -> None:
-    """To be called once a ps that was lost is back."""
+    """Reconnects to the name table; call it once a lost ps is back."""
     self._name_table = name_table.NameTable(self._container)
 
   def announce(self, variables: Iterable[SharedVariable]) -> None:
-    """Says where variables are, again."""
+    """Writes entries of variables to the name table again.
+
+    Args:
+      variables: the variables.
+    """
     for variable in variables:
       self._name_table.add(variable.memory.name, _entry(variable))
 
@@ -131,7 +134,7 @@ class SharedVariables:
   def _attach(
     self, memory: compat.Memory, kwargs: dict[str, Any]
   ) -> SharedVariable | None:
-    """The variable that is there; None if it is not, or has lost its value."""
+    """Returns the existing variable; None if there is none with a value."""
     entry = self._name_table.find(memory.name)
     if entry is None:
       return None

@@ -1,7 +1,7 @@
-"""Where the replicas of a step run, and how their gradients become one.
+"""Replicas of a step: their devices, batches, weights and results.
 
-A step may run on several devices at once: on those of one worker, or, in graph,
-on those of all workers. Each replica has a batch of its own.
+A step may run on several devices at once: on those of one worker, or with
+in-graph replication on those of all workers. Each replica has its own batch.
 """
 
 import collections
@@ -20,14 +20,14 @@ from tfps.cluster import spec as spec_lib
 
 @dataclasses.dataclass(frozen=True)
 class Replicas:
-  """The replicas that a strategy's steps have.
+  """The replicas of a strategy's steps.
 
   Attributes:
-    devices: of each replica, those of a worker after another. A device without
-      a task is of the worker that executes the step.
-    per_worker: how many of them are in one worker. The gradients of these are
-      added up, so that who writes a step divides the loss by it, as Keras does;
-      over workers the mean is taken.
+    devices: the device of each replica, worker by worker. A device without a
+      task is on the worker that executes the step.
+    per_worker: number of replicas per worker. Their gradients are summed, so
+      that a step has to divide its loss by this number, as Keras does; over
+      workers gradients are averaged.
   """
 
   devices: tuple[str, ...] = ('/device:CPU:0',)
@@ -43,18 +43,18 @@ class Replicas:
 
   @property
   def sizes(self) -> tuple[int, ...]:
-    """Of how many of them steps are where there may be fewer batches.
+    """The numbers of replicas of steps for which batches may run out.
 
-    Of all, of half of them, and so on, so that few graphs are needed.
+    All, half of them, and so on, so that few graphs are needed.
     """
     number = len(self.devices)
     return tuple(number >> i for i in range(number.bit_length()))
 
   def group(self, batches: Any) -> 'Group':
-    """Those that take part in a step.
+    """Returns the replicas that take part in a step.
 
     Args:
-      batches: of each, or None. There may be fewer than replicas.
+      batches: the batches of the first replicas; None if all take part.
     """
     if batches is None:
       number, sizes = len(self.devices), None
@@ -73,9 +73,9 @@ class Group:
   """The replicas of the step that is being traced.
 
   Attributes:
-    devices: of each.
-    per_worker: as for `Replicas`.
-    sizes: how many examples each has; None if all count the same.
+    devices: the device of each replica.
+    per_worker: see `Replicas`.
+    sizes: number of examples of each; None to weight all equally.
   """
 
   devices: tuple[str, ...]
@@ -83,7 +83,7 @@ class Group:
   sizes: tuple[Any, ...] | None
 
   def weights(self) -> list[Any]:
-    """By which the replicas' gradients are multiplied, to be added up."""
+    """Returns the weights of the replicas' gradients in their sum."""
     number = len(self.devices)
     if self.sizes is None or _are_equal(self.sizes):
       return [self.per_worker / number] * number
@@ -94,14 +94,14 @@ class Group:
 
 
 def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
-  """A replica for each GPU of a worker, or without any for each of its CPUs.
+  """Returns a replica per GPU of a worker, or per CPU if it has no GPU.
 
   Args:
-    names: of all logical devices in a cluster.
-    span_workers: whether a step has those of all workers.
+    names: names of all logical devices in a cluster.
+    span_workers: whether a step runs on the devices of all workers.
 
   Raises:
-    ValueError: workers have different numbers of them.
+    ValueError: workers have different numbers of devices.
   """
   by_worker: dict[int, list[Any]] = collections.defaultdict(list)
   for spec in map(tf.DeviceSpec.from_string, names):
@@ -110,10 +110,10 @@ def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
   own = {task: _computing(specs) for task, specs in sorted(by_worker.items())}
   numbers = {task: len(specs) for task, specs in own.items()}
   if len(set(numbers.values())) > 1:
-    told = ', '.join(f'worker:{t} has {n}' for t, n in numbers.items())
+    listed = ', '.join(f'worker:{t} has {n}' for t, n in numbers.items())
     raise ValueError(
-      f'Workers have different numbers of devices: {told}. Give all the same, '
-      'for example with CUDA_VISIBLE_DEVICES.'
+      f'Workers have different numbers of devices: {listed}. Give all the '
+      'same, for example with CUDA_VISIBLE_DEVICES.'
     )
   if not own:
     return Replicas()
@@ -129,11 +129,11 @@ def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
 
 
 def of_task(names: Iterable[str], task: spec_lib.Task) -> Replicas:
-  """A replica for each GPU of one task, or without any for each of its CPUs.
+  """Returns a replica per GPU of one task, or per CPU if it has no GPU.
 
   Args:
-    names: of all logical devices in a cluster.
-    task: executes the steps.
+    names: names of all logical devices in a cluster.
+    task: the task that executes the steps.
   """
   specs = [
     spec
@@ -148,20 +148,20 @@ def of_task(names: Iterable[str], task: spec_lib.Task) -> Replicas:
 
 
 def _computing(specs: Sequence[Any]) -> list[Any]:
-  """The GPUs among a worker's devices, or else its CPUs, in their order."""
+  """Returns a worker's GPUs, or else its CPUs, by device index."""
   gpus = [spec for spec in specs if spec.device_type == 'GPU']
   cpus = [spec for spec in specs if spec.device_type == 'CPU']
   return sorted(gpus or cpus, key=lambda spec: spec.device_index)
 
 
 def of(strategy: Any) -> Replicas:
-  """A strategy's; one that knows of none has a single one."""
+  """Returns a strategy's replicas; a single one for TensorFlow's own."""
   found = getattr(strategy.extended, 'replicas', None)
   return found if isinstance(found, Replicas) else Replicas()
 
 
-def meet(strategy: Any) -> bool:
-  """Whether what is being traced is one of several replicas of a step."""
+def is_replica_traced(strategy: Any) -> bool:
+  """Returns whether one of several replicas of a step is being traced."""
   if not of(strategy).are_several or strategy.extended.group is None:
     return False
   context = tf.distribute.get_replica_context()
@@ -169,8 +169,11 @@ def meet(strategy: Any) -> bool:
 
 
 @contextlib.contextmanager
-def as_one(strategy: Any) -> Iterator[None]:
-  """Within it, while all replicas of a step meet, there is but one."""
+def as_single_replica(strategy: Any) -> Iterator[None]:
+  """Returns a context manager that presents all replicas as a single one.
+
+  It is for code that runs once for a step, after the replicas synchronized.
+  """
   extended = strategy.extended
   group, extended.group = extended.group, None
   try:
@@ -181,10 +184,10 @@ def as_one(strategy: Any) -> Iterator[None]:
 
 
 def worker_device() -> str:
-  """The device of the replica that is being traced, if that has a task.
+  """Returns the device of the replica that is being traced, if it has a task.
 
-  Else empty: it is on the worker that executes the step. A device scope does
-  not tell, as variables are read outside of it.
+  The result is empty if the replica is on the worker that executes the step.
+  The device scope cannot be used, as variables are read outside of it.
   """
   context = tf.distribute.get_replica_context()
   if context is None or not of(context.strategy).span_workers:
@@ -193,13 +196,13 @@ def worker_device() -> str:
   return group.devices[compat.current()] if group else ''
 
 
-def draw(strategy: Any, batches: Any, number: int | None = None) -> Any:
-  """A step's batch: the next one, or the next one for each of its replicas.
+def next_batch(strategy: Any, batches: Any, number: int | None = None) -> Any:
+  """Returns the next batch of a step, or the next one of each replica.
 
   Args:
-    strategy: whose step it is.
+    strategy: the strategy that runs the step.
     batches: an iterator, or one for each worker.
-    number: how many of the replicas take part; by default all.
+    number: number of replicas that take part; by default all.
   """
   replicas = of(strategy)
   iterators = batches if isinstance(batches, list | tuple) else [batches]
@@ -212,25 +215,38 @@ def draw(strategy: Any, batches: Any, number: int | None = None) -> Any:
   return compat.Batches(drawn)
 
 
-def dealt(strategy: Any, batches: Sequence[Any]) -> Any:
-  """A step's batch: the only one, or one for each of its first replicas."""
+def join_batches(strategy: Any, batches: Sequence[Any]) -> Any:
+  """Returns the only batch, or batches of a step's first replicas as one.
+
+  Args:
+    strategy: the strategy that runs the step.
+    batches: a batch for each replica that takes part.
+  """
   return compat.Batches(batches) if of(strategy).are_several else batches[0]
 
 
-def given(strategy: Any, batches: Any) -> Any:
-  """A step's batch: what is given, or for each replica its piece of it.
+def weight_batches(strategy: Any, batches: Any) -> Any:
+  """Returns a batch, or the pieces of each replica weighted by their sizes.
 
   Args:
-    strategy: whose step it is.
-    batches: a batch, or if replicas are several their pieces of it.
+    strategy: the strategy that runs the step.
+    batches: a batch, or with several replicas the replicas' pieces of it.
   """
   if not of(strategy).are_several:
     return batches
   return compat.Batches(batches, [_num_examples(batch) for batch in batches])
 
 
-def merged(strategy: Any, value: Any) -> Any:
-  """One scalar for those that the replicas of a step have returned."""
+def merge_scalars(strategy: Any, value: Any) -> Any:
+  """Returns one scalar for those of all replicas of a step.
+
+  Args:
+    strategy: the strategy that ran the step.
+    value: the replicas' scalars.
+
+  Returns:
+    The mean of floats; otherwise the value of the last replica.
+  """
   replicas = of(strategy)
   if not replicas.are_several:
     return value
@@ -243,8 +259,13 @@ def merged(strategy: Any, value: Any) -> Any:
   return values[-1]
 
 
-def of_each(strategy: Any, structure: Any) -> list[Any]:
-  """What each replica has returned."""
+def split_results(strategy: Any, structure: Any) -> list[Any]:
+  """Returns the result of each replica.
+
+  Args:
+    strategy: the strategy that ran the step.
+    structure: nested structure of the replicas' values.
+  """
   if not of(strategy).are_several:
     return [structure]
   flat = tf.nest.flatten(structure)
@@ -257,7 +278,7 @@ def of_each(strategy: Any, structure: Any) -> list[Any]:
 
 
 def _num_examples(batch: Any) -> Any:
-  """The rows of a batch; a number if it is known in the graph."""
+  """Returns the number of rows of a batch: an int if static, or a tensor."""
   for leaf in tf.nest.flatten(batch):
     shape = getattr(leaf, 'shape', None)
     if shape is not None and shape.rank != 0:
@@ -277,7 +298,7 @@ def _are_equal(sizes: Sequence[Any]) -> bool:
 
 
 def _cpu_of(device: str) -> str:
-  """The CPU of a device's task."""
+  """Returns the CPU of a device's task."""
   spec: Any = tf.DeviceSpec.from_string(device)
   cpu: str = spec.replace(device_type='CPU', device_index=0).to_string()
   return cpu

@@ -1,7 +1,6 @@
-"""Shape, dtype and initial value of a variable that is about to be made.
+"""Shape, dtype and initial value in the arguments of a variable creator.
 
-They are in the arguments of a variable creator; see
-`tf.variable_creator_scope`.
+See `tf.variable_creator_scope`.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,11 @@ _BYTES_PER_STRING = 16  # as partitioners assume
 
 
 def num_bytes(kwargs: Mapping[str, Any]) -> int:
-  """The size of the variable; 0 if it cannot be known beforehand."""
+  """Returns the size of the variable; 0 if it is unknown before creation.
+
+  Args:
+    kwargs: arguments of a variable creator.
+  """
   known = with_type(kwargs)
   if known.get('shape') is None or known.get('dtype') is None:
     return 0
@@ -27,17 +30,24 @@ def num_bytes(kwargs: Mapping[str, Any]) -> int:
 
 
 def num_bytes_of(shape: Any, dtype: Any) -> int:
-  """The size of a variable; 0 if its shape has unknown dimensions."""
+  """Returns the size of a variable; 0 if its shape has unknown dimensions.
+
+  Args:
+    shape: anything that converts to `tf.TensorShape`.
+    dtype: anything that converts to `tf.DType`.
+  """
   dtype = tf.as_dtype(dtype)
   size = _BYTES_PER_STRING if dtype == tf.string else dtype.size
   return (tf.TensorShape(shape).num_elements() or 0) * size
 
 
 def with_type(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-  """The arguments with shape and dtype, where they can be known.
+  """Returns the arguments with shape and dtype, if these can be inferred.
 
-  An initial value that is a function is traced, not called, so that no value is
-  computed here.
+  An initial value that is a function is traced, so that nothing is computed.
+
+  Args:
+    kwargs: arguments of a variable creator.
   """
   kwargs = dict(kwargs)
   shape, dtype = kwargs.get('shape'), kwargs.get('dtype')
@@ -52,21 +62,22 @@ def with_type(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def shard_bytes(
   kwargs: Mapping[str, Any], partitioner: Callable[..., Sequence[int]]
 ) -> list[int]:
-  """The size of each shard of a variable that a partitioner would cut.
+  """Returns the size of each shard that a partitioner makes of a variable.
 
   Args:
-    kwargs: the arguments, with shape and dtype.
-    partitioner: as in `tfps.partitioners`.
+    kwargs: arguments of a variable creator, with shape and dtype.
+    partitioner: see `tfps.partitioners`.
 
   Returns:
-    None at all if it will not be cut, or if that cannot be known.
+    Bytes of each shard; empty if the variable is not sharded, or its type is
+    unknown.
   """
   shape, dtype = tf.TensorShape(kwargs.get('shape')), kwargs.get('dtype')
   if not shape.rank or dtype is None or kwargs.get('initial_value') is None:
     return []
-  cuts = partitioner(shape=shape, dtype=dtype)
-  num_shards = min(cuts[0], shape[0]) if cuts else 0
-  # TensorFlow gives what is over to the first shards, one row each.
+  parts = partitioner(shape=shape, dtype=dtype)
+  num_shards = min(parts[0], shape[0]) if parts else 0
+  # TensorFlow adds the remaining rows to the first shards, one each.
   rows = [(shape[0] + i) // num_shards for i in reversed(range(num_shards))]
   return [num_bytes_of([n, *shape[1:]], dtype) for n in rows]
 
@@ -74,7 +85,12 @@ def shard_bytes(
 def shard_initial_values(
   kwargs: Mapping[str, Any], like: sharded.ShardedVariable
 ) -> list[Callable[[], Any]]:
-  """The initial value of each shard of a variable that is cut like another."""
+  """Returns initial values of the shards of a variable sharded like another.
+
+  Args:
+    kwargs: arguments of a variable creator.
+    like: the other variable.
+  """
   return [
     functools.partial(_part, kwargs['initial_value'], like, i)
     for i in range(len(like.variables))

@@ -57,7 +57,7 @@ def test_replicas_meet_outside_of_any(strategy):
 
   def step(batch):
     context = tf.distribute.get_replica_context()
-    assert step_replicas.meet(strategy)
+    assert step_replicas.is_replica_traced(strategy)
     return context.merge_call(merge, args=(batch,))
 
   found = _run(strategy, step, tf.constant(1), tf.constant(2))
