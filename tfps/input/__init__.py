@@ -1,4 +1,4 @@
-"""Input that is larger than any machine: shared out by files or ranges.
+"""Sharded input: distributes files or ranges of numbers among workers.
 
 ```
 with strategy.scope():
@@ -12,8 +12,8 @@ coordinator.train(step, dataset)
 """
 
 from tfps.input.queue import SplitQueue as SplitQueue
-from tfps.input.sharding import shard as shard
 from tfps.input.splits import Files as Files
 from tfps.input.splits import Ranges as Ranges
+from tfps.input.splits import shard as shard
 
 __all__ = ['Files', 'Ranges', 'SplitQueue', 'shard']

@@ -1,8 +1,8 @@
-"""Batches that are at hand on a worker, before an execution begins.
+"""Lists of batches buffered on a worker before an execution starts.
 
-They are in a list, which is a tensor that never leaves the worker: an execution
-gets one, and returns another with what it has read meanwhile for the next. So
-no execution is begun for which there are not enough.
+A list is a variant tensor that never leaves the worker: an execution receives
+one, and returns another with the batches that it prefetched for the next. So
+no execution starts without enough batches.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ _NUMBERS = tf.TensorSpec([None], tf.int64)
 _TABLE = tf.TensorSpec([None, None], tf.int64)
 _SCALAR = tf.TensorShape([])
 
-# Those that a worker has: a list, and the place of the first that is new.
-AT_HAND = (_LIST, _NUMBER)
+# A worker's buffer: the list, and the index of the first unused batch in it.
+BUFFER_SPEC = (_LIST, _NUMBER)
 
-Given = tuple[Any, Any, Any, Any, Any]
+Inputs = tuple[Any, Any, Any, Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Where executions get their batches from; see `execution.Source`.
+  """Source of an execution's batches; see `step_program.Source`.
 
   Attributes:
     element_spec: the type of a batch.
-    add: notes on the ledger how far splits have come.
-    ahead: how many batches to read for the next execution, meanwhile.
+    add: records the progress of splits on the ps.
+    ahead: how many batches to prefetch for the next execution.
     width: how many batches a step takes, one for each of its replicas.
   """
 
@@ -46,17 +46,17 @@ class Source:
 
   @property
   def spec(self) -> Any:
-    """Of what an execution is given.
+    """The type of an execution's inputs.
 
-    That is an iterator over the rest of a split, the list of batches at hand,
-    the place of the first in it that is new, and splits, with how far they have
-    come after each number of steps.
+    These are an iterator over the rest of a split, the list of buffered
+    batches, the index of the first unused one, the indices of splits, and a
+    table with their progress after each number of steps.
     """
     iterator = tf.data.IteratorSpec(self.element_spec)
-    return iterator, *AT_HAND, _NUMBERS, _TABLE
+    return iterator, *BUFFER_SPEC, _NUMBERS, _TABLE
 
-  def batches(self, given: Given) -> Any:
-    """What the steps need of it: nothing that is read from meanwhile."""
+  def batches(self, given: Inputs) -> Any:
+    """Returns the inputs that steps read, without the iterator."""
     _, batches, first, *_ = given
     return batches, first
 
@@ -67,19 +67,19 @@ class Source:
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
     return step_replicas.next_batch(strategy, batches, self.width)
 
-  def read_ahead(self, given: Given) -> tuple[tf.Tensor, ...]:
+  def read_ahead(self, given: Inputs) -> tuple[tf.Tensor, ...]:
     if not self.ahead:
       return (tf.zeros([0], tf.int64),)
     iterator = given[0]
     return read(iterator, empty(), tf.constant(self.ahead, tf.int64))
 
-  def end(self, given: Given, counted: tf.Tensor) -> list[tf.Operation]:
+  def end(self, given: Inputs, counted: tf.Tensor) -> list[tf.Operation]:
     *_, splits, values = given
     return [self.add(splits, tf.gather(values, counted))]
 
 
 class _Rest:
-  """The batches of a list from a place on."""
+  """Iterates over the batches of a list from an index on."""
 
   def __init__(
     self, element_spec: Any, batches: tf.Tensor, first: Any, number: Any = 0
@@ -102,13 +102,19 @@ class _Rest:
     ).get_value()
 
 
-def pick(element_spec: Any, batches: tf.Tensor, place: tf.Tensor) -> Any:
-  """One batch of a list."""
-  return next(_Rest(element_spec, batches, place))
+def pick(element_spec: Any, batches: tf.Tensor, index: tf.Tensor) -> Any:
+  """Returns one batch of a list.
+
+  Args:
+    element_spec: the type of a batch.
+    batches: the list, a variant scalar.
+    index: the batch's index in the list, an int64 scalar.
+  """
+  return next(_Rest(element_spec, batches, index))
 
 
 def empty() -> tf.Tensor:
-  """A list without batches."""
+  """Returns a list without batches."""
   return tf.raw_ops.EmptyTensorList(
     element_shape=_shape(), max_num_elements=-1, element_dtype=tf.variant
   )
@@ -117,13 +123,20 @@ def empty() -> tf.Tensor:
 def read(
   iterator: Any, batches: tf.Tensor, wanted: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Reads so many batches more, if there are; at the end of a split, fewer.
+  """Appends batches of a split to a list.
+
+  Args:
+    iterator: over the rest of the split.
+    batches: the list, a variant scalar.
+    wanted: how many batches to append at most, an int64 scalar; fewer are
+      appended at the end of the split.
 
   Returns:
-    The list with them, and how many they are and whether the split has ended.
+    The longer list, and an int64 tensor of shape [2]: how many batches were
+    appended, and whether the split has ended.
   """
 
-  def go_on(batches: Any, number: Any, ended: Any) -> Any:
+  def wants_more(batches: Any, number: Any, ended: Any) -> Any:
     del batches
     return (number < wanted) & ~ended
 
@@ -142,7 +155,7 @@ def read(
     return batches, number + tf.cast(is_there, tf.int64), ~is_there
 
   batches, number, ended = tf.while_loop(
-    go_on,
+    wants_more,
     read_one,
     (batches, tf.constant(0, tf.int64), tf.constant(False)),
     parallel_iterations=1,

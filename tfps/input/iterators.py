@@ -1,14 +1,14 @@
-"""Iterators over datasets whose end holds up nobody.
+"""Iterators over datasets that are deleted without blocking other work.
 
-TensorFlow waits, where it deletes an iterator, for the thread that tunes the
-pipeline. It wakes that thread a moment before it says that it is to end, and
-one that is quick to look sleeps on, for as long as a minute. Where a client
-lets go of an iterator, its server waits with a lock held without which it does
-nothing else for that client. So iterators are let go of by threads of their
-own, and those on servers are emptied first.
+When TensorFlow deletes an iterator, it waits for the thread that tunes the
+pipeline. It wakes that thread just before it sets the flag that ends it; if the
+thread reads the flag too early, it sleeps again, for up to a minute. When a
+client deletes an iterator on a server, the server waits while holding a lock
+that all other calls of that client need. Therefore threads of their own delete
+iterators, and iterators on servers are first replaced by empty ones.
 
-Of a connection that has been replaced, handles must not even be asked where
-they are: what they are on has been deleted, and so have they, on the server.
+Handles of a connection that was replaced must not be used, not even to get
+their device: they and their devices have been deleted on the server.
 """
 
 from collections.abc import Callable
@@ -26,34 +26,73 @@ import tensorflow as tf
 from tfps._compat import eager_contexts
 from tfps._compat import side_executor
 
-# Gets the handle of an iterator.
+# Replaces the iterator of a handle by an empty one.
 Emptying = Callable[[Any], object]
 
 
 def over(
   dataset: tf.data.Dataset, emptying: Emptying | None = None
 ) -> Iterator[Any]:
-  """An iterator over a dataset.
+  """Returns an iterator over a dataset.
 
   Args:
-    dataset: it may be on a server.
-    emptying: what empties iterators over such datasets, for those on servers.
+    dataset: local, or on a server.
+    emptying: for a dataset on a server, empties iterators of its type.
   """
   iterator = iter(dataset)
   (handle,) = tf.nest.flatten(iterator, expand_composites=True)
-  left = _Left(handle, emptying, handle.device, eager_contexts.own_id())
-  ending = weakref.finalize(iterator, _left_behind().put, left)
-  ending.atexit = False
+  unused = _Unused(handle, emptying, handle.device, eager_contexts.own_id())
+  finalizer = weakref.finalize(iterator, _deletions().put, unused)
+  finalizer.atexit = False
   return iterator
 
 
-def emptying(element_spec: Any) -> Emptying:
-  """Empties iterators over such elements, on the servers that have them.
+class RestartableIterator:
+  """Iterator over a dataset of this process that restarts after interruptions.
 
-  To be made before a task is lost: it traces.
+  TensorFlow may leave an iterator at, or near, its end when an execution that
+  uses it is interrupted, for example by the loss of a ps. A step that finds no
+  batch may still apply some of its updates. So after an interruption a new
+  iterator starts at the beginning of the dataset.
+
+  Args:
+    dataset: the dataset; it must not end.
+    num_interruptions: returns how many executions have been interrupted.
   """
 
-  def fill_with_nothing(handle: tf.Tensor) -> None:
+  def __init__(
+    self, dataset: tf.data.Dataset, num_interruptions: Callable[[], int]
+  ) -> None:
+    self._dataset = dataset
+    self._num_interruptions = num_interruptions
+    self._begun_after = num_interruptions()
+    self._iterator = over(dataset)
+
+  @property
+  def spec(self) -> Any:
+    """The type of its iterators."""
+    return tf.data.IteratorSpec(self._dataset.element_spec)
+
+  @property
+  def iterator(self) -> Any:
+    """The current iterator; a new one after an interruption."""
+    num_interruptions = self._num_interruptions()
+    if num_interruptions != self._begun_after:
+      self._begun_after = num_interruptions
+      self._iterator = over(self._dataset)
+    return self._iterator
+
+
+def emptying(element_spec: Any) -> Emptying:
+  """Returns a function that empties iterators on servers.
+
+  It is traced here, so call this before a task can be lost.
+
+  Args:
+    element_spec: the type of the iterators' elements.
+  """
+
+  def empty(handle: tf.Tensor) -> None:
     nothing = tf.data.Dataset.range(0).map(
       lambda _: tf.experimental.Optional.empty(element_spec).get_value()
     )
@@ -63,17 +102,17 @@ def emptying(element_spec: Any) -> Emptying:
     tf.raw_ops.MakeIterator(dataset=variant, iterator=handle)
 
   handle = tf.TensorSpec([], tf.resource)
-  return tf.function(fill_with_nothing).get_concrete_function(handle)
+  return tf.function(empty).get_concrete_function(handle)
 
 
-class _Left(NamedTuple):
-  """An iterator that nobody uses any more.
+class _Unused(NamedTuple):
+  """Iterator that is not used any more.
 
   Attributes:
     handle: keeps it alive.
-    emptying: what empties it, if it is on a server.
-    device: where it is.
-    connection: by which this process had it.
+    emptying: empties it; None if it is in this process.
+    device: its device.
+    connection: the id of this process' connection when it was made.
   """
 
   handle: Any
@@ -83,29 +122,29 @@ class _Left(NamedTuple):
 
 
 @functools.cache
-def _left_behind() -> queue.SimpleQueue[_Left]:
-  """To where others may put something while they collect garbage.
+def _deletions() -> queue.SimpleQueue[_Unused]:
+  """Queue of iterators to delete, each on a thread of its own.
 
-  They should not start a thread then.
+  Finalizers run during garbage collection, where no thread should be started.
   """
-  left_behind: queue.SimpleQueue[_Left] = queue.SimpleQueue()
+  deletions: queue.SimpleQueue[_Unused] = queue.SimpleQueue()
 
   def run() -> None:
     while True:
       threading.Thread(
-        target=_let_go, args=(left_behind.get(),), name='tfps-end', daemon=True
+        target=_delete, args=(deletions.get(),), name='tfps-end', daemon=True
       ).start()
 
   threading.Thread(target=run, name='tfps-ends', daemon=True).start()
-  return left_behind
+  return deletions
 
 
-def _let_go(left: _Left) -> None:
-  if left.emptying is None:
+def _delete(unused: _Unused) -> None:
+  if unused.emptying is None:
     return
   with (
-    contextlib.suppress(tf.errors.OpError),  # it has gone with its server
-    side_executor.aside(left.device),
+    contextlib.suppress(tf.errors.OpError),  # deleted with its server
+    side_executor.aside(unused.device),
   ):
-    if left.connection == eager_contexts.own_id():
-      left.emptying(left.handle)
+    if unused.connection == eager_contexts.own_id():
+      unused.emptying(unused.handle)

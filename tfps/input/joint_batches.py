@@ -1,4 +1,4 @@
-"""What the executions of one graph over all workers get of a queue."""
+"""Batches of a queue for executions of one graph over all workers."""
 
 import dataclasses
 from typing import Any
@@ -14,12 +14,12 @@ _TABLE = tf.TensorSpec([None, None], tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfAll:
-  """What is given of all workers first, and then of the ledger.
+class _JointSource:
+  """Source whose inputs are the batches of all workers, and split progress.
 
   Attributes:
-    own: of one worker, for which nothing is read ahead.
-    number: how many there are of what is given first.
+    own: the source of one worker, without prefetching.
+    number: how many buffers or batches the inputs contain.
   """
 
   may_be_empty: ClassVar[bool] = True
@@ -37,12 +37,12 @@ class _OfAll:
     return self.own.end(given, counted)
 
 
-class Lists(_OfAll):
-  """The batches at hand on each worker, for full steps; see `_batches`."""
+class Lists(_JointSource):
+  """Source of full steps: the buffer of each worker; see `batch_list`."""
 
   @property
   def spec(self) -> Any:
-    return [batch_list.AT_HAND] * self.number, _NUMBERS, _TABLE
+    return [batch_list.BUFFER_SPEC] * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
     return [self.own.after(each, number) for each in batches]
@@ -51,8 +51,8 @@ class Lists(_OfAll):
     return step_replicas.next_batch(strategy, batches)
 
 
-class Dealt(_OfAll):
-  """A batch for each of some replicas of one step."""
+class Dealt(_JointSource):
+  """Source of one step over some replicas: a batch for each of them."""
 
   @property
   def spec(self) -> Any:

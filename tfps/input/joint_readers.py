@@ -1,9 +1,9 @@
-"""Steps of one graph, of which each takes batches from all its workers.
+"""Readers of a queue for steps of one graph over all workers.
 
-Where some workers have none, because others are at the last splits, a step is
-of as many replicas as there are batches, or of fewer: of half of all replicas,
-of a quarter, and so on. These are the first of them, to which batches of other
-workers then go.
+A step takes batches from all workers. While others read the last splits, some
+workers have none. A step then has no more replicas than there are batches: half
+of all replicas, a quarter, and so on. The first replicas execute it; batches of
+other workers move to them.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ _Result = TypeVar('_Result')
 
 
 class JointReaders(readers.QueueReaders):
-  """Those of all workers, of which this process is the only client.
+  """Readers of all workers, of which this process is the only client.
 
   Args:
-    devices: of the workers, on which their batches are.
-    replicas: of a step.
+    devices: the workers' devices, which hold their batches.
+    replicas: the replicas of a step.
     dataset_fn: makes the dataset of a split, on a worker.
 
   Attributes:
     devices: the same.
-    per_worker: how many of a step's batches are for one of them.
+    per_worker: how many batches of a step one worker takes.
   """
 
   def __init__(
@@ -67,7 +67,14 @@ class JointReaders(readers.QueueReaders):
     self._owners = split_progress_lib.Owners(tokens, are_alive=True)
 
   def gather(self, wanted: int) -> list[int]:
-    """Has so many batches at hand on each worker, if there are; how many."""
+    """Fills the buffers of all workers.
+
+    Args:
+      wanted: how many batches each worker is to have.
+
+    Returns:
+      How many of them each worker has; fewer than wanted if no split is free.
+    """
     found = self.on_each(
       lambda reader: reader.gather(wanted, self._taking, self.until)
     )
@@ -77,14 +84,21 @@ class JointReaders(readers.QueueReaders):
   def on_each(
     self, call: Callable[[worker_reader.WorkerReader], _Result]
   ) -> list[_Result]:
-    """Calls a function of each worker's feed, on all workers at once."""
+    """Calls a function with each worker's reader, concurrently.
+
+    Args:
+      call: gets a reader; runs on a thread, with the worker's device.
+
+    Returns:
+      The results, by worker.
+    """
 
     def begin(reader: worker_reader.WorkerReader, device: str) -> Any:
       def run() -> _Result:
         with tf.device(device), reader.in_use():
           return call(reader)
 
-      return threads.begin('tfps-feed', run)
+      return threads.begin('tfps-reader', run)
 
     begun = [
       begin(reader, device)
@@ -92,15 +106,19 @@ class JointReaders(readers.QueueReaders):
     ]
     return [future.result() for future in begun]
 
-  def at_hand(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """Of each worker, as of a feed."""
-    return [reader.at_hand() for reader in self._readers]
+  def buffers(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Returns each worker's buffer; see `WorkerReader.buffer`."""
+    return [reader.buffer() for reader in self._readers]
 
   def pick(self, numbers: Sequence[int]) -> list[Any]:
-    """The next batches, so many of each worker, which stay where they are.
+    """Returns the next batches of the workers, without moving them.
 
-    They are in the order of the replicas, on whose workers they are as far as
-    that can be.
+    Args:
+      numbers: how many batches of each worker.
+
+    Returns:
+      The batches in the order of the replicas; as many as possible are on
+      their replica's worker.
     """
     picked = []
     for reader, device, number in zip(
@@ -116,7 +134,12 @@ class JointReaders(readers.QueueReaders):
   def table(
     self, num_steps: int, numbers: Sequence[int]
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As of a feed, for steps that take so many batches of each worker."""
+    """Returns the progress of all workers' splits; see `WorkerReader.table`.
+
+    Args:
+      num_steps: the number of steps.
+      numbers: how many batches of each worker a step takes.
+    """
     tables = [
       reader.table(num_steps, number)
       for reader, number in zip(self._readers, numbers, strict=True)
@@ -126,16 +149,22 @@ class JointReaders(readers.QueueReaders):
       return tf.concat(splits, axis=0), tf.concat(values, axis=1)
 
   def use(self, numbers: Sequence[int]) -> None:
-    """To be told once so many batches of each have been trained on."""
+    """Drops the batches that have been trained on: so many of each worker."""
     for reader, number in zip(self._readers, numbers, strict=True):
       reader.use(number)
 
-  def take_in(self, ahead: Sequence[tuple[tf.Tensor, int, bool]]) -> None:
-    """To be told of the batches that each has read meanwhile, and no others."""
+  def add_read_ahead(
+    self, ahead: Sequence[tuple[tf.Tensor, int, bool]]
+  ) -> None:
+    """Makes prefetched batches the buffers, whose batches are all used.
+
+    Args:
+      ahead: by worker, the results of `WorkerReader.read_ahead`.
+    """
     for reader, (batches, number, ended) in zip(
       self._readers, ahead, strict=True
     ):
-      reader.take_in(batches, number, ended=ended)
+      reader.add_read_ahead(batches, number, ended=ended)
 
   @contextlib.contextmanager
   def _taking(self) -> Iterator[split_progress_lib.Owners]:

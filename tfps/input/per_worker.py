@@ -1,4 +1,4 @@
-"""One dataset for each worker, each knowing which worker's it is."""
+"""Datasets of the coordinator's workers, one made for each worker."""
 
 from collections.abc import Callable
 import functools
@@ -14,12 +14,12 @@ DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
-  """An iterator on each worker, over that worker's own dataset.
+  """Makes an iterator on each worker, over that worker's own dataset.
 
   The function is traced once for each worker, so that `input_pipeline_id` is a
-  plain number: it may pick files or shard, and a worker that comes back has
-  its own shard again. For a worker that joins later, there is one more
-  pipeline; those of the others stay what they are.
+  Python int: it may pick files or shard, and a worker that restarts reads its
+  own shard again. A worker that joins later gets one more pipeline; those of
+  the others do not change.
 
   Args:
     coordinator: a `ClusterCoordinator` or our own.
@@ -53,7 +53,15 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
 def trace(
   dataset_fn: DatasetFn, num_workers: int, num_replicas_in_sync: int
 ) -> list[Any]:
-  """Functions that make the datasets of workers, which are of one type.
+  """Traces the function that makes datasets, once for each worker.
+
+  Args:
+    dataset_fn: makes the dataset of one worker.
+    num_workers: the number of input pipelines.
+    num_replicas_in_sync: the number of replicas of a step.
+
+  Returns:
+    By worker, concrete functions that return its dataset.
 
   Raises:
     ValueError: the workers' datasets have elements of different types.
@@ -76,7 +84,7 @@ def _check(index: int, fn: Any, first: Any) -> None:
   if spec != wanted:
     raise ValueError(
       f'dataset_fn: the elements for worker:{index} are {spec}, but those '
-      f'for worker:0 are {wanted}. Make them alike, for example with '
+      f'for worker:0 are {wanted}. All must be of one type, for example with '
       'batch(..., drop_remainder=True).'
     )
 

@@ -1,4 +1,4 @@
-"""Traces what makes the batches of a split."""
+"""Traced pipelines that turn a split into batches."""
 
 import functools
 from typing import Any
@@ -16,14 +16,14 @@ _LIST = tf.TensorSpec([], tf.variant)
 
 
 class Pipelines:
-  """Those of all workers, of which each knows which worker's it is.
+  """Pipelines of all workers, each traced with its worker's input context.
 
   Args:
     dataset_fn: makes the dataset of a split.
 
   Attributes:
-    queue: whose splits they are; None until the first is traced.
-    element_spec: the type of a batch, likewise.
+    queue: the queue of the splits; None until a pipeline was traced.
+    element_spec: the type of a batch; None until a pipeline was traced.
   """
 
   def __init__(self, dataset_fn: per_worker.DatasetFn) -> None:
@@ -38,11 +38,14 @@ class Pipelines:
   def trace(
     self, context: tf.distribute.InputContext
   ) -> worker_reader.Pipeline:
-    """The one of a worker.
+    """Traces the pipeline of a worker.
+
+    Args:
+      context: the worker's.
 
     Raises:
-      ValueError: it does not take what it reads from a queue, or its batches
-        are of another type than those of another worker.
+      ValueError: `dataset_fn` does not read from a queue, or its batches are
+        of another type than those of another worker.
     """
     opening = tf.function(
       lambda *place: self._open(context, *place), input_signature=[_NUMBER] * 3

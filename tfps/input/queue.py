@@ -1,4 +1,4 @@
-"""Splits that workers take one after another until all have been read."""
+"""Queue of splits that workers take one after another until all are read."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -15,12 +15,12 @@ AT_LEAST_ONCE = 'at_least_once'
 EXACTLY_ONCE = 'exactly_once'
 
 _PS = 0
-_SEED = 20_211_013  # for shuffles that are to be repeated, and have none
+_SEED = 20_211_013  # for shuffles without one that must be repeatable
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-  """How many splits of an epoch are in which state."""
+  """Number of an epoch's splits in each state."""
 
   to_do: int
   doing: int
@@ -32,12 +32,12 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """How far a queue has come.
+  """Progress of a queue.
 
   Attributes:
-    epochs: by their numbers, from 0, those that are not over, and the last that
-      is.
-    batches: of the splits that are not done, how many have been trained on.
+    epochs: counts of splits by epoch, from 0: of all epochs that are not done,
+      and of the last one that is.
+    batches: how many batches of unfinished splits have been trained on.
   """
 
   epochs: Mapping[int, Count]
@@ -48,36 +48,36 @@ class Report:
 
 
 class SplitQueue(tf.Module):
-  """Shares out splits to whichever worker is next, until all are done.
+  """Queue that gives each split to the next free worker, until all are done.
 
-  A worker takes a split, reads it to its end, and takes another; what a worker
-  that is lost was at is taken by the next. Which splits are to do, being done
-  and done, and how many batches of each have been trained on, is kept on a ps.
-  There it outlasts workers and the chief, is part of a `Recovery`'s cuts, goes
-  back with the model where a ps is lost, and is saved in the checkpoints of
-  `train`, to be restored with any number of workers.
+  A worker takes a split, reads it to its end, and takes another. If a worker is
+  lost, the next free worker takes its split. The state of each split, and how
+  many of its batches have been trained on, is kept on a ps. It outlives workers
+  and the chief, is part of the snapshots of a `Recovery`, is set back with the
+  model when a ps is lost, and is saved in the checkpoints of `train`, which
+  can be restored with any number of workers.
 
   A split is done, and a batch counts, once the steps that used it are applied.
-  After a fault, what is not yet counted is read again:
+  After a fault, batches that do not count yet are read again:
 
-  - 'at_least_once': the whole split, from its beginning. What is done to it may
-    be random.
-  - 'exactly_once': the batches that are not counted. So each counts once. All
-    that is done to a split has to give the same batches each time: shuffles
-    without a seed are given one, and parallel ones keep their order.
+  - 'at_least_once': the whole split is read from its beginning. Its
+    preprocessing may be random.
+  - 'exactly_once': only the batches that do not count are read, so each counts
+    once. Preprocessing must be deterministic: shuffles without a seed get one,
+    and parallel transformations keep the order of elements.
 
   Args:
     splits: `Files` or `Ranges`.
-    epochs: how often to go over them; None for ever.
-    shuffle_seed: for another order of the splits in each epoch; by default they
-      keep theirs.
-    visitation: see above.
-    timeout_secs: between graphs, how long a worker that has nothing left waits
-      for others whose splits make no progress.
+    epochs: how often to read all splits; None to repeat them forever.
+    shuffle_seed: makes the order of splits differ in each epoch; by default
+      they are taken in their own order.
+    visitation: 'at_least_once' or 'exactly_once'; see above.
+    timeout_secs: with `BetweenGraphStrategy`, how many seconds a worker without
+      a split waits for other workers whose splits make no progress.
 
   Raises:
-    ValueError: it is not made in the scope of one of our strategies, or an
-      argument is wrong.
+    ValueError: the queue is not made in the scope of a tfps strategy, or
+      `epochs` or `visitation` is wrong.
   """
 
   def __init__(
@@ -113,17 +113,21 @@ class SplitQueue(tf.Module):
     extended.queues = (*extended.queues, self)
 
   def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """What is in one split, in the function that makes a worker's dataset.
+    """Returns the dataset of one split; for use in a `dataset_fn`.
 
-    All that follows, such as `map`, `shuffle` and `batch`, is for that split
-    alone. Do not `repeat` it.
+    Transformations that follow, such as `map`, `shuffle` and `batch`, apply to
+    that split alone. Do not `repeat` it.
 
     Args:
-      context: what the function was given.
+      context: the argument of the `dataset_fn`.
+
+    Returns:
+      A dataset of what `splits.read` yields: by default records as scalar
+      strings for `Files`, scalar int64 for `Ranges`.
 
     Raises:
-      ValueError: it is called elsewhere, or by a function that has called it
-        for another queue.
+      errors.Error: the caller is not a `dataset_fn` of `train` or `fit`.
+      ValueError: the `dataset_fn` also reads from another queue.
     """
     del context  # any worker takes any split
     order = tracing.take(self)
@@ -132,14 +136,21 @@ class SplitQueue(tf.Module):
     return self.splits.read(order.split)
 
   def epoch(self) -> tf.Tensor:
-    """How often the split has been read before; as `dataset`.
+    """Returns the current split's epoch, from 0; for use in a `dataset_fn`.
 
-    For example as a seed: `shuffle(1_000, seed=queue.epoch())`.
+    It may serve as a seed: `shuffle(1_000, seed=queue.epoch())`.
+
+    Returns:
+      A scalar int64 tensor.
+
+    Raises:
+      errors.Error: as `dataset`.
+      ValueError: as `dataset`.
     """
     return tracing.take(self).epoch
 
   def report(self) -> Report:
-    """How many splits are to do, being done and done, by epoch."""
+    """Returns the number of splits in each state, by epoch."""
     progress, owners = self.split_progress.read()
     epochs = progress >> split_progress_lib.POSITION_BITS
     counts = {}
@@ -152,24 +163,29 @@ class SplitQueue(tf.Module):
     return Report(counts, batches)
 
   def check(self) -> None:
-    """Makes sure that what is on the ps is about these splits.
+    """Checks that the progress on the ps is that of these splits.
 
     Raises:
-      ValueError: it is about others.
+      ValueError: it was restored from training on other splits.
     """
     found = int(self._fingerprint.numpy()[0])
     if found != self.splits.fingerprint():
       raise ValueError(
-        f'SplitQueue: the progress that was restored is that of other splits '
+        'SplitQueue: the progress that was restored is that of other splits '
         f'than these {len(self.splits)}, of which the first is '
         f'{self.splits.name(0)}. Give the same files or ranges, in the same '
-        'order, or train in another directory to begin afresh.'
+        'order, or train in another directory to start from scratch.'
       )
 
   def rest(
     self, dataset: tf.data.Dataset, position: tf.Tensor
   ) -> tf.data.Dataset:
-    """The batches of a split from a position on."""
+    """Returns the batches of a split that do not count yet.
+
+    Args:
+      dataset: the batches of the whole split.
+      position: how many of them count, a scalar int64.
+    """
     if self._exact:
       options = tf.data.Options()
       options.deterministic = True
@@ -186,7 +202,7 @@ def _make(extended: Any, name: str, value: list[int]) -> Any:
 def _check(epochs: int | None, visitation: str) -> None:
   if epochs is not None and not 0 < epochs < split_progress_lib.ENDLESS:
     raise ValueError(
-      f'SplitQueue: epochs={epochs!r} must be 1 or more, or None for ever.'
+      f'SplitQueue: epochs={epochs!r} must be 1 or more, or None for no end.'
     )
   if visitation not in (AT_LEAST_ONCE, EXACTLY_ONCE):
     raise ValueError(

@@ -1,4 +1,4 @@
-"""The feeds of all workers that a process has steps done on."""
+"""Readers of a queue's splits, for the workers that a process trains on."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ _INCARNATION_BITS = 48
 
 
 class Readers(Protocol):
-  """Who is given splits, and which.
+  """Interface of a process to the readers of its workers.
 
   Attributes:
-    split_progress: of the splits.
-    until: the epoch before which all is to be done.
-    finished: whether it has been.
-    are_endless: whether that is never so.
+    split_progress: the progress of the queue's splits.
+    until: the epoch at which to stop; no split of it is taken.
+    finished: whether all earlier epochs are done.
+    are_endless: whether the queue repeats its splits forever.
     element_spec: the type of a batch.
   """
 
@@ -47,25 +47,25 @@ class Readers(Protocol):
   element_spec: Any
 
   def here(self) -> worker_reader.WorkerReader:
-    """That of the worker on which this thread has functions executed."""
+    """Returns the reader of the worker whose functions this thread runs."""
 
   def taking(
     self,
   ) -> contextlib.AbstractContextManager[split_progress_lib.Owners]:
-    """Within which a feed of this process takes a split; who is alive."""
+    """Guards the taking of a split; yields which owners are alive."""
 
   def release(self, reader: worker_reader.WorkerReader) -> None:
-    """Lets others take what a feed was at."""
+    """Lets other workers take the splits of a reader."""
 
-  def look_for_lost(self) -> None:
-    """To be called by who finds nothing to do while others are doing it."""
+  def check_owners(self) -> None:
+    """Finds lost owners; called while no split is free and some are unread."""
 
 
 class QueueReaders:
-  """What feeds of all kinds know of a queue; see `Feeds`.
+  """Base of all readers of a queue; see `Readers`.
 
   Args:
-    pipelines: of which one has been traced.
+    pipelines: at least one of them has been traced.
   """
 
   def __init__(self, pipelines: pipelines_lib.Pipelines) -> None:
@@ -78,16 +78,16 @@ class QueueReaders:
 
 
 def new_tokens() -> Iterator[int]:
-  """As which feeds that nobody else knows own splits."""
+  """Yields unique tokens with which readers own splits."""
   first = random.SystemRandom().getrandbits(_TOKEN_BITS)
   return itertools.count(first | 1)
 
 
 class WorkerReaders(QueueReaders):
-  """Those of the workers of a coordinator's, all in its process.
+  """Readers of a coordinator's workers, all kept in its process.
 
   Args:
-    coordinator: has workers do steps.
+    coordinator: schedules steps on the workers.
     dataset_fn: makes the dataset of a split, on a worker.
   """
 
@@ -104,8 +104,7 @@ class WorkerReaders(QueueReaders):
     self._lock = threading.Lock()
     self._taking = threading.Lock()
     self._readers: dict[int, tuple[int, worker_reader.WorkerReader]] = {}
-    # Of those whose splits are theirs, be they able to go on or not.
-    self._tokens: set[int] = set()
+    self._tokens: set[int] = set()  # of readers that still own their splits
     self._new_tokens = new_tokens()
 
   def here(self) -> worker_reader.WorkerReader:
@@ -128,7 +127,8 @@ class WorkerReaders(QueueReaders):
 
   @contextlib.contextmanager
   def taking(self) -> Iterator[split_progress_lib.Owners]:
-    # Else a feed that has taken its first split meanwhile would not be known.
+    # Otherwise the token of a reader that takes its first split concurrently
+    # would be missing, and its owner considered dead.
     with self._taking:
       with self._lock:
         tokens = tuple(self._tokens)
@@ -138,7 +138,7 @@ class WorkerReaders(QueueReaders):
     with self._lock:
       self._tokens.discard(reader.token)
 
-  def look_for_lost(self) -> None:
+  def check_owners(self) -> None:
     repairs = compat.num_repairs(self._coordinator)
     absent = compat.absent_workers(self._coordinator)
     with self._lock:
@@ -162,14 +162,14 @@ class WorkerReaders(QueueReaders):
 
 
 class OwnReaders(QueueReaders):
-  """That of this process, one of several that share the splits.
+  """Reader of this process, one of several that share the splits.
 
   Args:
-    task: of this process.
-    addresses: where each of them answers probes.
+    task: the task of this process.
+    addresses: the addresses at which tasks answer health probes.
     dataset_fn: makes the dataset of a split.
-    context: of this process.
-    num_interruptions: how often something was cut short.
+    context: the input context of this process.
+    num_interruptions: returns how many executions have been interrupted.
   """
 
   def __init__(
@@ -218,13 +218,13 @@ class OwnReaders(QueueReaders):
     yield split_progress_lib.Owners(tuple(self._dead), are_alive=False)
 
   def release(self, reader: worker_reader.WorkerReader) -> None:
-    """The next feed, of the same token, gives back what it is not at."""
+    """Does nothing: the next reader has the same token and releases them."""
 
-  def look_for_lost(self) -> None:
-    """Waits a while for the others.
+  def check_owners(self) -> None:
+    """Waits for a period, then probes the owners of other splits.
 
     Raises:
-      errors.DeadlineError: names who makes no progress.
+      errors.DeadlineError: names the tasks whose splits make no progress.
     """
     time.sleep(timeouts.current().peers_every_secs)
     progress, owners = self.split_progress.read()
@@ -240,15 +240,15 @@ class OwnReaders(QueueReaders):
       for split in others
     }
     silent_secs = {split: now - self._seen[split][1] for split in others}
-    self._judge(others, silent_secs)
+    self._find_dead(others, silent_secs)
     stuck = {s for s in others if silent_secs[s] > self._timeout_secs}
     if stuck:
       raise self._error(stuck, others)
 
-  def _judge(
+  def _find_dead(
     self, others: Mapping[int, int], silent_secs: Mapping[int, float]
   ) -> None:
-    """Finds out who is dead; once may be a mistake."""
+    """Records owners as dead that two probes in a row found gone."""
     gone = {
       token
       for split, token in others.items()
@@ -257,7 +257,7 @@ class OwnReaders(QueueReaders):
     dead = (gone & self._suspects) - self._dead
     for token in dead:
       logging.warning(
-        'What %s was reading is taken over by others.', _task(token)
+        'Other workers take over the splits of %s, which is lost.', _task(token)
       )
     self._dead |= dead
     self._suspects = gone
@@ -265,7 +265,7 @@ class OwnReaders(QueueReaders):
   def _is_gone(self, token: int, silent_secs: float) -> bool:
     task = _task(token)
     address = self._addresses.get(task)
-    if address is None:  # it has joined later, if it is there at all
+    if address is None:  # a worker that joined later, or is gone
       return silent_secs > min(
         timeouts.current().unknown_worker_secs, self._timeout_secs
       )
@@ -277,7 +277,7 @@ class OwnReaders(QueueReaders):
     return _token(task, status.incarnation or 0) != token
 
   def _predecessors(self) -> set[int]:
-    """Owners that were this task before this process was."""
+    """Returns the tokens of earlier processes of this task."""
     _, owners = self.split_progress.read()
     return {
       token
@@ -294,8 +294,8 @@ class OwnReaders(QueueReaders):
     )
     return errors.DeadlineError(
       f'After {self._timeout_secs:g} seconds without progress, {self._task} '
-      f'still waits for {names}. Are they alive? SplitQueue(timeout_secs=) is '
-      'how long to wait.'
+      f'still waits for {names}. Check that they are alive; '
+      'SplitQueue(timeout_secs=) sets how long to wait.'
     )
 
 

@@ -1,12 +1,15 @@
-"""Which splits are to do, being done and done: kept on a ps, like the model.
+"""Progress and owners of a queue's splits, kept on a ps like the model.
 
-For each split there are two numbers. Its progress is how often it has been
-done, in the upper half, and how many of its batches have been trained on since,
-in the lower half. It only ever grows, so whoever comes too late, or twice,
-changes nothing. Its owner is who is at it, or 0.
+State: two int64 for each split. Its progress has the number of finished epochs
+in the upper 32 bits, and in the lower ones how many of its batches have been
+trained on since. Its owner is the token of the reader that reads it, or 0.
 
-What workers take they take under a lock of that ps; what they have done they
-add without one, in the executions that do it.
+Invariant: progress never decreases (a scatter-max writes it), so late and
+repeated writes change nothing; only "at_least_once" sets the lower bits to 0,
+when a split is taken.
+
+Workers take splits under a lock of that ps. Progress is written without the
+lock, by the executions that apply the steps.
 """
 
 from collections.abc import Iterable
@@ -25,20 +28,25 @@ MAX_POSITION = (1 << POSITION_BITS) - 1
 _NUMBER = tf.TensorSpec([], tf.int64)
 _NUMBERS = tf.TensorSpec([None], tf.int64)
 
-ENDLESS = 1 << 30  # more epochs than anybody trains
+ENDLESS = 1 << 30  # more epochs than any training has
 
 
 def value(epoch: int, position: int) -> int:
-  """The progress of a split that has been done so often, and further so far."""
+  """Returns a split's progress as one number.
+
+  Args:
+    epoch: how many epochs of it are done.
+    position: how many of its batches have been trained on since.
+  """
   return epoch << POSITION_BITS | position
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchMarks:
-  """How far splits have come.
+  """Progress of some splits.
 
   Attributes:
-    splits: their numbers.
+    splits: their indices.
     values: the progress of each.
   """
 
@@ -51,13 +59,13 @@ class BatchMarks:
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-  """What somebody who asked for a split has got.
+  """Result of taking a split.
 
   Attributes:
-    split: its number, or None: there is nothing to do now.
-    epoch: how often it has been done.
+    split: its index; None if no split is free.
+    epoch: how many epochs of it are done.
     position: how many of its batches have been trained on since.
-    finished: whether all has been done that ever is to be.
+    finished: whether all epochs of all splits are done.
   """
 
   split: int | None
@@ -68,12 +76,12 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Owners:
-  """Who is at splits, as some process sees it.
+  """Owners of splits that are alive, as one process sees it.
 
   Attributes:
-    tokens: of some owners.
-    are_alive: whether those are all who are alive; otherwise they are dead, and
-      the others alive.
+    tokens: of owners that are alive or dead.
+    are_alive: whether these are all owners that are alive; otherwise they are
+      dead, and all others alive.
   """
 
   tokens: Sequence[int]
@@ -81,15 +89,15 @@ class Owners:
 
 
 class SplitProgress:
-  """Of one queue.
+  """Progress of the splits of one queue.
 
   Args:
-    progress: a variable with a number for each split.
-    owners: likewise, on the same ps.
-    epochs: how often each split is to be done.
-    seed: for another order in each epoch; None for that of the splits.
-    resumes: whether a split is gone on with where the last owner was;
-      otherwise it is begun again.
+    progress: a variable of shape [splits], int64.
+    owners: another one, on the same ps.
+    epochs: how many epochs there are.
+    seed: shuffles the splits of each epoch; None keeps their order.
+    resumes: whether a split that is taken again continues after the batches
+      that count; otherwise it is read from its beginning.
   """
 
   def __init__(
@@ -125,14 +133,14 @@ class SplitProgress:
     *,
     until: int = ENDLESS,
   ) -> Taken:
-    """A split for an owner, the first that is to do.
+    """Takes the first free split of the earliest epoch that has one.
 
     Args:
-      token: of the owner.
-      keep: the splits that it still is at; it gives back all others.
-      done: how far it has come.
-      owners: who else is alive; what the dead were at is to do again.
-      until: the epoch before which all is done, if not that of the queue's end.
+      token: the owner's.
+      keep: the splits that it still reads; it releases all others.
+      done: the progress to record before.
+      owners: the other owners that are alive; splits of dead ones are free.
+      until: the epoch at which to stop; by default the end of the queue.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -154,19 +162,27 @@ class SplitProgress:
     )
 
   def trace(self) -> None:
-    """Traces all there is to trace."""
+    """Traces all functions, so that none is traced after a fault."""
     self._take.get_concrete_function()
     self._add.get_concrete_function()
 
   def add(self, splits: tf.Tensor, values: tf.Tensor) -> tf.Operation:
-    """Notes how far splits have come; repeated, it changes nothing."""
+    """Records the progress of splits in a graph; idempotent.
+
+    Args:
+      splits: their indices, int64 of shape [n].
+      values: the progress of each, likewise.
+    """
     with tf.device(self.progress.device):
       return tf.raw_ops.ResourceScatterMax(
         resource=self.progress.handle, indices=splits, updates=values
       )
 
   def note(self, marks: BatchMarks) -> None:
-    """As `add`, outside of functions.
+    """Records the progress of splits at once; idempotent.
+
+    Args:
+      marks: their progress.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -175,19 +191,19 @@ class SplitProgress:
       self._add(*marks.tensors())
 
   def read(self) -> tuple[np.ndarray, np.ndarray]:
-    """The progress and the owner of each split."""
+    """Returns the progress and the owner of each split."""
     return self.progress.numpy(), self._owners.numpy()
 
   def last_epoch(self, epoch: int) -> int:
-    """This one, or the last that is to be."""
+    """Returns the given epoch, or the queue's last one if that is earlier."""
     return min(epoch, self._epochs - 1)
 
   def first_epoch(self) -> int:
-    """That of the splits that have been done least often."""
+    """Returns the earliest epoch that is not done."""
     return int(np.min(_epochs(self.progress.numpy())))
 
   def is_finished(self, until: int = ENDLESS) -> bool:
-    """Whether all has been done that is to be before an epoch, or ever."""
+    """Returns whether all epochs before one, or all epochs, are done."""
     return self.first_epoch() >= min(until, self._epochs)
 
   def _adding(self, splits: tf.Tensor, values: tf.Tensor) -> None:
@@ -203,22 +219,22 @@ class SplitProgress:
     tokens: tf.Tensor,
     are_alive: tf.Tensor,
   ) -> tf.Tensor:
-    """The split or -1, its progress, and whether all is done."""
+    """Returns a split's index or -1, its progress, and whether all are done."""
     result: list[tf.Tensor] = []
 
     def work(
-      token: Any, until: Any, keep: Any, splits: Any, values: Any, *who: Any
+      token: Any, until: Any, keep: Any, splits: Any, values: Any, *alive: Any
     ) -> Any:
       last = [self.add(splits, values)]
       progress, owners = self.progress.read_value(), self._owners.read_value()
-      owners = _without(owners, token, keep, *who)
+      owners = _without(owners, token, keep, *alive)
       split = self._choose(progress, owners, until)
       mine = tf.one_hot(split, len(progress), True, False, dtype=tf.bool)
       owners = tf.where(mine, token, owners)
       last.append(self._owners.assign(owners, read_value=False))
       begun = tf.reduce_max(tf.where(mine, progress, 0))
       if not self._resumes:
-        begun = _begin(begun)
+        begun = _epoch_start(begun)
         last.append(self._set(mine, begun))
       finished = tf.reduce_all(_epochs(progress) >= until)
       result.append(tf.stack([split, begun, tf.cast(finished, tf.int64)]))
@@ -238,7 +254,7 @@ class SplitProgress:
   def _choose(
     self, progress: tf.Tensor, owners: tf.Tensor, until: tf.Tensor
   ) -> tf.Tensor:
-    """A split that nobody is at, of the first epoch that has any; or -1."""
+    """Returns a free split of the earliest epoch that has one, or -1."""
     epochs = _epochs(progress)
     free = (owners == 0) & (epochs < until)
     first = tf.reduce_min(tf.where(free, epochs, ENDLESS))
@@ -252,7 +268,7 @@ class SplitProgress:
     return tf.where(tf.reduce_any(to_do), chosen, -1)
 
   def _set(self, mine: tf.Tensor, begun: tf.Tensor) -> tf.Operation:
-    """Sets one row alone: others may be added to meanwhile."""
+    """Sets the progress of one split; others may be written concurrently."""
     return tf.raw_ops.ResourceScatterUpdate(
       resource=self.progress.handle,
       indices=tf.where(mine)[:, 0],
@@ -267,7 +283,7 @@ def _without(
   tokens: tf.Tensor,
   are_alive: tf.Tensor,
 ) -> tf.Tensor:
-  """The owners, without who is dead or has given back a split."""
+  """Returns the owners, with 0 for dead ones and for released splits."""
   own = owners == token
   listed = tf.reduce_any(owners[:, None] == tokens[None, :], axis=1)
   number = tf.range(len(owners), dtype=tf.int64)
@@ -280,12 +296,12 @@ def _epochs(progress: Any) -> Any:
   return progress // (1 << POSITION_BITS)
 
 
-def _begin(progress: tf.Tensor) -> tf.Tensor:
-  """That of the beginning of the same epoch."""
+def _epoch_start(progress: tf.Tensor) -> tf.Tensor:
+  """Returns the progress at the beginning of the same epoch."""
   return _epochs(progress) * (1 << POSITION_BITS)
 
 
 def _numbers(values: Iterable[int]) -> tf.Tensor:
   found = list(values)
-  with tf.device(None):  # see `_reader._number`
+  with tf.device(None):  # see `worker_reader._number`
     return tf.constant(found, tf.int64, shape=[len(found)])

@@ -1,4 +1,4 @@
-"""What data is split into: files, or ranges of numbers."""
+"""Splits of the data: files, or ranges of numbers."""
 
 import collections
 from collections.abc import Callable
@@ -21,23 +21,23 @@ class Splits(Protocol):
   def __len__(self) -> int: ...
 
   def read(self, split: tf.Tensor) -> tf.data.Dataset:
-    """What is in a split, given its number as a scalar int64."""
+    """Returns the elements of a split, given its index as a scalar int64."""
 
   def name(self, split: int) -> str:
-    """What to call a split in an error."""
+    """Returns the name of a split, given its index, for errors."""
 
   def fingerprint(self) -> int:
-    """Another number, most likely, for other splits."""
+    """Returns a 64-bit hash that identifies the splits and their order."""
 
 
 class Files:
-  """Each file is a split.
+  """Splits that are files, each file one split.
 
   Args:
-    files: a path or a pattern, or several. Patterns are looked up here and now,
-      each in alphabetical order; paths are taken as they are.
-    reader: gets the path of a file as a scalar string, and returns the dataset
-      of what is in it.
+    files: a path or a glob pattern, or several. Patterns are expanded by this
+      process at once, each in alphabetical order; paths need not exist here.
+    reader: gets the path of a file as a scalar string tensor, and returns the
+      dataset of its elements.
 
   Raises:
     ValueError: a pattern matches no file, or a file is listed twice.
@@ -49,7 +49,7 @@ class Files:
     *,
     reader: Reader = tf.data.TFRecordDataset,
   ) -> None:
-    self.paths = found(files)
+    self.paths = expand(files)
     self._reader = reader
 
   def __len__(self) -> int:
@@ -62,21 +62,22 @@ class Files:
     return self.paths[split]
 
   def fingerprint(self) -> int:
-    # The folder may be mounted elsewhere on the next host.
+    # The directory may be mounted elsewhere on another host.
     return _hash(*(os.path.basename(path) for path in self.paths))
 
 
 class Ranges:
-  """The numbers from 0 on, so many to a split; the last split may have fewer.
+  """Splits of the numbers from 0 to `total - 1`, as ranges of equal size.
 
-  They may be rows of a table, or keys of a database: `map` them.
+  The numbers, scalar int64, may be rows of a table, or keys of a database:
+  `map` them. The last range may be shorter.
 
   Args:
     total: how many numbers there are.
-    size: how many make up a split.
+    size: how many numbers a split has.
 
   Raises:
-    ValueError: there is nothing in it.
+    ValueError: `total` or `size` is not a positive integer.
   """
 
   def __init__(self, total: int, size: int) -> None:
@@ -102,8 +103,43 @@ class Ranges:
     return _hash(str(self._total), str(self._size))
 
 
-def found(files: Any) -> list[str]:
-  """The paths that patterns stand for.
+def shard(
+  files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+  context: tf.distribute.InputContext,
+) -> list[str]:
+  """Returns one worker's fixed share of the files; each file has one worker.
+
+  A worker reads its own files only, while `Dataset.shard` reads and discards
+  the elements of other workers. The share of a lost worker is not read by
+  others, nor do workers balance their load; for that, use a `SplitQueue`.
+
+  Args:
+    files: a path or a glob pattern, or several; as for `Files`.
+    context: the worker's, as a `dataset_fn` gets it.
+
+  Returns:
+    The paths, every `num_input_pipelines`-th from `input_pipeline_id` on.
+
+  Raises:
+    ValueError: there are fewer files than workers, a pattern matches no file,
+      or a file is listed twice.
+  """
+  paths = expand(files)
+  num_workers = context.num_input_pipelines
+  if len(paths) < num_workers:
+    raise ValueError(
+      f'files: {len(paths)} cannot be shared out to {num_workers} workers: '
+      'some would have none. Write the data to more files, or use a '
+      'tfps.input.SplitQueue of tfps.input.Ranges, which takes any number.'
+    )
+  return paths[context.input_pipeline_id :: num_workers]
+
+
+def expand(files: Any) -> list[str]:
+  """Returns the paths that match patterns.
+
+  Args:
+    files: a path or a glob pattern, or several.
 
   Raises:
     ValueError: a pattern matches no file, or a file is listed twice.
@@ -111,7 +147,7 @@ def found(files: Any) -> list[str]:
   listed = [files] if isinstance(files, str | os.PathLike) else list(files)
   paths = [path for each in listed for path in _matching(os.fspath(each))]
   if not paths:
-    raise ValueError(f'files={files!r}: there is no file in it.')
+    raise ValueError(f'files={files!r}: give one file or more.')
   counted = collections.Counter(paths)
   twice = [path for path, number in counted.items() if number > 1]
   if twice:

@@ -1,4 +1,4 @@
-"""Which split a dataset is to be of, while its function is being traced."""
+"""Split that a `dataset_fn` reads, passed to its queue during tracing."""
 
 from collections.abc import Iterator
 import contextlib
@@ -14,17 +14,17 @@ _own = threading.local()
 
 
 class NeedsOrderError(errors.Error):
-  """A dataset of a queue is made where nobody says which split it is of."""
+  """Raised by a queue's `dataset` outside the tracing of a `dataset_fn`."""
 
 
 @dataclasses.dataclass
 class Order:
-  """What to read.
+  """Split to read.
 
   Attributes:
-    split: its number, a scalar int64.
-    epoch: how often it has been read before, likewise.
-    queue: whose it is, once that is known.
+    split: its index, a scalar int64.
+    epoch: its epoch, a scalar int64.
+    queue: its queue, once `take` was called.
   """
 
   split: tf.Tensor
@@ -34,7 +34,7 @@ class Order:
 
 @contextlib.contextmanager
 def given(order: Order) -> Iterator[None]:
-  """In which a function makes the dataset of a split."""
+  """Makes an order current on this thread, for a `dataset_fn` to take."""
   _own.order = order
   try:
     yield
@@ -43,22 +43,25 @@ def given(order: Order) -> Iterator[None]:
 
 
 def take(queue: Any) -> Order:
-  """The order for a queue, whose dataset is being made.
+  """Returns the current order, for a queue whose dataset is being made.
+
+  Args:
+    queue: the queue.
 
   Raises:
-    NeedsOrderError: there is none.
+    NeedsOrderError: there is none on this thread.
     ValueError: another queue has taken it.
   """
   order: Order | None = getattr(_own, 'order', None)
   if order is None:
     raise NeedsOrderError(
-      'SplitQueue.dataset: nobody shares out splits here. It is for the '
-      'dataset_fn of Coordinator.train, of BetweenGraphStrategy.train and of '
-      "Keras' fit. Elsewhere, take fixed shares: see tfps.input.shard."
+      'SplitQueue.dataset: no split is assigned here. Call it in the '
+      'dataset_fn of Coordinator.train, of BetweenGraphStrategy.train or of '
+      "Keras' fit. Elsewhere, use fixed shares: see tfps.input.shard."
     )
   if order.queue not in (None, queue):
     raise ValueError(
-      'dataset_fn: takes from two queues. Put all files into one SplitQueue, '
+      'dataset_fn: reads from two queues. Put all files into one SplitQueue, '
       'or train on one after the other.'
     )
   order.queue = queue

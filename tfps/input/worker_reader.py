@@ -1,4 +1,4 @@
-"""What one worker works on: splits, one after another, and batches at hand."""
+"""Reader of one worker: reads splits one after another into a buffer."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ Taking = Callable[
 
 @dataclasses.dataclass
 class _Run:
-  """Batches of a split that follow each other.
+  """Consecutive batches of one split in the buffer.
 
   Attributes:
-    split: its number.
-    epoch: how often it has been done.
-    position: the number of the first batch at hand.
-    ready: how many are.
-    ended: whether nothing follows them.
+    split: its index.
+    epoch: its epoch.
+    position: the index in the split of the first buffered batch.
+    ready: how many batches are buffered.
+    ended: whether the split has no batches after these.
   """
 
   split: int
@@ -38,11 +38,11 @@ class _Run:
 
   @property
   def is_empty(self) -> bool:
-    """Whether all of the split has been trained on."""
+    """True once the whole split has been trained on."""
     return self.ended and not self.ready
 
   def value(self, number: int) -> int:
-    """The split's progress after so many batches more."""
+    """Returns the split's progress after some more batches."""
     if self.ended and number == self.ready:
       return split_progress_lib.value(self.epoch + 1, 0)
     return split_progress_lib.value(self.epoch, self.position + number)
@@ -50,16 +50,16 @@ class _Run:
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-  """How splits become batches.
+  """Functions that turn splits into batches.
 
   Attributes:
-    splits: what there is.
+    splits: the splits.
     open: a concrete function of a split, an epoch and a position, which returns
       the dataset of the batches from there on.
-    over: gives an iterator over a dataset.
-    read: a function of an iterator, a list and a number; see `_batches.read`.
-    empty: a function that gives a list without batches.
-    pick: a function of a list and a place, which gives the batch that is there.
+    over: returns an iterator over a dataset.
+    read: a function of an iterator, a list and a number; see `batch_list.read`.
+    empty: returns a list without batches.
+    pick: returns the batch of a list at an index.
   """
 
   splits: splits_lib.Splits
@@ -71,19 +71,20 @@ class Pipeline:
 
 
 class WorkerReader:
-  """That of one worker, on whose device this has things done.
+  """Reader of one worker's batches; called with the worker's device current.
 
   Args:
-    token: as which it owns splits.
-    split_progress: of the splits.
-    pipeline: of its own.
-    worker: for errors.
+    token: identifies it as owner of splits.
+    split_progress: the progress of the queue's splits.
+    pipeline: the worker's.
+    worker: the worker's name, for errors.
 
   Attributes:
     token: the same.
-    is_busy: whether an execution is being made ready, or is under way.
-    is_broken: whether one was cut short. Nothing more is to be had then.
-    finished: whether all has been done that was to be, when it last looked.
+    is_busy: whether an execution is being prepared or running.
+    is_broken: whether an execution was interrupted; the reader is not used
+      any more then.
+    finished: whether all epochs were done when it last tried to take a split.
   """
 
   def __init__(
@@ -103,17 +104,17 @@ class WorkerReader:
     self._runs: list[_Run] = []  # all but the last have ended
     self._iterator: Any = None
     self._batches: Any = None
-    self._first = 0  # in the list, that has not been used
-    self._has_looked = False
+    self._first = 0  # index in the list of the first unused batch
+    self._is_checked = False
 
   @property
   def ready(self) -> int:
-    """How many batches are at hand."""
+    """Number of buffered batches."""
     return sum(run.ready for run in self._runs)
 
   @contextlib.contextmanager
   def busy(self) -> Iterator[None]:
-    """In which an execution is made ready and called."""
+    """Marks the reader as busy while an execution is prepared and called."""
     self.is_busy = True
     try:
       yield
@@ -122,7 +123,7 @@ class WorkerReader:
 
   @contextlib.contextmanager
   def in_use(self) -> Iterator[None]:
-    """In which what fails leaves it broken.
+    """Marks the reader as broken if an execution fails.
 
     Raises:
       errors.InputError: a split cannot be read.
@@ -136,12 +137,15 @@ class WorkerReader:
       raise
 
   def gather(self, wanted: int, taking: Taking, until: int) -> int:
-    """Has so many batches at hand, if there are; returns how many.
+    """Fills the buffer, taking splits as needed.
 
     Args:
-      wanted: how many.
-      taking: within which a split is taken; tells who is alive.
-      until: the epoch of which no split is taken any more.
+      wanted: how many batches to buffer.
+      taking: guards the taking of a split; yields which owners are alive.
+      until: the epoch at which to stop; no split of it is taken.
+
+    Returns:
+      How many of them are buffered; fewer than wanted if no split is free.
 
     Raises:
       tf.errors.OpError: a task is lost.
@@ -155,28 +159,29 @@ class WorkerReader:
 
   def given(
     self, num_steps: int, width: int, *, counts: bool = True
-  ) -> batch_list.Given:
-    """What an execution gets.
+  ) -> batch_list.Inputs:
+    """Returns the inputs of an execution; see `batch_list.Source`.
 
     Args:
-      num_steps: how many it is to do.
-      width: how many batches each takes.
-      counts: whether batches count with it; otherwise they do by `marks`.
+      num_steps: how many steps it has.
+      width: how many batches a step takes.
+      counts: whether the execution records the progress; otherwise the caller
+        does, with `marks`.
     """
     splits, values = self.table(num_steps, width * counts)
-    return self._iterator, *self.at_hand(), splits, values
+    return self._iterator, *self.buffer(), splits, values
 
-  def at_hand(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """A list of batches, and the place of the first that has not been used."""
+  def buffer(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the list of batches, and the index of the first unused one."""
     return self._batches, _number(self._first)
 
   def pick(self, number: int) -> list[Any]:
-    """The next batches, so many of them."""
-    places = range(self._first, self._first + number)
-    return [self._pipeline.pick(self._batches, _number(i)) for i in places]
+    """Returns the next `number` batches."""
+    indices = range(self._first, self._first + number)
+    return [self._pipeline.pick(self._batches, _number(i)) for i in indices]
 
   def marks(self, number: int) -> split_progress_lib.BatchMarks:
-    """How far splits are once so many batches have been trained on."""
+    """Returns the splits' progress once `number` batches are trained on."""
     found = {}
     for run, used in self._used(number):
       if used or run.is_empty:
@@ -184,7 +189,16 @@ class WorkerReader:
     return split_progress_lib.BatchMarks(tuple(found), tuple(found.values()))
 
   def table(self, num_steps: int, width: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits, and how far they are after no step, after one, and so on."""
+    """Returns the progress of the buffered splits after each number of steps.
+
+    Args:
+      num_steps: the number of steps.
+      width: how many batches a step takes.
+
+    Returns:
+      The splits' indices, int64 of shape [splits], and their progress, int64
+      of shape [num_steps + 1, splits].
+    """
     splits = [run.split for run in self._runs]
     values = [
       [run.value(used) for run, used in self._used(after * width)]
@@ -194,7 +208,7 @@ class WorkerReader:
       return tf.constant(splits, tf.int64), tf.constant(values, tf.int64)
 
   def use(self, number: int) -> None:
-    """To be told once so many batches have been trained on."""
+    """Drops the next `number` batches, which have been trained on."""
     self._first += number
     for run, used in self._used(number):
       run.position += used
@@ -202,10 +216,11 @@ class WorkerReader:
     self._forget_done()
 
   def read_ahead(self, number: int) -> tuple[tf.Tensor, int, bool]:
-    """Reads so many batches of the split more, or to its end.
+    """Reads `number` further batches of the split, or to its end.
 
     Returns:
-      What `take_in` is to be told, once all that are at hand have been used.
+      The arguments of `add_read_ahead`: the list, how many batches it has, and
+      whether the split has ended.
     """
     batches, found = self._pipeline.read(
       self._iterator, self._pipeline.empty(), _number(number)
@@ -213,13 +228,21 @@ class WorkerReader:
     read, ended = found.numpy()
     return batches, int(read), bool(ended)
 
-  def take_in(self, batches: tf.Tensor, number: int, *, ended: bool) -> None:
-    """To be told of the batches that it has read meanwhile, and no others."""
+  def add_read_ahead(
+    self, batches: tf.Tensor, number: int, *, ended: bool
+  ) -> None:
+    """Makes a prefetched list the buffer, whose batches are all used.
+
+    Args:
+      batches: the list.
+      number: how many batches it has.
+      ended: whether the split has ended.
+    """
     self._batches, self._first = batches, 0
     self._note(number, ended=ended)
 
   def _used(self, number: int) -> list[tuple[_Run, int]]:
-    """How many of the next batches are of which run."""
+    """Returns how many of the next `number` batches each run has."""
     found = []
     for run in self._runs:
       used = min(number, run.ready)
@@ -228,14 +251,14 @@ class WorkerReader:
     return found
 
   def _forget_done(self) -> None:
-    """Forgets runs whose end is on the ledger."""
+    """Forgets runs whose end has been recorded."""
     self._runs = [run for run in self._runs if not run.is_empty]
 
   def _is_reading(self) -> bool:
     return bool(self._runs) and not self._runs[-1].ended
 
   def _take(self, taking: Taking, until: int) -> bool:
-    """Whether there is another split to read."""
+    """Takes a split; returns whether one was free."""
     keep = [run.split for run in self._runs if not run.is_empty]
     with taking() as owners:
       taken = self._split_progress.take(
@@ -248,18 +271,18 @@ class WorkerReader:
     self._runs.append(_Run(taken.split, taken.epoch, taken.position))
     place = (taken.split, taken.epoch, taken.position)
     dataset = self._pipeline.open(*map(_number, place))
-    self._look_at(dataset)
+    self._check_finite(dataset)
     self._iterator = self._pipeline.over(dataset)
     return True
 
-  def _look_at(self, dataset: tf.data.Dataset) -> None:
-    if not self._has_looked:
+  def _check_finite(self, dataset: tf.data.Dataset) -> None:
+    if not self._is_checked:
       if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
           'dataset_fn: the dataset of a split has no end. Do not repeat() it; '
-          'SplitQueue(..., epochs=None) goes over the splits again and again.'
+          'SplitQueue(..., epochs=None) repeats all splits.'
         )
-      self._has_looked = True
+      self._is_checked = True
 
   def _read(self, wanted: int) -> None:
     if not self.ready:
@@ -271,7 +294,7 @@ class WorkerReader:
     self._note(int(number), ended=bool(ended))
 
   def _note(self, number: int, *, ended: bool) -> None:
-    if self._is_reading():  # else the iterator had ended before
+    if self._is_reading():  # otherwise the iterator had already ended
       self._runs[-1].ready += number
       self._runs[-1].ended = ended
 
@@ -292,15 +315,15 @@ class WorkerReader:
 
 
 def _number(value: int) -> tf.Tensor:
-  """A constant of this process, be it for a function on a worker.
+  """Returns a constant on this process' own device.
 
-  Made on a worker that is frozen, it would hold the interpreter's lock.
+  Creating it on a hung worker would block with the interpreter's lock held.
   """
   with tf.device(None):
     return tf.constant(value, tf.int64)
 
 
 def _reason(error: BaseException) -> str:
-  """What an error of a function says, without where the function is from."""
+  """Returns the text of an error, without the nodes of the function."""
   text = str(error).partition('[[{{node')[0]
   return (text.strip().splitlines() or [type(error).__name__])[-1]

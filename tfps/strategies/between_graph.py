@@ -21,9 +21,9 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.input import iterators
 from tfps.input import per_worker
 from tfps.input import readers as input_feeds
-from tfps.input import restartable
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
@@ -239,10 +239,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   def batches(
     self, dataset_fn: per_worker.DatasetFn
-  ) -> restartable.RestartableIterator:
+  ) -> iterators.RestartableIterator:
     """This worker's batches, for `train`."""
     dataset = dataset_fn(self.replica_input_context())
-    return restartable.RestartableIterator(
+    return iterators.RestartableIterator(
       dataset, lambda: self.num_interruptions
     )
 

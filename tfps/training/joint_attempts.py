@@ -60,7 +60,7 @@ class Attempt:
   def _do_all(self, function: Callable[..., Any], full: int) -> None:
     readers = self._readers
     own = [readers.per_worker] * len(readers.devices)
-    given = (readers.at_hand(), *readers.table(self._steps.num_steps, own))
+    given = (readers.buffers(), *readers.table(self._steps.num_steps, own))
     ahead = threads.begin(
       'tfps-ahead',
       lambda: readers.on_each(lambda reader: reader.read_ahead(full)),
@@ -68,7 +68,7 @@ class Attempt:
     result = self._steps.do_whole(function, given)
     self._results.append(result)
     readers.use([full] * len(readers.devices))
-    readers.take_in(ahead.result())
+    readers.add_read_ahead(ahead.result())
 
   def _do_singly(self, ready: list[int]) -> None:
     """Does steps on so many batches of each worker."""

@@ -144,7 +144,7 @@ class Attempt:
           self._do_singly(reader, turnout.number, told)
       self._end(reader)
     if turnout.is_idle and not reader.finished:
-      self._readers.look_for_lost()
+      self._readers.check_owners()
       time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._singles)
 
@@ -211,7 +211,7 @@ class Attempt:
       self._give_back(reader)
     else:
       self._use(reader, self._wanted * self._width)
-      reader.take_in(batches, number, ended=ended)
+      reader.add_read_ahead(batches, number, ended=ended)
     self._end(reader)
     self.num_steps = counted
     return result

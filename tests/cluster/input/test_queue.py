@@ -246,7 +246,7 @@ def _twice(queue, other):
       5,
       r'the dataset of a split has no end. Do not repeat\(\)',
     ),
-    (_twice, 5, 'takes from two queues'),
+    (_twice, 5, 'reads from two queues'),
     (
       lambda queue, other: lambda context: [queue.dataset(context)],
       5,

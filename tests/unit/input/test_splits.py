@@ -66,7 +66,7 @@ def test_each_file_is_one_workers(folder, num_workers):
   ('make', 'complaint'),
   [
     (lambda: tfps.input.Files('/nowhere/x-*'), "nothing matches '/nowhere/x-"),
-    (lambda: tfps.input.Files([]), r'files=\[\]: there is no file'),
+    (lambda: tfps.input.Files([]), r'files=\[\]: give one file'),
     (lambda: tfps.input.Files(['a', 'b', 'a']), 'files: a is listed more than'),
     (lambda: tfps.input.Ranges(0, 5), 'Ranges: total=0 must be 1 or more'),
     (lambda: tfps.input.Ranges(5, 2.5), 'Ranges: size=2.5 must be 1 or more'),
