@@ -1,4 +1,4 @@
-"""Executions that the loss of a task may cut short: what to do once more."""
+"""Attempts at executions: what to repeat after the loss of a task."""
 
 from collections.abc import Callable
 from collections.abc import Collection
@@ -16,11 +16,11 @@ from tfps.variables import placement_ledger
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-  """How many steps of an execution have been applied.
+  """Bounds of the number of an execution's steps that have been applied.
 
   Attributes:
-    least: everywhere.
-    most: anywhere, at most: one step may be there by half.
+    least: steps that were applied on all ps.
+    most: steps that may have been applied on any ps; the last one in part.
   """
 
   least: int
@@ -30,47 +30,57 @@ class Applied:
   def of(
     cls, steps: Sequence[int], marked: Collection[int], num_steps: int
   ) -> 'Applied':
-    """What follows from marks.
+    """Returns the bounds that follow from a step log.
 
     Args:
-      steps: by ring, the last step that is marked.
-      marked: the rings in which there are marks; others tell nothing.
-      num_steps: of the execution.
+      steps: by ring buffer, the last step that is logged.
+      marked: the ring buffers to which the execution's steps are logged.
+      num_steps: the number of the execution's steps.
     """
     found = [min(steps[index], num_steps) for index in marked] or [0]
     return cls(min(found), min(max(found) + 1, num_steps))
 
 
 class Attempt:
-  """Calls the function of an execution, and says what a second call repeats.
+  """Calls an execution's function, and again after the loss of a task.
+
+  Before it repeats the function, it reports how many of its steps may thus be
+  applied twice.
 
   Args:
-    marks: of the executions.
-    num_steps: of this one.
+    marks: the step log.
+    num_steps: how many steps the execution has.
 
   Attributes:
-    id: for the function; None if it makes no marks.
+    id: identifies the execution in the step log; None if it is not logged.
   """
 
   def __init__(self, marks: step_log_lib.StepLog, num_steps: int) -> None:
     self.num_steps = num_steps
     self.id = marks.new_id() if step_log_lib.are_made(num_steps) else None
     self._marks = marks
-    self._task = ''  # where it was begun
+    self._task = ''  # on which it was started
 
   @property
   def args(self) -> tuple[tf.Tensor, ...]:
-    """What the function is to get besides what it works on."""
+    """Further arguments of the function: its id, if it is logged."""
     return () if self.id is None else (tf.constant(self.id, tf.int64),)
 
   def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result, or None if there is nothing left to do.
+    """Calls the function, unless an earlier call applied its steps.
+
+    Args:
+      function: the execution's.
+      *args: its arguments.
+
+    Returns:
+      Its result, or None if there is nothing left to do.
 
     Raises:
-      tf.errors.OpError: a task is lost, by which the function, if it was
-        called, was cut short.
+      tf.errors.OpError: a task is lost, which may have interrupted the
+        function.
     """
-    if self._task and not self._is_to_be_repeated():
+    if self._task and not self._prepare_repeat():
       return None
     self._task = self._marks.task()
     try:
@@ -80,7 +90,8 @@ class Attempt:
         self._task = ''
       raise
 
-  def _is_to_be_repeated(self) -> bool:
+  def _prepare_repeat(self) -> bool:
+    """Reports steps that may be applied twice; returns whether to repeat."""
     if self.id is None:
       self._marks.tell(self._task, self.num_steps)
     else:
@@ -91,10 +102,16 @@ class Attempt:
 
 
 class Countable(Attempt):
-  """An execution of which a part is as good as the whole, and is counted.
+  """Attempt that counts the applied steps of an interrupted execution.
+
+  It repeats the execution only if no step was applied on all ps.
+
+  Args:
+    counts: counts these steps.
+    execution: the execution.
 
   Attributes:
-    num_steps: how many steps it did, once it is done.
+    num_steps: how many steps were done, once it has ended.
   """
 
   def __init__(
@@ -104,12 +121,12 @@ class Countable(Attempt):
     self._counts = counts
     self._marked = execution.marked
 
-  def _is_to_be_repeated(self) -> bool:
+  def _prepare_repeat(self) -> bool:
     if self.id is None:
-      return super()._is_to_be_repeated()
+      return super()._prepare_repeat()
     steps = self._marks.read(self.id)
     if steps[self._counts.ps] > self.num_steps:
-      return False  # all is done, and only its result is lost
+      return False  # all steps are applied; only the result is lost
     applied = Applied.of(steps, self._marked, self.num_steps)
     if applied.least:
       self._counts.add(self.id + self.num_steps, applied.least)
@@ -120,17 +137,18 @@ class Countable(Attempt):
 
 
 class Counts:
-  """Counts the steps of executions that were cut short.
+  """Adds the applied steps of interrupted executions to the global step.
 
-  To be made in the strategy's scope, before a task is lost: it traces.
+  It traces, so make it in the strategy's scope, before a task can be lost.
 
   Args:
-    strategy: of the executions.
-    marks: theirs.
-    global_step: counts steps.
+    strategy: runs the executions.
+    marks: their step log.
+    global_step: counts the steps that were applied.
 
   Attributes:
-    ps: on which that is.
+    marks: the step log.
+    ps: the index of the ps that has the global step.
   """
 
   def __init__(
@@ -152,11 +170,11 @@ class Counts:
     self._add = add.get_concrete_function()
 
   def add(self, last: int, num_steps: int) -> None:
-    """Adds steps, and marks that beyond the execution's last one.
+    """Adds steps, and logs this as a step after the execution's last one.
 
     Args:
-      last: the execution's last mark.
-      num_steps: how many.
+      last: the number in the step log of the execution's last step.
+      num_steps: how many steps to add.
 
     Raises:
       tf.errors.OpError: a task is lost.
@@ -170,17 +188,18 @@ def schedule(
   iterators: Any,
   counts: Counts | None,
 ) -> tuple[Any, Any]:
-  """Has a worker do an execution, or what a loss leaves of it.
+  """Schedules an execution on a worker, to be repeated after a loss if needed.
 
   Args:
     coordinator: schedules it.
     to_do: the execution.
-    iterators: what it works on.
-    counts: counts what was cut short; None if nothing is known about that.
+    iterators: its input.
+    counts: counts the steps of interrupted executions; None without a
+      `Recovery`.
 
   Returns:
-    Its remote value, which is None if it was cut short, and what has the number
-    of steps that it did, as `num_steps`.
+    The remote value of its result, which is None if it was interrupted, and an
+    object whose `num_steps` tells how many steps were done.
   """
   sync_session = session_lib.of(coordinator.strategy)
   if sync_session is None and counts is None:

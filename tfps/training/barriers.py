@@ -1,4 +1,4 @@
-"""Places in a program where every worker waits for all the others."""
+"""Barriers at which every worker waits for all others."""
 
 from collections.abc import Callable
 from collections.abc import Collection
@@ -22,21 +22,22 @@ _CHIEF = spec_lib.Task('chief', 0)
 
 
 class Barriers:
-  """Barriers by name, each a row of counts on a ps.
+  """Reusable barriers by name, each a row of counters on a ps.
 
-  A worker that has come counts its turn and waits until nobody's count is
-  lower. So a barrier can be used again, and tells who is missing. All whom the
-  chief's cluster lists are waited for, and those that have joined as long as
-  they may be alive. One that has joined begins with the turn that the others
-  are at.
+  State: for each task, in how many rounds it arrived, and whether the cluster
+  of the process that made the barrier lists the task. An arriving task sets its
+  counter to the number of its round, and polls until no counter is lower; tasks
+  with a lower one are missing. It waits for all listed tasks, and then for
+  tasks that joined later, while they may be alive. A task that joined begins
+  with the round of the others.
 
   Args:
-    shared: makes the counts.
-    tasks: all whom this process' cluster lists.
+    shared: makes the counters.
+    tasks: all tasks that this process' cluster lists.
     own: this process' task, one of them.
     notice: gets each variable that was made.
-    joined: the tasks that are not in the cluster and may be alive.
-    surviving: by which is written; it may call again what it is given.
+    joined: returns the tasks that joined later and may be alive.
+    surviving: calls a function that writes on a ps, again after a repair.
 
   Raises:
     ValueError: there are too many tasks.
@@ -62,16 +63,16 @@ class Barriers:
     self._rows: dict[str, shared_variables.SharedVariable] = {}
 
   def wait(self, name: str, timeout_secs: float | None) -> None:
-    """See `BetweenGraphStrategy.barrier`."""
+    """Waits at a barrier; see `BetweenGraphStrategy.barrier`."""
     deadline = deadlines.after(timeout_secs)
     row = self._find_or_make(name, timeout_secs)
     state = _State(row.numpy())
-    turn = state.turn_of(self._own)
-    self._surviving(lambda: _count(row, self._own, turn))
-    if state.is_past(turn):
+    arrival = state.next_round(self._own)
+    self._surviving(lambda: _arrive(row, self._own, arrival))
+    if state.is_complete(arrival):
       return
-    look = _Look(self._joined)
-    while late := _State(row.numpy()).late(turn, look):
+    joined = _JoinedTasks(self._joined)
+    while late := _State(row.numpy()).late(arrival, joined):
       if deadlines.is_over(deadline):
         raise errors.DeadlineError(
           f'After {timeout_secs:g} seconds, {", ".join(map(str, late))} '
@@ -80,7 +81,7 @@ class Barriers:
       time.sleep(timeouts.current().poll_secs)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """See `BetweenGraphStrategy.wait_for_chief`."""
+    """Waits for the chief; see `BetweenGraphStrategy.wait_for_chief`."""
     with tf.device(_DEVICE), tf.name_scope('tfps/chief/'):
       made = self._shared.make_within(
         timeout_secs, name=name, initial_value=True
@@ -103,40 +104,41 @@ class Barriers:
 
 
 class _State:
-  """Who has come to a barrier, and how often.
+  """Arrivals at a barrier.
 
   Args:
-    rows: for each task's slot, its count, and whether the chief lists it.
+    rows: int64 of shape [2, slots]: each task's counter, and whether it is
+      listed.
   """
 
   def __init__(self, rows: np.ndarray) -> None:
     self._counts = rows[0]
     self._is_listed = rows[1] > 0
 
-  def turn_of(self, own: int) -> int:
-    """The turn of a task that comes now."""
-    turn = int(self._counts[own]) + 1
+  def next_round(self, own: int) -> int:
+    """Returns the round at which the task of a slot arrives now."""
+    number = int(self._counts[own]) + 1
     if self._is_listed[own]:
-      return turn
-    return max(turn, int(self._counts[self._is_listed].max()))
+      return number
+    return max(number, int(self._counts[self._is_listed].max()))
 
-  def is_past(self, turn: int) -> bool:
-    """Whether all who are listed have come to it, of whom none may wait."""
-    return bool((self._counts[self._is_listed] >= turn).all())
+  def is_complete(self, number: int) -> bool:
+    """Returns whether all listed tasks have arrived at a round."""
+    return bool((self._counts[self._is_listed] >= number).all())
 
-  def late(self, turn: int, look: '_Look') -> list[spec_lib.Task]:
-    """The tasks that have to come yet."""
-    is_behind = self._counts < turn
+  def late(self, number: int, joined: '_JoinedTasks') -> list[spec_lib.Task]:
+    """Returns the tasks that have not arrived at a round yet."""
+    is_behind = self._counts < number
     listed = [_task(i) for i in (is_behind & self._is_listed).nonzero()[0]]
     return listed or [
       task
-      for task in sorted(look())
+      for task in sorted(joined())
       if is_behind[_slot(task)] and not self._is_listed[_slot(task)]
     ]
 
 
-class _Look:
-  """Finds, now and then, who has joined."""
+class _JoinedTasks:
+  """Tasks that joined later, looked up once in a period."""
 
   def __init__(self, joined: Callable[[], Collection[spec_lib.Task]]) -> None:
     self._joined = joined
@@ -150,12 +152,14 @@ class _Look:
     return self._found
 
 
-def _count(row: shared_variables.SharedVariable, slot: int, turn: int) -> None:
-  row.scatter_nd_update([[0, slot]], [tf.constant(turn, tf.int64)])
+def _arrive(
+  row: shared_variables.SharedVariable, slot: int, number: int
+) -> None:
+  row.scatter_nd_update([[0, slot]], [tf.constant(number, tf.int64)])
 
 
 def _slot(task: spec_lib.Task) -> int:
-  """The place of a task, which is the same in all processes."""
+  """Returns the index of a task's counter, the same in all processes."""
   slot = 0 if task.job == 'chief' else 1 + task.index
   if slot >= _NUM_SLOTS:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""When training is saved, where to, and how it is taken up again."""
+"""Checkpoints of training: when and where to save, and how to resume."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -18,15 +18,21 @@ from tfps.cluster import spec as spec_lib
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-  """What to save, where and how often.
+  """Settings of checkpoints: contents, directory and period.
+
+  Without either period, a checkpoint is saved only at the end of training.
 
   Attributes:
     checkpoint: a `tf.train.Checkpoint` or another trackable.
-    directory: where to; nothing is saved or resumed without.
-    every_secs: how often; None for only at the end.
-    every_steps: how often; None for only at the end.
+    directory: where to save, and resume from; None disables both.
+    every_secs: the period in seconds.
+    every_steps: the period in steps.
     max_to_keep: how many checkpoints to keep.
-    options: how to write and read; by default all through this process.
+    options: how to write and read; by default this process writes all values.
+
+  Raises:
+    ValueError: only one of `checkpoint` and `directory` is given, or a number
+      is not positive.
   """
 
   checkpoint: Any = None
@@ -40,24 +46,27 @@ class Saving:
     if (self.checkpoint is None) != (self.directory is None):
       raise ValueError(
         f'checkpoint={self.checkpoint!r}, directory={self.directory!r}: '
-        'give both, what to save and where, or neither.'
+        'give both, or neither.'
       )
     for name in ('every_secs', 'every_steps', 'max_to_keep'):
       value = getattr(self, name)
       if value is not None and not value > 0:
         raise ValueError(f'checkpoint {name}={value}: must be positive.')
     if self.directory is None and (self.every_secs or self.every_steps):
-      raise ValueError('checkpoints every so often need a directory.')
+      raise ValueError(
+        f'checkpoint every_secs={self.every_secs}, every_steps='
+        f'{self.every_steps}: periodic checkpoints need a directory.'
+      )
 
 
 class Checkpoints:
-  """Saves training and takes it up again from where it was saved.
+  """Saves checkpoints periodically, and resumes training from the latest.
 
   Args:
-    saving: what, where and how often.
-    global_step: saved along as `global_step`.
-    task: of this process.
-    queues: saved along as `splits`.
+    saving: the settings.
+    global_step: saved with the checkpoint, as `global_step`.
+    task: the task of this process, which writes the files.
+    queues: the queues of splits, saved with the checkpoint as `splits`.
   """
 
   def __init__(
@@ -69,8 +78,8 @@ class Checkpoints:
     queues: Sequence[Any] = (),
   ) -> None:
     self._saving = saving
-    # The process that saves writes all values itself. By default each ps writes
-    # those it holds, which needs a filesystem that all tasks share.
+    # By TensorFlow's default each ps writes its own values, which needs a
+    # filesystem that all tasks share; so this process writes all of them.
     self._options = saving.options or tf.train.CheckpointOptions(
       experimental_io_device=f'/job:{task.job}/task:{task.index}/device:CPU:0'
     )
@@ -81,10 +90,15 @@ class Checkpoints:
       self._manager = _manager(saving, global_step, queues)
 
   def restore(self) -> str | None:
-    """Restores the latest checkpoint, if there is any; returns its path.
+    """Restores the latest checkpoint.
+
+    Returns:
+      Its path; None if there is no checkpoint or no directory.
 
     Raises:
-      errors.CheckpointError: what is in the directory cannot be restored.
+      errors.CheckpointError: the checkpoint is damaged or does not match, or
+        the directory's state file names none though there are checkpoints.
+      tf.errors.OpError: a ps is lost.
     """
     if self._manager is None:
       return None
@@ -96,11 +110,21 @@ class Checkpoints:
     return path
 
   def begin(self, step: int, secs: float) -> None:
-    """Counts periods from here."""
+    """Starts a period.
+
+    Args:
+      step: the global step.
+      secs: the time in seconds, by the clock of `is_due` and `save`.
+    """
     self._step_saved, self._secs_saved = step, secs
 
   def is_due(self, step: int, secs: float) -> bool:
-    """Whether it is time to save what stands at this step."""
+    """Returns whether a period has ended.
+
+    Args:
+      step: the global step.
+      secs: the time in seconds.
+    """
     every_steps, every_secs = self._saving.every_steps, self._saving.every_secs
     if step == self._step_saved:
       return False
@@ -110,12 +134,16 @@ class Checkpoints:
     )
 
   def save(self, step: int, secs: float) -> None:
-    """Saves, unless this step is saved already.
+    """Saves a checkpoint unless this step is saved, and starts a period.
+
+    Args:
+      step: the global step, which names the files.
+      secs: the time in seconds.
 
     Raises:
       errors.CheckpointError: the directory cannot be written, for example
-        because its disk is full; those before it stay.
-      tf.errors.OpError: a device is lost.
+        because the disk is full; earlier checkpoints are kept.
+      tf.errors.OpError: a ps is lost.
     """
     if self._manager is not None and (
       step > self._step_saved or self._manager.latest_checkpoint is None
@@ -130,7 +158,7 @@ class Checkpoints:
 def _manager(
   saving: Saving, global_step: tf.Variable, queues: Sequence[Any]
 ) -> tf.train.CheckpointManager:
-  # With the checkpoint as root, its files restore into the user's own objects.
+  # With the user's object as root, its files can be restored without tfps.
   checkpoint = tf.train.Checkpoint(
     root=saving.checkpoint, global_step=global_step, **_named(queues)
   )
@@ -154,30 +182,39 @@ def _make(directory: str) -> None:
 
 @contextlib.contextmanager
 def _writing(directory: str, step: int) -> Iterator[None]:
-  """Leaves nothing of a checkpoint that could not be written."""
+  """Deletes the files of a checkpoint that could not be written.
+
+  Raises:
+    errors.CheckpointError: it could not be written.
+    tf.errors.OpError: the error is not about a file.
+  """
   before = _written(directory, step)
   try:
     yield
   except (tf.errors.OpError, OSError) as error:
-    # All that is about a file names it; what is about a ps is not for here.
-    if directory not in str(error):
+    if directory not in str(error):  # file errors name the file
       raise
     for path in _written(directory, step) - before:
       shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     raise errors.CheckpointError(
       f'{directory}: step {step} could not be saved: '
-      f'{errors.first_line(error)}. The checkpoints before it stay.'
+      f'{errors.first_line(error)}. Earlier checkpoints are kept.'
     ) from error
 
 
 def _written(directory: str, step: int) -> set[pathlib.Path]:
-  """What there is of a checkpoint, and drafts of the state file."""
+  """Returns the files of a checkpoint, and temporary state files."""
   names = (f'ckpt-{step}.*', f'ckpt-{step}_temp', 'checkpoint.tmp*')
   return {path for name in names for path in pathlib.Path(directory).glob(name)}
 
 
 def _check_state(directory: pathlib.Path) -> None:
-  """TensorFlow takes a damaged state for none and would begin afresh."""
+  """Checks the state file, without which TensorFlow finds no checkpoint.
+
+  Raises:
+    errors.CheckpointError: it is damaged or missing though there are
+      checkpoints, or names one that does not exist.
+  """
   if not any(directory.glob('*.index')) and not _state_file(directory).exists():
     return
   try:
@@ -223,6 +260,7 @@ def _names(directory: pathlib.Path) -> str:
 
 def _remedy(directory: pathlib.Path) -> str:
   return (
-    f'Name a sound one as model_checkpoint_path in {_state_file(directory)}, '
-    'or train in another directory to begin afresh.'
+    'Name an intact checkpoint as model_checkpoint_path in '
+    f'{_state_file(directory)}, or train in another directory to start from '
+    'scratch.'
   )

@@ -1,4 +1,4 @@
-"""A coordinator that schedules functions on workers, and trains.
+"""Coordinator that schedules functions on workers and trains.
 
 ```
 with tfps.Coordinator(strategy, timeout_secs=300) as coordinator:
@@ -31,28 +31,32 @@ _Result = TypeVar('_Result')
 class Coordinator(scheduling.SchedulingCoordinator):
   """A `ClusterCoordinator` with deadlines, an orderly end and a training loop.
 
-  It takes the place of TensorFlow's class, whose contract it keeps. Beyond it:
+  It keeps the contract of TensorFlow's class, and adds:
 
-  - Waits end at a deadline with an `errors.DeadlineError` that names the tasks
-    that are silent, or else the workers that are still executing. Nothing is
-    cancelled by it; the wait may be taken up again.
-  - Once an error was raised by `schedule`, `join`, `done` or `fetch`, nothing
-    is queued or in flight, and the next `schedule` begins afresh.
+  - Each wait has a deadline. When it expires, an `errors.DeadlineError` names
+    the tasks that do not respond, or else the workers that are still executing.
+    Nothing is cancelled; the wait may be repeated.
+  - Once `schedule`, `join`, `done` or `fetch` has raised an error, nothing is
+    queued or in flight, and functions may be scheduled again.
   - `close`, or the end of a `with` block, stops all its threads.
 
-  There is one coordinator to a strategy; constructing a second one returns the
-  first. A stock coordinator that the strategy had already becomes this one.
+  A strategy has one coordinator; constructing a second one returns the first.
+  If the strategy has one of TensorFlow's class, it becomes a `Coordinator`.
 
   Args:
-    strategy: a parameter server strategy, ours or TensorFlow's.
-    timeout_secs: how long each wait may take by default; None is for ever.
+    strategy: a `ParameterServerStrategy` of tfps or TensorFlow.
+    timeout_secs: how many seconds each wait may take by default; None for no
+      limit.
+
+  Raises:
+    ValueError: the strategy has no workers to schedule functions on.
   """
 
   _global_step: tf.Variable | None = None
 
   @property
   def global_step(self) -> tf.Variable:
-    """Counts, on a ps, the training steps that were applied."""
+    """The number of applied training steps: an int64 scalar on a ps."""
     if self._global_step is None:
       with self.strategy.scope():
         self._global_step = tf.Variable(
@@ -60,7 +64,7 @@ class Coordinator(scheduling.SchedulingCoordinator):
           dtype=tf.int64,
           trainable=False,
           name='global_step',
-          # Of replicas whose gradients make one update, one counts it.
+          # Replicas whose gradients make one update count it once.
           aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
     return self._global_step
@@ -86,59 +90,61 @@ class Coordinator(scheduling.SchedulingCoordinator):
     timeout_secs: float | None = None,
     clock: Callable[[], float] = time.monotonic,
   ) -> progress_lib.TrainResult:
-    """Trains until the global step reaches a number.
+    """Trains until the global step reaches a number, or a queue ends.
 
     Workers execute `steps_per_execution` steps at a time, each on a batch of
-    the worker's own dataset; `global_step` counts whole executions, once they
-    are applied. A worker that dies has its execution repeated by another, so
-    the steps it had done of it are applied twice. With a `Recovery` those are
-    counted, and only the rest is done: at most one step, that at which it died,
-    is applied twice.
+    the worker's own dataset. `global_step` counts whole executions, once they
+    are applied. If a worker dies, another repeats its execution, and the steps
+    already done are applied twice. With a `Recovery`, steps already done are
+    counted, and at most one step is applied twice.
 
     Args:
-      step_fn: takes a batch; computes a gradient, applies it and returns
-        scalar metrics by name, or None. Runs on workers, in a graph.
-      dataset_fn: makes the dataset of one worker; called once for each, with
-        `input_pipeline_id` the worker's index. The dataset must not run out:
-        `repeat()` it. A worker that comes back begins its dataset anew, and so
-        does one whose execution the loss of a ps has cut short. If it takes
-        what it reads from a `tfps.input.SplitQueue`, it is called for the
-        batches of one split, which must not be repeated.
-      steps: where to stop, counted from the beginning of training, not of this
-        call: after a resume, only what is left is done. Training ends before
-        when all that a queue has to share out is done; None: then alone.
-      steps_per_execution: how many steps a worker does at a time.
-      max_unroll: how many of them to lay out in one graph; beyond it a loop
-        goes over them. Fewer are traced faster, more are executed faster.
+      step_fn: gets a batch; computes gradients, applies them and returns a
+        mapping of scalar metrics by name, or None. Runs on workers, in a graph.
+      dataset_fn: returns the dataset of one worker; called once for each, with
+        the worker's index as `input_pipeline_id`. The dataset must not end:
+        `repeat()` it. It starts from its beginning when the worker restarts, or
+        the loss of a ps interrupts an execution. A `dataset_fn` that reads from
+        a `tfps.input.SplitQueue` returns the batches of one split, not
+        repeated.
+      steps: the global step at which to stop, counted over all calls: a resumed
+        training does the missing steps. Training also stops when all splits of
+        a queue are done; None stops only then.
+      steps_per_execution: how many steps a worker does in one function call.
+      max_unroll: how many steps to unroll in the graph; more are done in a
+        loop. A lower number traces faster, a higher one executes faster.
       checkpoint: what to save: a `tf.train.Checkpoint`, model or other
-        trackable. The global step is saved with it as `global_step`.
-      directory: where to save it, and to resume from when it has checkpoints.
-      checkpoint_every_secs: how often to save besides at the end.
-      checkpoint_every_steps: likewise, rounded up to whole executions.
+        trackable. The global step is saved with it, as `global_step`.
+      directory: where to save checkpoints, and to resume from the latest.
+      checkpoint_every_secs: the period of checkpoints in seconds. In any case
+        one is saved at the end.
+      checkpoint_every_steps: the period in steps, rounded up to whole
+        executions.
       max_to_keep: how many checkpoints to keep.
-      checkpoint_options: by default the variables are written by this process,
-        which needs no filesystem shared with the ps;
-        `tf.train.CheckpointOptions()` has each ps write its own.
+      checkpoint_options: by default this process writes all variables, which
+        needs no filesystem shared with the ps; with
+        `tf.train.CheckpointOptions()` each ps writes its own.
       hooks: called with a `hooks.Progress` at the beginning, after each
         execution and at the end.
-      log_every_secs: how often to log progress.
-      in_flight_per_worker: executions to keep scheduled for each worker.
-      stop_on_nan: whether a metric that is not a number is an error, raised
-        before the next checkpoint; otherwise it is logged.
-      timeout_secs: how long one execution, or one checkpoint, may take; by
+      log_every_secs: the period of log lines in seconds.
+      in_flight_per_worker: how many executions to keep scheduled per worker.
+      stop_on_nan: whether a metric that is not a number raises an error, before
+        the next checkpoint; otherwise it is logged.
+      timeout_secs: how many seconds one execution or checkpoint may take; by
         default the constructor's.
-      clock: seconds that only go forward.
+      clock: returns a monotonic time in seconds.
 
     Returns:
-      Where training stands, with the metrics averaged since the log line
-      before the last.
+      The global step, the number of steps and seconds of this call, and the
+      metrics averaged over the last log line's steps.
 
     Raises:
-      errors.DeadlineError: names the tasks that are silent.
+      errors.DeadlineError: names the tasks that do not respond.
       errors.CheckpointError: the latest checkpoint is damaged, or one cannot
         be written, for example because the disk is full.
+      errors.InputError: a split of a queue cannot be read.
       FloatingPointError: a metric is not a number.
-      ValueError: a dataset ran out, or an argument is wrong.
+      ValueError: a dataset ended, or an argument is wrong.
     """
     transfers.of(self.strategy).check_execution(steps_per_execution)
     plan = train_spec.TrainSpec(

@@ -1,4 +1,4 @@
-"""What to do while training goes on: small callables that get its progress.
+"""Hooks: callables that training calls with its progress.
 
 `coordinator.train(..., hooks=[hooks.Every(print, steps=100)])`
 """
@@ -13,24 +13,24 @@ from typing import Protocol
 
 from absl import logging
 
-# The last step of training that ends with its input.
+# `Progress.steps` of training that ends with its input.
 ENDLESS = sys.maxsize
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """Where training stands.
+  """Progress of training at one moment.
 
   Attributes:
-    moment: 'begin', once before anything is executed; 'step', after each
-      execution; 'end', once after the last checkpoint of an orderly end.
+    moment: 'begin', once before the first execution; 'step', after each
+      execution; 'end', once after the last checkpoint, unless training fails.
     step: the global step.
     steps: the global step at which training ends; `ENDLESS` if it ends with its
       input.
-    metrics: the means over the steps of this execution; empty but at 'step',
-      and of an execution that the loss of a task has cut short.
-    steps_per_sec: of the latest executions; 0 while unknown.
-    elapsed_secs: since the beginning of this call.
+    metrics: the means over the steps of this execution; empty at 'begin' and
+      'end', and for an execution that was interrupted.
+    steps_per_sec: the rate over the latest executions; 0 while unknown.
+    elapsed_secs: seconds since the beginning of this call.
   """
 
   moment: str
@@ -42,7 +42,7 @@ class Progress:
 
   @property
   def eta_secs(self) -> float:
-    """How long training still takes at this rate; infinite while unknown."""
+    """Seconds until the end at the current rate; infinite while unknown."""
     if self.step >= self.steps:
       return 0.0
     if self.steps == ENDLESS:
@@ -51,18 +51,21 @@ class Progress:
 
 
 class Hook(Protocol):
-  """Called from the thread that trains; what it raises ends training."""
+  """Interface of hooks: called on the training thread; errors end training."""
 
   def __call__(self, progress: Progress, /) -> object: ...
 
 
 class Every:
-  """A hook that passes on progress now and then, and at the end.
+  """Hook that calls another hook periodically, and at the end.
 
   Args:
     hook: the hook to call.
-    secs: call it after at least so many seconds.
-    steps: call it after at least so many steps.
+    secs: the least number of seconds between calls.
+    steps: the least number of steps between calls.
+
+  Raises:
+    ValueError: not exactly one of `secs` and `steps` is given.
   """
 
   def __init__(
@@ -94,31 +97,39 @@ class Every:
 
 
 class Mean:
-  """The mean of each metric, by steps, since it was last taken."""
+  """Mean of each metric over the steps since it was last taken."""
 
   def __init__(self) -> None:
     self._totals: dict[str, float] = {}
     self._num_steps = 0
 
   def add(self, metrics: Mapping[str, float], num_steps: int) -> None:
-    """Adds the means over some steps, unless those are not known."""
+    """Adds the means over some steps.
+
+    Args:
+      metrics: the means; empty if unknown, which adds nothing.
+      num_steps: how many steps they are means over.
+    """
     self._num_steps += num_steps if metrics else 0
     for name, value in metrics.items():
       self._totals[name] = self._totals.get(name, 0.0) + value * num_steps
 
   def take(self) -> dict[str, float]:
-    """The means; starts afresh."""
+    """Returns the means, and resets them."""
     means = {n: t / self._num_steps for n, t in self._totals.items()}
     self.__init__()  # type: ignore[misc]
     return means
 
 
 class LogProgress:
-  """Logs one line a period: step, steps/s, time left and mean metrics.
+  """Hook that logs a line per period: step, steps/s, time left, mean metrics.
 
   Args:
-    every_secs: the period.
-    log: takes the line.
+    every_secs: the period in seconds.
+    log: gets the line.
+
+  Attributes:
+    metrics: the means of the last line.
   """
 
   def __init__(
@@ -156,7 +167,7 @@ class LogProgress:
 
 
 def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:
-  # Workers that do not wait for each other end a little above the last step.
+  # Asynchronous workers may exceed the last step slightly.
   if progress.steps == ENDLESS:
     return ', '.join(
       [f'step {progress.step}', f'{rate:.1f} steps/s', *_values(metrics)]

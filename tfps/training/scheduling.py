@@ -1,4 +1,4 @@
-"""Schedules functions on workers, with a deadline for each wait."""
+"""Scheduling of functions on workers, with a deadline for each wait."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -28,11 +28,15 @@ _Coordinator = TypeVar('_Coordinator', bound='SchedulingCoordinator')
 
 
 class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
-  """A `ClusterCoordinator` with deadlines and an orderly end.
+  """A `ClusterCoordinator` with deadlines and an orderly end; see `Coordinator`.
 
   Args:
-    strategy: a parameter server strategy, ours or TensorFlow's.
-    timeout_secs: how long each wait may take by default; None is for ever.
+    strategy: a `ParameterServerStrategy` of tfps or TensorFlow.
+    timeout_secs: how many seconds each wait may take by default; None for no
+      limit.
+
+  Raises:
+    ValueError: the strategy has no workers to schedule functions on.
   """
 
   def __new__(
@@ -87,13 +91,13 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       self._stop()
 
   def __del__(self) -> None:
-    # TensorFlow's may block here for ever, in whatever thread this runs.
+    # TensorFlow's destructor may block forever, in whichever thread this runs.
     if hasattr(self, 'monitor') and not self._closed:
       compat.signal_stop(self._cluster)
 
   @property
   def num_workers(self) -> int:
-    """How many workers the strategy's cluster has."""
+    """Number of workers of the strategy's cluster."""
     return len(self._cluster.workers)
 
   def schedule(
@@ -102,12 +106,23 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
   ) -> Any:
-    """Queues a function for a worker, as TensorFlow's `schedule`.
+    """Queues a function for any worker, as TensorFlow's `schedule`.
+
+    Args:
+      fn: a `tf.function` or Python function.
+      args: its positional arguments; of per-worker values, the worker's own
+        is passed.
+      kwargs: its keyword arguments, likewise.
+
+    Returns:
+      A `RemoteValue` of the result; see `fetch`.
 
     Raises:
-      errors.DeadlineError: a task was frozen when the function had to be
-        traced, the queue stayed full, or executions that an error cancelled
-        did not end.
+      errors.DeadlineError: a task was hung when the function had to be traced,
+        the queue stayed full, or executions cancelled after an error did not
+        end. The timeout is the constructor's.
+      Exception: the error of an earlier function, which cancels those queued.
+      RuntimeError: the coordinator is closed.
     """
     with self._about_to_schedule(fn):
       return super().schedule(fn, args=args, kwargs=kwargs)
@@ -115,51 +130,68 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
   def schedule_through(
     self, attempt: Callable[..., Any], fn: Any, args: Sequence[Any]
   ) -> Any:
-    """As `schedule`, of what a worker calls through something else.
+    """Schedules a function that a wrapper calls; see `schedule`.
 
     Args:
-      attempt: gets the function and its arguments, and again when a loss has
-        cut the function short. If it has a `note`, that is called before.
+      attempt: the wrapper: called with the function and its arguments, and
+        called again if a loss interrupts the function. If it has a method
+        `note`, that is called first.
       fn: a `tf.function`.
-      args: what it works on.
+      args: its arguments.
+
+    Returns:
+      A `RemoteValue` of the wrapper's result.
 
     Raises:
       errors.DeadlineError: as `schedule`.
     """
     with self._about_to_schedule(fn), self.strategy.scope():
       note = getattr(attempt, 'note', None)
-      if note is not None:  # others may wait for who executes it
+      if note is not None:  # other workers may wait for its execution
         note()
       compat.being_scheduled(self.strategy, value=True)
       return compat.schedule_through(self._cluster, attempt, fn, args)
 
   def join(self, timeout_secs: float | None = None) -> None:
-    """Waits for everything that is scheduled, as TensorFlow's `join`.
+    """Waits until all scheduled functions have ended, as TensorFlow's `join`.
 
     Args:
-      timeout_secs: how long to wait; by default the constructor's.
+      timeout_secs: how many seconds to wait; by default the constructor's.
 
     Raises:
-      errors.DeadlineError: names the tasks that hold it up.
+      errors.DeadlineError: names the tasks that it waits for.
+      Exception: the error of a function, which cancels those queued.
+      RuntimeError: the coordinator is closed.
     """
     with self._until('join', timeout_secs) as deadline:
       if not self._queue.wait(deadlines.seconds_until(deadline)):
         raise self.monitor.error('join', self._timeout(timeout_secs))
 
   def done(self) -> bool:
-    """Whether nothing is queued or in flight, as TensorFlow's `done`."""
+    """Returns whether nothing is queued or in flight, as TensorFlow's `done`.
+
+    Raises:
+      errors.DeadlineError: executions cancelled after an error did not end.
+      Exception: the error of a function, which cancels those queued.
+      RuntimeError: the coordinator is closed.
+    """
     with self._until('done', None):
       return bool(super().done())
 
   def fetch(self, val: Any, timeout_secs: float | None = None) -> Any:
-    """The values of remote values in any structure, as TensorFlow's `fetch`.
+    """Waits for remote values and returns their results, as TensorFlow's `fetch`.
 
     Args:
-      val: a remote value, or a structure that contains some.
-      timeout_secs: how long to wait; by default the constructor's.
+      val: a `RemoteValue`, or a nested structure that contains some.
+      timeout_secs: how many seconds to wait; by default the constructor's.
+
+    Returns:
+      The structure, with NumPy values in place of remote values.
 
     Raises:
-      errors.DeadlineError: names the tasks that hold it up.
+      errors.DeadlineError: names the tasks that it waits for.
+      Exception: the error of a function, which cancels those queued.
+      RuntimeError: the coordinator is closed.
     """
     with self._until('fetch', timeout_secs) as deadline:
       timeout_secs = self._timeout(timeout_secs)
@@ -172,15 +204,15 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     """Waits until one or more remote values have a result or an error.
 
     Args:
-      remote_values: what `schedule` returned; one at least.
-      timeout_secs: how long to wait, and how long one execution may take; by
-        default the constructor's.
+      remote_values: results of `schedule`, at least one.
+      timeout_secs: how many seconds to wait, and how many one execution may
+        take; by default the constructor's.
 
     Returns:
-      Those that are available, in the order given.
+      The remote values that are available, in the order given.
 
     Raises:
-      errors.DeadlineError: names the tasks that hold it up.
+      errors.DeadlineError: names the tasks that it waits for.
     """
     timeout_secs = self._timeout(timeout_secs)
     with self._idle_notice.awaited():
@@ -188,7 +220,11 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
   @contextlib.contextmanager
   def scheduling(self) -> Iterator[None]:
-    """In which a function is traced that workers are to execute."""
+    """Context in which to trace a function that workers are to execute.
+
+    Raises:
+      errors.DeadlineError: a task was hung, and tracing would block.
+    """
     self.monitor.wait_while_hung('schedule', self.timeout_secs)
     with self.strategy.scope():
       compat.being_scheduled(self.strategy, value=True)
@@ -198,12 +234,17 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         compat.being_scheduled(self.strategy, value=False)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result, whatever ps is lost meanwhile.
+    """Calls a function, and again after a ps that it needs was lost.
 
-    Where the strategy was given a `Recovery`, the function is called again
-    once a lost ps is back. It is for what this process itself does on a ps;
-    executions that are scheduled, and variables that are read or assigned,
-    survive by themselves.
+    Without a `Recovery`, the function is called once. It is for operations that
+    this process executes on a ps; scheduled functions, and variables that are
+    read or assigned, need no such call.
+
+    Args:
+      function: takes no arguments; safe to repeat.
+
+    Returns:
+      Its result.
 
     Raises:
       errors.CheckpointError: not all variables had been saved.
@@ -212,24 +253,23 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     return self._guard.surviving(function) if self._guard else function()
 
   def rest(self) -> None:
-    """Says that nothing more is scheduled until all has come to rest.
+    """Announces that nothing is scheduled until all functions have ended.
 
-    Where workers wait for each other, those that go on then wait no longer for
-    those that have nothing to do. To be called before waiting for all that is
-    scheduled.
+    With synchronous updates, busy workers then no longer wait for idle ones.
+    Call it before waiting for all that is scheduled.
     """
     self._idle_notice.begin(self.timeout_secs, self.surviving)
 
   def cancel(self) -> None:
-    """Cancels what is queued; what workers execute already runs to its end."""
+    """Cancels queued functions; those that workers already execute continue."""
     self._queue.cancel_queued()
     self._idle_notice.begin_at_once()
 
   def close(self) -> None:
-    """Ends the coordinator, and with it training; harmless when repeated.
+    """Stops the coordinator's threads and closes the strategy; idempotent.
 
-    Its threads are stopped. A strategy that told the cluster's servers of its
-    presence now tells them that training is done, so that they may exit.
+    A strategy that is registered with the cluster's servers tells them that
+    training is done, so that they may exit.
     """
     self._stop()
     end = getattr(self.strategy, 'close', None)
@@ -237,7 +277,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       end()
 
   def _start_guard(self) -> coordinator_recovery_lib.CoordinatorRecovery | None:
-    """Has a lost ps repaired, if the strategy keeps what that takes."""
+    """Starts the recovery of lost tasks, if the strategy has one."""
     guard: coordinator_recovery_lib.CoordinatorRecovery | None = getattr(
       self.strategy, 'guard', None
     )
@@ -261,7 +301,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
   def _until(
     self, what: str, timeout_secs: float | None
   ) -> Iterator[float | None]:
-    """The deadline of a call, which the queue's own waits keep too."""
+    """Sets the deadline of a call, also for waits within the queue."""
     if self._closed:
       raise RuntimeError(f'{what}: this coordinator is closed.')
     timeout_secs = self._timeout(timeout_secs)
@@ -295,7 +335,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       self._cluster, deadlines.after(timeouts.current().thread_stop_secs)
     )
     if left:
-      logging.warning('Threads still wait for their tasks: %s.', left)
+      logging.warning('Threads still wait for lost or hung tasks: %s.', left)
 
 
 def _is_untraced(fn: Any) -> bool:
