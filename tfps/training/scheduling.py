@@ -28,7 +28,7 @@ _Coordinator = TypeVar('_Coordinator', bound='SchedulingCoordinator')
 
 
 class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
-  """A `ClusterCoordinator` with deadlines and an orderly end; see `Coordinator`.
+  """`ClusterCoordinator` with deadlines; the base of `Coordinator`.
 
   Args:
     strategy: a `ParameterServerStrategy` of tfps or TensorFlow.
@@ -179,7 +179,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       return bool(super().done())
 
   def fetch(self, val: Any, timeout_secs: float | None = None) -> Any:
-    """Waits for remote values and returns their results, as TensorFlow's `fetch`.
+    """Waits for remote values and returns their results.
 
     Args:
       val: a `RemoteValue`, or a nested structure that contains some.
