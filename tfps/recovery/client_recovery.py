@@ -6,8 +6,6 @@ its process do anything on a ps, mends what it can, and does it again.
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
-import contextlib
 import threading
 from typing import Any
 from typing import TypeVar
@@ -15,7 +13,6 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _standstill
 from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
@@ -26,7 +23,6 @@ from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import events
 from tfps.recovery import inventory
-from tfps.recovery import moves
 from tfps.recovery import replicas as replicas_lib
 from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.recovery import stuck_calls
@@ -43,9 +39,7 @@ class ClientRecovery:
   Args:
     recovery: how; the same in all of them.
     address_book: of the ps.
-    task: of this process.
-    chief: who saves the variables and puts them back, perhaps this process;
-      with its address.
+    is_chief: whether this process saves the variables and puts them back.
     shared: makes them.
     device: of this process.
     greet: tells the servers of this process, but for those that are guests;
@@ -66,15 +60,12 @@ class ClientRecovery:
     recovery: config.Recovery,
     *,
     address_book: ps_addresses.PsAddressBook,
-    task: spec_lib.Task,
-    chief: tuple[spec_lib.Task, str],
+    is_chief: bool,
     shared: shared_variables.SharedVariables,
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
     fence: fencing.Fence,
   ) -> None:
-    is_chief = task == chief[0]
-    self._task, self._chief = task, chief
     self._address_book = address_book
     self._replicas = replicas_lib.Replicas(
       recovery, len(address_book.addresses)
@@ -112,15 +103,16 @@ class ClientRecovery:
     self._stuck_calls = stuck_calls.StuckCallCanceller(
       self._calls, address_book.incarnations, lambda: self._repair.known
     )
-    # Whether what is on the ps is not, or not all, from this very job.
-    self._begins_anew = is_chief and not self._notes.are(self._repair.known)
-    self._moves: moves.Moves | None = None
+    self._begins_anew = False
     if self._snapshotter is not None:
+      self._repair.find_who_has_moved()
+      # Whether what is on the ps is not, or not all, from this very job.
+      self._begins_anew = not self._notes.are(self._repair.known)
       self._snapshotter.start(self._gate)
       self._replicas.start()
-      self._moves = self._start_moves()
     else:
       self._find_who_has_moved()
+    address_book.forget_moves()
     self._stuck_calls.start()
 
   def add(self, variable: Any) -> None:
@@ -158,10 +150,7 @@ class ClientRecovery:
     return self._surviving(function, lambda: None)
 
   def do_without(self, task: spec_lib.Task) -> None:
-    """Lets a ps end: the chief has another one serve what it has."""
-    moves_ps = self._moves if self._recovery.moves_ps else None
-    if moves_ps is not None and moves_ps.hand_over(task):
-      return
+    """Saves what a ps has that is to end; then it counts as lost."""
     if self._snapshotter is not None:
       try:
         self._snapshotter.save()
@@ -172,15 +161,6 @@ class ClientRecovery:
         errors.DeadlineError,
       ) as error:
         logging.warning('%s leaves, and no cut was made: %s', task, error)
-
-  def stand_still(self, call: _standstill.Call) -> None:
-    """Executes nothing until the chief has moved what it wants to move."""
-    threading.Thread(
-      target=self._stand_still,
-      args=(call,),
-      name='tfps-standstill',
-      daemon=True,
-    ).start()
 
   def keep(self) -> None:
     """Has a loss from now on take nothing away, if this is the chief.
@@ -212,10 +192,6 @@ class ClientRecovery:
     if self._snapshotter is not None:
       self._snapshotter.and_then(start)
       self._snapshotter.keep_quiet_by(quiet)
-    if self._moves is not None:
-      # They come to no halt one by one: each waits for the others.
-      self._moves.stop()
-      self._moves = None
 
   def stop(self) -> None:
     """Makes no more cuts; twice is harmless."""
@@ -223,31 +199,6 @@ class ClientRecovery:
     if self._snapshotter is not None:
       self._snapshotter.stop()
       self._replicas.stop()
-    if self._moves is not None:
-      self._moves.stop()
-
-  def _start_moves(self) -> moves.Moves:
-    assert self._snapshotter is not None
-    started = moves.Moves(
-      self._task,
-      address_book=self._address_book,
-      snapshotter=self._snapshotter,
-      replicas=self._replicas,
-      notes=self._notes,
-      alone=self._alone,
-      mend=self._mend_alone,
-    )
-    started.start()
-    return started
-
-  def _stand_still(self, call: _standstill.Call) -> None:
-    try:
-      with self._alone():
-        self._address_book.go(call.keep(self._task, *self._chief))
-        self._mend_alone()
-    except (errors.DeadlineError, errors.ReplacedError) as error:
-      # Which the program will learn by itself.
-      logging.warning('%s', error)
 
   def _find_who_has_moved(self) -> None:
     try:
@@ -255,19 +206,6 @@ class ClientRecovery:
     except tf.errors.OpError as error:
       logging.warning('A ps is lost, or out of reach: %s', error)
       self._mend(self._latest())
-    finally:
-      self._address_book.forget_moves()
-
-  @contextlib.contextmanager
-  def _alone(self) -> Iterator[None]:
-    """Within it, only this thread does anything on a ps."""
-    with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
-      before = getattr(self._own, 'is_surviving', False)
-      self._own.is_surviving = True
-      try:
-        yield
-      finally:
-        self._own.is_surviving = before
 
   def _surviving(
     self, function: Callable[[], _Result], prepare: Callable[[], None]
@@ -303,12 +241,8 @@ class ClientRecovery:
         self._begins_anew = False
 
   def _mend(self, deadline: float | None) -> None:
-    with self._alone():
+    with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
       self._repair.mend(deadline)
-
-  def _mend_alone(self) -> None:
-    """As `_mend`, of who is alone already."""
-    self._repair.mend(self._latest())
 
   def _latest(self) -> float | None:
     return deadlines.after(self._recovery.timeout_secs)

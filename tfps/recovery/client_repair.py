@@ -93,7 +93,7 @@ class ClientRepair:
     self._next_look = 0.0  # for a lost ps elsewhere
 
   def find_who_has_moved(self) -> None:
-    """Goes to where ps are that were moved as this process connected.
+    """Goes to where ps are that others serve but that answer at home, too.
 
     Raises:
       tf.errors.OpError: a ps is lost, or out of reach.
@@ -102,10 +102,11 @@ class ClientRepair:
       if not self._notes.deny(self.known):
         return
       self._address_book.reconsider()
-      if moved := self._connect():
-        self._fence.take({'ps': moved})
-        self.known = self._address_book.incarnations()
-        self._shared.rejoin()
+      if self._address_book.addresses == self._at:
+        return
+      self._fence.take({'ps': self._connect()})
+      self.known = self._address_book.incarnations()
+      self._shared.rejoin()
 
   def is_due(self, error: tf.errors.OpError) -> bool:
     """Whether something has failed because of a ps."""

@@ -4,7 +4,6 @@ A ps that restarts has lost its note, so that whoever comes later sees that what
 is on the others is of another time.
 """
 
-from collections.abc import Collection
 from collections.abc import Mapping
 import contextlib
 
@@ -51,14 +50,6 @@ class ConsistencyNotes:
     """
     notes = {self._read(ps) for ps in incarnations}
     return bool(notes - {None, _text(incarnations)}) or len(notes) > 1
-
-  def remove(self, ps: Collection[int]) -> None:
-    """Takes the notes on ps, by their indices, away."""
-    for index in ps:
-      with tf.device(placement_ledger.ps_device(index)):
-        tf.raw_ops.DestroyResourceOp(
-          resource=self._handle(), ignore_lookup_error=True
-        )
 
   def _read(self, ps: int) -> str | None:
     with tf.device(placement_ledger.ps_device(ps)):

@@ -6,7 +6,6 @@ import os
 from absl import logging
 import tensorflow as tf
 
-from tfps import _standstill
 from tfps import errors
 from tfps._compat import server_def
 from tfps._compat import side_executor
@@ -16,7 +15,6 @@ from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import environment
 from tfps.server import fencing
-from tfps.server import health
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
@@ -82,7 +80,6 @@ def connect(
     listens=listens,
   )
   greet(presence, address_book, timeout_secs)
-  _follow(address_book)
   address = cluster.address(task)
   is_own = compat.is_own_address(task.job, address, index=task.index)
   spec = cluster.spec()
@@ -136,20 +133,6 @@ def greet(
       if deadlines.is_over(deadline):
         raise
       logging.warning('%s', error)
-
-
-def places(address_book: ps_addresses.PsAddressBook) -> list[_standstill.Place]:
-  """Where a standstill can be called."""
-  return [_standstill.Place(t, at) for t, at in at_home(address_book).items()]
-
-
-def _follow(address_book: ps_addresses.PsAddressBook) -> None:
-  """Goes to where ps have moved that may still answer where they were."""
-  for task, address in _standstill.find(places(address_book)).items():
-    if address_book.addresses[task] != address and health.is_alive(
-      task, address
-    ):
-      address_book.go({task: address})
 
 
 def at_home(

@@ -17,7 +17,6 @@ from typing import ClassVar
 from absl import logging
 import tensorflow as tf
 
-from tfps import _standstill
 from tfps import errors
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
@@ -86,7 +85,6 @@ class Listener:
     task: of this process, which is connected to its cluster.
     do_without: called with a task; it may leave when that returns.
     take_in: called with a worker and the address where it serves.
-    stand_still: called when the chief wants that; returns at once.
   """
 
   _last: ClassVar['Listener | None'] = None
@@ -96,7 +94,6 @@ class Listener:
     task: spec_lib.Task,
     do_without: Callable[[spec_lib.Task], object],
     take_in: Callable[[spec_lib.Task, str], object],
-    stand_still: Callable[[_standstill.Call], object] = lambda call: None,
   ) -> None:
     last, Listener._last = Listener._last, self
     if last is not None:
@@ -105,7 +102,6 @@ class Listener:
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
     self._do_without = do_without
     self._take_in = take_in
-    self._stand_still = stand_still
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='tfps-requests', daemon=True
@@ -133,8 +129,6 @@ class Listener:
         self._let_go(spec_lib.Task(**facts[_LEAVING]), facts['at'])
       elif _JOINING in facts:
         self._take_in(spec_lib.Task(**facts[_JOINING]), facts['at'])
-      elif (call := _standstill.Call.of(message)) is not None:
-        self._stand_still(call)
 
   def _let_go(self, task: spec_lib.Task, address: str) -> None:
     logging.warning('%s is about to leave.', task)

@@ -23,7 +23,6 @@ from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
 _TAKE_IN = 'take_in'
-_LET_GO = 'let_go'
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -37,26 +36,21 @@ class HostedTasks:
 
   def __init__(self, start: Callable[[spec_lib.Task], str]) -> None:
     self._start = start
-    # Servers cannot be stopped: that of a guest who has gone home waits for its
-    # return.
+    # Servers cannot be stopped: that of a guest who has gone home stays.
     self._addresses: dict[spec_lib.Task, str] = {}
-    self._present: set[spec_lib.Task] = set()
 
   def hear(self, message: str, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Whether a message is about a guest, who then is there, or is not.
+    """Whether a message asks to take in a guest, who then is there.
 
     Args:
       message: from the mailbox.
       mailbox: this task's own, where its guests are posted.
     """
     facts = json.loads(message)
-    if _TAKE_IN in facts:
-      self._take_in(spec_lib.Task(**facts[_TAKE_IN]))
-    elif _LET_GO in facts:
-      self._present.discard(spec_lib.Task(**facts[_LET_GO]))
-    else:
+    if _TAKE_IN not in facts:
       return False
-    found = {str(task): self._addresses[task] for task in sorted(self._present)}
+    self._take_in(spec_lib.Task(**facts[_TAKE_IN]))
+    found = {str(task): at for task, at in sorted(self._addresses.items())}
     mailbox.post(json.dumps(found), mailbox_lib.GUESTS)
     return True
 
@@ -66,8 +60,6 @@ class HostedTasks:
         self._addresses[task] = self._start(task)
       except errors.ServerStartError as error:
         logging.error('%s could not be taken in: %s', task, error)
-        return
-    self._present.add(task)
 
 
 def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
@@ -81,21 +73,20 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
   Raises:
     errors.UnreachableError: it does not answer.
   """
-  _tell(host, address, _TAKE_IN, task)
-
-
-def let_go(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
-  """Has a task, if it serves another one, say so no more.
-
-  Args:
-    host: who is told.
-    address: where its server listens.
-    task: its guest, who is at home again.
-
-  Raises:
-    errors.UnreachableError: it does not answer.
-  """
-  _tell(host, address, _LET_GO, task)
+  status = health.probe(host, address)
+  if status.state is not health.State.ALIVE:
+    raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
+  request = {_TAKE_IN: dataclasses.asdict(task)}
+  try:
+    with mailbox_lib.Mailbox(
+      host, address, timeout_secs=timeouts.current().call_secs
+    ) as mailbox:
+      mailbox.put(json.dumps(request))
+  except tf.errors.OpError as error:
+    raise errors.UnreachableError(
+      f'{host} at {address} could not be asked to serve {task}: '
+      f'{errors.first_line(error)}'
+    ) from error
 
 
 def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
@@ -112,25 +103,6 @@ def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
       if address is not None and health.is_alive(task, address):
         return address
   return None
-
-
-def _tell(
-  host: spec_lib.Task, address: str, what: str, task: spec_lib.Task
-) -> None:
-  status = health.probe(host, address)
-  if status.state is not health.State.ALIVE:
-    raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
-  request = {what: dataclasses.asdict(task)}
-  try:
-    with mailbox_lib.Mailbox(
-      host, address, timeout_secs=timeouts.current().call_secs
-    ) as mailbox:
-      mailbox.put(json.dumps(request))
-  except tf.errors.OpError as error:
-    raise errors.UnreachableError(
-      f'{host} at {address} could not be asked to serve {task}: '
-      f'{errors.first_line(error)}'
-    ) from error
 
 
 def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:

@@ -138,24 +138,6 @@ class PsAddressBook:
       if other is not None and health.is_alive(task, other):
         self._move(task, other)
 
-  def go(self, addresses: Mapping[spec_lib.Task, str]) -> None:
-    """Goes to where ps are to be found from now on."""
-    for task, address in addresses.items():
-      self._move(task, address)
-
-  def dismiss(self, tasks: Collection[spec_lib.Task]) -> None:
-    """Has hosts say no more that they serve who is at home again."""
-    for guest in set(tasks) - set(self.moved):
-      for host in set(self._homes) - set(self.moved) - {guest}:
-        try:
-          hosted_ps.let_go(host, self._homes[host], guest)
-        except errors.UnreachableError as error:
-          logging.warning('%s', error)
-
-  def guests_of(self, host: spec_lib.Task) -> set[spec_lib.Task]:
-    """Whom this process has had taken in by a ps."""
-    return {guest for guest, known in self._hosts.items() if known == host}
-
   def seek(self, incarnations: Mapping[int, int | None]) -> None:
     """Goes where the ps of these incarnations are, at home or as guests.
 

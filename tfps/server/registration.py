@@ -21,7 +21,6 @@ import time
 
 from absl import logging
 
-from tfps import _standstill
 from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import timeouts
@@ -215,10 +214,6 @@ class Registration:
     with _open(server, address, timeouts.current().handshake_secs) as mailbox:
       mailbox.put(self._hello.to_json())
       _check_stays(server, mailbox)
-      if not self._hello.chief:  # which ends it
-        _standstill.wait_until_over(
-          server, mailbox, known=self._hello.task if self._started else None
-        )
 
   def _leave(self, server: spec_lib.Task) -> None:
     done = dataclasses.replace(self._hello, done=True)

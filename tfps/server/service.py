@@ -5,7 +5,6 @@ import dataclasses
 import threading
 import time
 
-from tfps import _standstill
 from tfps._utils import deadlines
 from tfps._utils import signals
 from tfps._utils import timeouts
@@ -119,10 +118,6 @@ class Service:
         self._holding.discard(client)
       elif control_messages.is_for_clients(message):
         control_messages.pass_on(message, self._client_registry.listening())
-      elif _standstill.answer(
-        message, mailbox, self._client_registry.clients()
-      ):
-        continue
       elif not self._hosted_tasks.hear(message, mailbox):
         self._hear_client(registration.Message.from_json(message), mailbox)
     return bool(messages)

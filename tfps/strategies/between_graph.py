@@ -419,12 +419,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     address_book: ps_addresses.PsAddressBook,
     extended: Any,
   ) -> None:
-    chief = registration_lib.chief_of(self._cluster)
     guard = client_recovery.ClientRecovery(
       recovery,
       address_book=address_book,
-      task=self.task,
-      chief=(chief, self._cluster.address(chief)),
+      is_chief=self.is_chief,
       shared=extended.shared,
       device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
       greet=self._registration.start,
@@ -436,7 +434,6 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self.task,
       guard.do_without,
       lambda *worker: None,
-      guard.stand_still,
     )
     self.guard = guard
 

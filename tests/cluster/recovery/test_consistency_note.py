@@ -48,7 +48,7 @@ def test_a_ps_whose_note_was_taken_away_is_denied(connected):
   mine.leave({0: 1, 1: 2})
   assert not mine.deny({0: 1, 1: 2})
   assert mine.deny({0: 1, 1: 3})
-  mine.remove({1})
+  forget(mine, 1)
   assert mine.deny({0: 1, 1: 2})
 
 

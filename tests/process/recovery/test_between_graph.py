@@ -98,6 +98,17 @@ def test_workers_outlast_one_fault_after_the_other(start, tmp_path):
   # A worker that comes only now finds it there.
   cluster.start('worker', 1)
   go_on(cluster)
+  # So do all who come once it answers at home, too.
+  cluster.start('ps', 1)
+  leave(cluster)
+  before = [len(cluster.log('worker', index)) for index in range(2)]
+  for index in range(2):
+    cluster.start('worker', index)
+  go_on(cluster)
+  for index in range(2):
+    log = cluster.log('worker', index)[before[index] :]
+    assert 'ps:1 is at' in log
+    assert 'lost' not in log
   leave(cluster)
   step, least, most = snapshot(tmp_path)
   # Each of the three faults has cut short one execution of each worker.

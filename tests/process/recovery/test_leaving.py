@@ -1,7 +1,6 @@
 """Tasks that are told to end leave nothing half done."""
 
 import re
-import sys
 
 from tests.support import losses
 from tests.support import waiting
@@ -45,27 +44,52 @@ def test_tasks_that_leave_lose_nothing_and_repeat_nothing(tmp_path):
   assert seen == sorted(seen)
 
 
+def campaign(mode, folder):
+  """A program that makes no cut unless one is needed."""
+  return (*losses.campaign(mode, folder, 400), '--every_secs=3600')
+
+
 def test_a_chief_that_leaves_goes_on_where_it_was(tmp_path):
-  program = [
-    *(sys.executable, '-m', 'tfps.testing.chaos.campaign_task'),
-    *('--mode=fit', '--steps=400', '--every_secs=3600'),
-    f'--directory={tmp_path}',
-  ]
   with testing.ProcessCluster(
-    1, 1, commands={'chief': program}, preload=['tensorflow', 'keras']
+    1,
+    1,
+    commands={'chief': campaign('fit', tmp_path)},
+    preload=['tensorflow', 'keras'],
   ) as cluster:
-    waiting.until(lambda: len(numbers(cluster, 'at')) > 10, timeout_secs=120)
+    waiting.until(lambda: len(reached(cluster, 'chief')) > 10, timeout_secs=120)
     cluster.terminate('chief', 0)
     assert cluster.wait('chief', 0, timeout_secs=30) == 143
-    before = len(numbers(cluster, 'at'))
+    before = len(reached(cluster, 'chief'))
     cluster.start('chief', 0)
     assert cluster.wait('chief', 0, timeout_secs=120) == 0
-    done = numbers(cluster, 'at')
+    done = reached(cluster, 'chief')
     assert done[before] >= done[before - 1]
-    assert numbers(cluster, 'count')[-1] >= 400
+    assert losses.counted(cluster.log('chief', 0))[-1] >= 400
 
 
-def numbers(cluster, what):
-  """The steps that the chief has reached, or counted, as it has said them."""
-  found = re.findall(rf'^{what} (\d+)', cluster.log('chief', 0), re.MULTILINE)
+def test_between_graphs_what_a_ps_has_is_saved_before_it_leaves(tmp_path):
+  with testing.ProcessCluster(
+    1,
+    2,
+    commands={'worker': campaign('between_graph', tmp_path)},
+    preload=['tensorflow', 'keras'],
+  ) as cluster:
+    waiting.until(
+      lambda: len(reached(cluster, 'worker')) > 10, timeout_secs=120
+    )
+    before = reached(cluster, 'worker')
+    cluster.terminate('ps', 1)
+    assert cluster.wait('ps', 1, timeout_secs=30) == 143
+    cluster.start('ps', 1)
+    for job, index in (('worker', 0), ('ps', 0), ('ps', 1)):
+      assert cluster.wait(job, index, timeout_secs=120) == 0
+    # All goes back to the cut that was made for this, and to no earlier one.
+    assert min(reached(cluster, 'worker')[len(before) :]) > before[-1]
+    assert 'ps:1 was lost and is back' in cluster.log('worker', 0)
+    assert losses.counted(cluster.log('worker', 0)) == [400] * 3
+
+
+def reached(cluster, job):
+  """The steps that a task has reached, one after another."""
+  found = re.findall(r'^at (\d+)', cluster.log(job, 0), re.MULTILINE)
   return [int(step) for step in found]

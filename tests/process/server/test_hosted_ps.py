@@ -43,17 +43,6 @@ def test_a_guest_answers_as_its_task_and_computes(cluster):
     assert session.run(tf.constant(1) + 2) == 3
 
 
-def test_a_guest_that_is_let_go_is_found_again_only_if_it_is_asked_for(cluster):
-  address = cluster.address(_HOST)
-  hosted_ps.ask(_HOST, address, _GUEST)
-  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
-  before = hosted_ps.find(_GUEST, hosts(cluster))
-  hosted_ps.let_go(_HOST, address, _GUEST)
-  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)) is None)
-  hosted_ps.ask(_HOST, address, _GUEST)
-  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)) == before)
-
-
 def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
   hosted_ps.ask(_HOST, cluster.address(_HOST), _GUEST)
   waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
