@@ -1,4 +1,4 @@
-"""Predicts how fast a cluster trains before there is one.
+"""Predicts the training speed of a cluster that does not exist yet.
 
 ```
 from tfps import plan
@@ -8,9 +8,9 @@ job = plan.Job(model, num_workers=100, num_ps=10, links=plan.Links(10_000))
 print(plan.predict(job).steps_per_sec)
 ```
 
-It simulates some steps of all workers: what crosses, in the chunks and with the
-codecs of the wire, from where the placement has put it, over links that flows
-share. `tfps plan`, or `python -m tfps.plan`, prints a table and advice.
+It simulates some steps of all workers: transfers with the chunks and codecs of
+the wire, between the tasks that placement chooses, over shared links.
+`tfps plan`, or `python -m tfps.plan`, prints a table and advice.
 """
 
 from tfps.plan.command import main

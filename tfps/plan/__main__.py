@@ -1,4 +1,4 @@
-"""Runs `python -m tfps.plan`."""
+"""Entry point of `python -m tfps.plan`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What would make a job faster, and by how much."""
+"""Suggests changes that make a job faster, with estimated gains."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -8,9 +8,9 @@ from tfps.plan import jobs
 from tfps.plan import messages as messages_lib
 from tfps.plan import predictions
 
-_ENOUGH = 0.95  # of the best rate
-_MOST_TIMES = 4
-_WORTH = 1.1  # times as fast
+_ENOUGH = 0.95  # ratio of the best rate
+_MAX_PS_FACTOR = 4
+_MIN_GAIN = 1.1  # ratio of rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Option:
   """A change of a job.
 
   Attributes:
-    what: it is.
-    steps_per_sec: of all workers together, as `estimate` has it.
-    gain: how many times as many as without.
+    what: description of the change.
+    steps_per_sec: estimated steps of all workers per second, with the change.
+    gain: ratio of this rate to that without the change.
   """
 
   what: str
@@ -34,10 +34,13 @@ class Option:
 
 
 def estimate(job: jobs.Job) -> float:
-  """Steps a second of all workers together, at once but less exactly.
+  """Returns estimated steps per second of all workers, without contention.
 
-  No more than workers do that have the ps and the network for themselves, and
-  no more than the busiest link carries, or the busiest ps applies.
+  It is faster than a simulation of all workers, but less exact: the rate of one
+  worker alone times the number of workers, limited by the busiest link or ps.
+
+  Args:
+    job: the job.
   """
   alone = predictions.predict(
     dataclasses.replace(
@@ -52,12 +55,16 @@ def estimate(job: jobs.Job) -> float:
   messages = messages_lib.of(job)
   num_bytes = predictions.bytes_of_links(job, messages)
   bound = predictions.bound_secs(job, num_bytes, messages)
-  most = 1 / bound if bound else float('inf')
-  return min(alone.steps_per_sec * job.num_workers, most)
+  limit = 1 / bound if bound else float('inf')
+  return min(alone.steps_per_sec * job.num_workers, limit)
 
 
 def balanced_ps(job: jobs.Job) -> int:
-  """The fewest ps with which it is nearly as fast as with many."""
+  """Returns the smallest number of ps whose rate is within 5% of the best.
+
+  Args:
+    job: the job; its number of ps is a candidate.
+  """
   numbers = sorted(set(_numbers_of_ps(job)))
   rates = {n: estimate(dataclasses.replace(job, num_ps=n)) for n in numbers}
   best = max(rates.values())
@@ -65,11 +72,14 @@ def balanced_ps(job: jobs.Job) -> int:
 
 
 def options(job: jobs.Job, codecs: dict[str, tuple[Any, Any]]) -> list[Option]:
-  """Changes that are worth while, the best first.
+  """Returns worthwhile changes, the best first.
 
   Args:
-    job: what is planned.
-    codecs: to try: the codecs of pulls and pushes, by a name.
+    job: the planned job.
+    codecs: the codecs of pulls and pushes to try, by name.
+
+  Returns:
+    Changes that gain at least 10%, or that need fewer ps.
   """
   before = estimate(job)
   found = []
@@ -84,15 +94,14 @@ def options(job: jobs.Job, codecs: dict[str, tuple[Any, Any]]) -> list[Option]:
   if job.mode == 'async' and not job.prefetch:
     changed = dataclasses.replace(job, prefetch=1)
     found.append(_option('prefetch 1', changed, before))
-  may_be = job.mode == 'sync' and not job.backup_workers and not job.by_host
-  if may_be:
+  if job.mode == 'sync' and not job.backup_workers and not job.by_host:
     changed = dataclasses.replace(job, by_host=True)
     if len(changed.pushers) < job.num_workers:
       found.append(_option('by host', changed, before))
-  is_less = [o for o in found if o.what.endswith(' ps') and _saves(o, job)]
-  better = [o for o in found if o.gain >= _WORTH]
+  fewer_ps = [o for o in found if o.what.endswith(' ps') and _saves(o, job)]
+  better = [o for o in found if o.gain >= _MIN_GAIN]
   return sorted(
-    [*better, *(o for o in is_less if o not in better)], key=lambda o: -o.gain
+    [*better, *(o for o in fewer_ps if o not in better)], key=lambda o: -o.gain
   )
 
 
@@ -107,14 +116,14 @@ def _option(what: str, job: jobs.Job, before: float) -> Option:
 
 def _numbers_of_ps(job: jobs.Job) -> Iterator[int]:
   number = 1
-  while number <= max(_MOST_TIMES * job.num_ps, job.num_workers // 2, 2):
+  while number <= max(_MAX_PS_FACTOR * job.num_ps, job.num_workers // 2, 2):
     yield number
     number = max(number + 1, round(number * 1.25))
   yield job.num_ps
 
 
 def _hosts_of_one(job: jobs.Job) -> dict[str, str] | None:
-  """Without the workers that there are no longer."""
+  """Returns `host_of` for a job of one worker."""
   if job.host_of is None:
     return None
   return {

@@ -1,4 +1,4 @@
-"""Checks of numbers that a user gives."""
+"""Checks of numbers and dtypes in user options."""
 
 import math
 from typing import Any

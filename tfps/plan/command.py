@@ -16,14 +16,21 @@ from tfps.plan import predictions
 
 _UNITS = {'': 1, 'K': 1e3, 'M': 1e6, 'G': 1e9, 'T': 1e12}
 _CODECS = ('none', 'float16', 'bfloat16', 'int8', 'topk', 'onebit')
-# Those of advice, which keep the model as good: docs/wire.md.
+# Codecs that do not degrade the model, see docs/wire.md.
 _ADVISED = ('float16', 'int8')
 _NUM_SHOWN = 6
 _TOPK_RATIO = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints what is predicted; the exit status."""
+  """Prints a prediction and advice.
+
+  Args:
+    argv: the arguments; by default those of the process.
+
+  Returns:
+    The exit status.
+  """
   parser = _parser()
   options = parser.parse_args(argv)
   try:
@@ -39,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """What is learnt from.
+  """Size of the training data.
 
   Attributes:
-    batch: examples in a step of a worker.
-    num_bytes: of one example; 0 if input takes no network.
-    total_bytes: of all; 0 if that is not known.
+    batch: number of examples per step of a worker.
+    num_bytes: bytes of one example; 0 if input does not use the network.
+    total_bytes: bytes of all examples; 0 if unknown.
   """
 
   batch: int
@@ -58,7 +65,13 @@ def report(
   *,
   examples: Examples | None = None,
 ) -> str:
-  """A prediction, as a table."""
+  """Returns a prediction as a table.
+
+  Args:
+    job: the job.
+    prediction: its prediction.
+    examples: the training data; None to leave it out.
+  """
   rows = [
     ('a step of a worker', f'{_secs(prediction.secs_per_step)}'),
     ('steps of all workers', f'{_number(prediction.steps_per_sec)} a second'),
@@ -68,7 +81,7 @@ def report(
     ('the fullest ps holds', f'{_bytes(max(prediction.ps_bytes))}'),
   ]
   if examples is not None:
-    rows += _of_examples(job, prediction, examples)
+    rows += _example_rows(job, prediction, examples)
   width = max(len(name) for name, _ in rows)
   lines = [f'{name:<{width}}  {text}' for name, text in rows]
   return '\n'.join([*lines, '', *_links(job, prediction)])
@@ -81,17 +94,17 @@ def _links(job: jobs.Job, prediction: predictions.Prediction) -> Iterator[str]:
     key=lambda name: (-prediction.busy.get(name, 0.0), name),
   )
   for name in busiest[:_NUM_SHOWN]:
-    # Those of a link are of a step of one worker, on average.
+    # Only links have bytes; they are averages per step of one worker.
     number = prediction.num_bytes.get(name)
-    told = '' if number is None else f'{number:,.0f}'
+    text = '' if number is None else f'{number:,.0f}'
     busy = min(1.0, prediction.busy.get(name, 0.0))
-    yield f'{name:<28}{told:>14}{busy:>7.0%}'
+    yield f'{name:<28}{text:>14}{busy:>7.0%}'
   left = len(busiest) - _NUM_SHOWN
   if left > 0:
     yield f'and {left} more'
 
 
-def _of_examples(
+def _example_rows(
   job: jobs.Job, prediction: predictions.Prediction, examples: Examples
 ) -> Iterator[tuple[str, str]]:
   rate = prediction.steps_per_sec * examples.batch

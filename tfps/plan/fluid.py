@@ -1,8 +1,7 @@
-"""How flows share links: each gets as much as is fair, and none more.
+"""Max-min fair sharing of links among flows, which TCP approximates.
 
-Max-min fairness, which TCP comes near to: no flow could have more without
-taking it from one that has no more (D. Bertsekas, R. Gallager, "Data networks",
-1992, section 6.5.2).
+No flow's rate can be raised without lowering that of a flow that is not faster
+(D. Bertsekas, R. Gallager, "Data networks", 1992, section 6.5.2).
 """
 
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ class Network:
   """Flows over links of given rates.
 
   Args:
-    rates: of the links, in bytes a second.
-    paths: of the flows: the indices of the links that each passes.
-    most: what a flow may have at most, however free its links are.
+    rates: rates of the links, in bytes per second.
+    paths: for each flow, the indices of the links that it passes.
+    most: maximum rate of each flow, in bytes per second.
   """
 
   def __init__(
@@ -26,7 +25,7 @@ class Network:
     most: Sequence[float],
   ) -> None:
     longest = max((len(path) for path in paths), default=0)
-    # One link more, without a limit, makes all paths as long.
+    # An additional link without a limit pads all paths to equal length.
     self._rates = np.array([*rates, np.inf])
     none = len(rates)
     self._paths = np.array(
@@ -35,10 +34,10 @@ class Network:
     self._most = np.asarray(most, np.float64)
 
   def share(self, active: np.ndarray) -> np.ndarray:
-    """The rates of flows, of which some are active; 0 for the others.
+    """Returns the rates of all flows, in bytes per second.
 
     Args:
-      active: whether each is.
+      active: booleans of shape [flows]; inactive flows get rate 0.
     """
     found = np.zeros(len(self._paths))
     left = self._rates.copy()
@@ -53,7 +52,7 @@ class Network:
         shares[paths].min(axis=1, initial=np.inf), self._most[open_]
       )
       least = possible.min()
-      # What has the least cannot have more. All that are near are settled, too.
+      # The rate of the slowest flows is final; so are those close to it.
       is_settled = possible <= least * (1 + 1e-6)
       settled = open_[is_settled]
       found[settled] = possible[is_settled]

@@ -1,4 +1,4 @@
-"""What is to be predicted: a model, a cluster, its links, and how it trains."""
+"""The description of a job: model, cluster, links and training options."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -14,28 +14,29 @@ from tfps.plan import models
 from tfps.variables import placement as placement_lib
 
 MODES = ('async', 'sync')
-_MOST_PREFETCHED = 2
-_MOST_TASKS = 30_000  # of a job
+_MAX_PREFETCH = 2
+_MAX_TASKS = 30_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-  """How fast the network is.
+  """The rates of the network, in megabits (10^6) per second.
 
   Attributes:
-    mbit_per_sec: the rate of each host's link, in each direction, in
-      megabits (10^6) per second.
-    rack_mbit_per_sec: that of each rack's link to the other racks; None if it
-      is never the bottleneck.
-    fabric_mbit_per_sec: what all hosts together can exchange at a time; None if
-      that does not limit them. Where all hosts are processes of one machine, it
-      is what the machine can move.
-    connection_mbit_per_sec: what one connection carries at most, between one ps
-      and one worker; None for no limit but the links'.
-    overhead: the part by which it takes longer to send something than its bytes
-      and the rate say: for headers, and because nothing fills a link entirely.
-      By default 0.1, of which 0.06 are the headers of TCP in Ethernet frames of
-      1,500 bytes, 1,538 on the link for 1,448.
+    mbit_per_sec: the rate of each host's link, in each direction.
+    rack_mbit_per_sec: the rate of each rack's link to the other racks; None if
+      it is never the bottleneck.
+    fabric_mbit_per_sec: the total rate between all hosts; None for no limit. If
+      all hosts are processes of one machine, it is the machine's total rate.
+    connection_mbit_per_sec: the maximum rate of a connection between one ps and
+      one worker; None for no limit.
+    overhead: ratio by which a transfer takes longer than its bytes at the
+      link's rate, for headers and imperfect utilization. Of the default 0.1,
+      0.06 are TCP headers in Ethernet frames of 1,500 bytes: 1,538 bytes on the
+      link for 1,448.
+
+  Raises:
+    ValueError: a rate is not positive, or the overhead is negative.
   """
 
   mbit_per_sec: float
@@ -59,27 +60,33 @@ class Links:
     checks.positive('Links: overhead', self.overhead, or_zero=True)
 
   def bytes_per_sec(self, mbit_per_sec: float) -> float:
-    """What a link of a rate carries, the overhead left out."""
+    """Returns the payload rate of a link in bytes per second.
+
+    Args:
+      mbit_per_sec: the link's rate.
+    """
     return mbit_per_sec * 1e6 / 8 / (1 + self.overhead)
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """What tasks take for what is neither computing nor sending.
+  """Costs of tasks other than computing and sending.
 
-  The defaults are about what docs/performance.md has for two cpus.
+  The defaults are close to the measurements on two cpus in docs/performance.md.
 
   Attributes:
-    step_secs: seconds a step takes a worker besides: to start it, to read its
+    step_secs: additional seconds per step of a worker: to start it, to read its
       batch, to call the ps.
-    execution_secs: seconds an execution of several steps takes besides.
-    message_secs: seconds from when a message could be sent until it is, beyond
-      what the link takes.
-    apply_bytes_per_sec: how many bytes of gradients a ps applies a second.
-    codec_bytes_per_sec: how many bytes of values a task encodes, or decodes, a
+    execution_secs: additional seconds per execution of several steps.
+    message_secs: latency of a message in seconds, beyond its transmission.
+    apply_bytes_per_sec: bytes of gradients that a ps applies per second.
+    codec_bytes_per_sec: bytes of values that a task encodes or decodes per
       second, if there is a codec.
-    shared_cpus: how many cpus all tasks share, as processes of one machine do;
-      None if each has its own.
+    shared_cpus: number of cpus that all tasks share, as processes of one
+      machine do; None if each task has its own.
+
+  Raises:
+    ValueError: a number is out of range.
   """
 
   step_secs: float = 0.5e-3
@@ -100,32 +107,36 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A training to be predicted.
+  """A training job to predict.
 
   Attributes:
-    model: what is trained.
-    num_workers: how many workers.
-    num_ps: how many ps.
-    links: how fast the network is.
-    costs: what tasks take besides.
-    pull: the codec of parameters, as for `tfps.Wire`; None for none.
-    push: the codec of gradients.
-    prefetch: how many steps ahead parameters are read, as for `tfps.Wire`.
+    model: the model.
+    num_workers: number of workers.
+    num_ps: number of ps.
+    links: the rates of the network.
+    costs: the costs of tasks.
+    pull: the codec of parameters, see `tfps.Wire`; None for none.
+    push: the codec of gradients; None for none.
+    prefetch: how many steps ahead parameters are read, see `tfps.Wire`.
     mode: 'async', or 'sync' if all workers make each update together.
     backup_workers: in mode 'sync', how many workers an update does not wait
       for.
     by_host: in mode 'sync', whether the workers of a host push as one, as with
       `tfps.replication.InGraphStrategy`.
-    compute_spread: by how much the times that steps take to compute differ:
-      their standard deviation over their mean.
-    steps_per_execution: how many steps a worker does at a time.
-    steps_per_update: how many steps share a pull and a push, as with
+    compute_spread: standard deviation of the steps' computing times over their
+      mean.
+    steps_per_execution: number of steps per execution of a worker.
+    steps_per_update: number of steps that share a pull and a push, as with
       `tfps.updates.Accumulate` and `LocalSteps`.
-    partitioner: how variables are cut, as for a strategy.
-    placement: which ps gets which variable; by default `ByteBalanced()`.
-    host_of: the host of a task such as 'ps:0'; those left out have one each.
+    partitioner: the partitioner of variables, as for a strategy.
+    placement: the placement policy; by default `ByteBalanced()`.
+    host_of: the host of tasks such as 'ps:0'; each task that it leaves out has
+      its own host.
     rack_of: the rack of each host that `host_of` names, or that is named after
-      its task, such as 'ps:0'.
+      its task, such as 'ps-0'.
+
+  Raises:
+    ValueError: an option is invalid, or does not fit the others.
   """
 
   model: models.Model
@@ -158,9 +169,9 @@ class Job:
   def __post_init__(self) -> None:
     for name in ('num_workers', 'num_ps', 'steps_per_execution'):
       checks.whole(f'Job: {name}', getattr(self, name), at_least=1)
-      if getattr(self, name) > _MOST_TASKS:
+      if getattr(self, name) > _MAX_TASKS:
         raise ValueError(
-          f'Job: {name} is {getattr(self, name)}. Give {_MOST_TASKS} at most.'
+          f'Job: {name} is {getattr(self, name)}. Give {_MAX_TASKS} at most.'
         )
     checks.whole('Job: steps_per_update', self.steps_per_update, at_least=1)
     checks.whole('Job: backup_workers', self.backup_workers, at_least=0)
@@ -169,9 +180,9 @@ class Job:
       raise ValueError(
         f'Job: mode is {self.mode!r}. Give one of {", ".join(MODES)}.'
       )
-    if self.prefetch not in range(_MOST_PREFETCHED + 1):
+    if self.prefetch not in range(_MAX_PREFETCH + 1):
       raise ValueError(
-        f'Job: prefetch is {self.prefetch!r}. Give 0, 1 or {_MOST_PREFETCHED}.'
+        f'Job: prefetch is {self.prefetch!r}. Give 0, 1 or {_MAX_PREFETCH}.'
       )
     if self.mode == 'sync' and self.prefetch:
       raise ValueError(
@@ -181,7 +192,7 @@ class Job:
     if self.backup_workers and self.mode != 'sync':
       raise ValueError(
         f'Job: backup_workers is {self.backup_workers}, but in mode '
-        f'{self.mode} no update waits for others. Give 0, or mode sync.'
+        f'{self.mode} updates do not wait for workers. Give 0, or mode sync.'
       )
     if self.by_host and (self.mode != 'sync' or self.backup_workers):
       raise ValueError(
@@ -202,7 +213,7 @@ class Job:
 
   @functools.cached_property
   def cluster(self) -> spec_lib.Cluster:
-    """Its tasks, whose addresses name their hosts."""
+    """The cluster; the tasks' addresses name their hosts."""
     hosts = dict(self.host_of or {})
     addresses = {
       job: [
@@ -211,25 +222,25 @@ class Job:
       ]
       for job, number, port in (
         ('ps', self.num_ps, 1),
-        ('worker', self.num_workers, _MOST_TASKS + 1),
+        ('worker', self.num_workers, _MAX_TASKS + 1),
       )
     }
     if hosts:
       raise ValueError(
-        f'Job: host_of names {", ".join(map(repr, hosts))}, which there is not '
-        f'among {self.num_ps} ps and {self.num_workers} workers. Name tasks '
-        "such as 'ps:0'."
+        f'Job: host_of names {", ".join(map(repr, hosts))}, not one of the '
+        f'{self.num_ps} ps and {self.num_workers} workers. Name tasks such as '
+        "'ps:0'."
       )
     return spec_lib.Cluster(addresses, source='Job')
 
   @functools.cached_property
   def topology(self) -> topology_lib.Topology:
-    """Where its tasks are."""
+    """The hosts and racks of the tasks."""
     return topology_lib.Topology.of(self.cluster, rack_of=self.rack_of)
 
   @functools.cached_property
   def pushers(self) -> dict[int, int]:
-    """The workers that push, each with how many gradients it pushes as one."""
+    """The number of workers whose gradients a worker pushes, by its index."""
     first: dict[str, int] = {}
     found: dict[int, int] = {}
     for worker in self.topology.tasks('worker'):
@@ -241,7 +252,11 @@ class Job:
     return found
 
   def rate(self, link: topology_lib.Link) -> float | None:
-    """The bytes a second that a link carries; None if it limits nothing."""
+    """Returns a link's bytes per second; None if it is not a limit.
+
+    Args:
+      link: a link of `topology`.
+    """
     links = self.links
     of_kind = {'host': links.mbit_per_sec, 'rack': links.rack_mbit_per_sec}
     rate = of_kind[link.kind]

@@ -1,7 +1,7 @@
-"""What crosses in a step, tensor by tensor, as the wire packs it.
+"""The messages of a step and their sizes.
 
-Sizes are those of the wire's own codecs and of its own way to divide what goes
-to a ps; what a placement and a partitioner do is asked of them.
+They are computed by the same codecs, chunking, placement policies and
+partitioners that training uses.
 """
 
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from tfps.variables import placement as placement_lib
 from tfps.wire import division
 
 _INDEX_BYTES = 8
-_COUNT_BYTES = 8  # of a number of rows that travels along
+_COUNT_BYTES = 8  # of a number of rows that is sent along
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-  """A variable, or a part of one.
+  """A variable, or a shard of one.
 
   Attributes:
-    index: tells it from all others; in the order in which steps read them.
-    ps: where it is.
-    shape: of it.
+    index: unique number, in the order in which steps read the shards.
+    ps: index of its ps.
+    shape: its shape.
     rows: how many of its rows a step reads; None for all.
-    variable: of which it is a part.
+    variable: the variable that it belongs to.
   """
 
   index: int
@@ -38,7 +38,7 @@ class Shard:
 
   @property
   def num_values(self) -> float:
-    """That a step reads of it."""
+    """The number of values that a step reads."""
     width = 1
     for size in self.shape[1:]:
       width *= size
@@ -47,12 +47,12 @@ class Shard:
 
   @property
   def num_bytes(self) -> float:
-    """Of these values, before a codec."""
+    """The bytes that a step reads, before a codec."""
     return self.num_values * self.variable.value_bytes
 
   @property
   def whole_bytes(self) -> int:
-    """Of all it has."""
+    """The bytes of the whole shard."""
     return dataclasses.replace(
       self.variable, shape=self.shape, rows=None
     ).num_bytes
@@ -60,14 +60,14 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-  """A tensor that crosses in one call.
+  """A tensor that is transferred by one call.
 
   Attributes:
-    ps: from or to which.
-    num_bytes: that cross.
-    value_bytes: of what is in it, before a codec.
-    coded_bytes: of that part of these that a codec encodes.
-    shards: indices of what is in it.
+    ps: index of the ps that sends or receives it.
+    num_bytes: bytes transferred.
+    value_bytes: bytes of its values, before a codec.
+    coded_bytes: bytes of the values that a codec encodes, before encoding.
+    shards: indices of its shards.
   """
 
   ps: int
@@ -79,14 +79,14 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Messages:
-  """What a worker's step sends and receives.
+  """The messages that a worker's step sends and receives.
 
   Attributes:
     dense: parameters that are read as a whole, from the ps.
-    requests: which rows are to be read, to the ps.
+    requests: indices of the rows to read, to the ps.
     rows: these rows, from the ps.
     pushes: gradients, to the ps.
-    ps_bytes: what each ps holds.
+    ps_bytes: bytes of the variables on each ps.
   """
 
   dense: tuple[Message, ...]
@@ -100,23 +100,27 @@ class Messages:
     return (*self.rows, *self.dense)
 
   def pulled(self, ps: int) -> float:
-    """Bytes that a step has from a ps."""
+    """Returns the bytes that a step receives from a ps."""
     return sum(m.num_bytes for m in self.pulls if m.ps == ps)
 
   def pushed(self, ps: int) -> float:
-    """Bytes that a step sends to a ps, numbers of rows included."""
+    """Returns the bytes that a step sends to a ps, requests included."""
     both = (*self.requests, *self.pushes)
     return sum(m.num_bytes for m in both if m.ps == ps)
 
   def requested(self, ps: int) -> float:
-    """Those of them that tell which rows are to be read."""
+    """Returns the bytes of requests for rows that a step sends to a ps."""
     return sum(m.num_bytes for m in self.requests if m.ps == ps)
 
 
 def of_sum(job: jobs.Job, number: int) -> Messages:
-  """What crosses where the gradients of several workers are pushed as one.
+  """Returns the messages if several workers push the sum of their gradients.
 
-  Their rows are taken to be different ones, as far as tables have so many.
+  Workers are assumed to read different rows, as far as tables have enough.
+
+  Args:
+    job: the job.
+    number: number of workers that push together.
   """
   variables = [
     variable
@@ -131,7 +135,11 @@ def of_sum(job: jobs.Job, number: int) -> Messages:
 
 
 def of(job: jobs.Job) -> Messages:
-  """What crosses in a step of a job."""
+  """Returns the messages of a worker's step.
+
+  Args:
+    job: the job.
+  """
   shards = place(job)
   dense: list[Message] = []
   requests: list[Message] = []
@@ -157,12 +165,19 @@ def of(job: jobs.Job) -> Messages:
 
 
 def place(job: jobs.Job) -> list[Shard]:
-  """Cuts and places variables, one after the other, as a strategy does."""
+  """Partitions and places variables one by one, as a strategy does.
+
+  Args:
+    job: the job.
+
+  Returns:
+    All shards, in the order of the variables.
+  """
   policy = placement_lib.within(job.placement, job.cluster)
   loads = [placement_lib.Load()] * job.num_ps
   shards: list[Shard] = []
   for variable in job.model.variables:
-    shapes = _cut(variable, job.partitioner)
+    shapes = _shard_shapes(variable, job.partitioner)
     parts = [dataclasses.replace(variable, shape=s, rows=None) for s in shapes]
     sizes = [part.num_bytes * (1 + policy.num_slots) for part in parts]
     for shape, size, ps in zip(
@@ -176,18 +191,20 @@ def place(job: jobs.Job) -> list[Shard]:
   return shards
 
 
-def _cut(variable: models.Variable, partitioner: Any) -> list[tuple[int, ...]]:
-  """The shapes of a variable's shards."""
+def _shard_shapes(
+  variable: models.Variable, partitioner: Any
+) -> list[tuple[int, ...]]:
+  """Returns the shapes of a variable's shards."""
   if partitioner is None or not variable.shape:
     return [variable.shape]
   first, *rest = variable.shape
   number = min(partitioner(list(variable.shape), variable.dtype)[0], first)
-  # TensorFlow gives what is over to the first shards, one row each.
+  # TensorFlow adds the remaining rows to the first shards, one each.
   return [((first + i) // number, *rest) for i in reversed(range(number))]
 
 
 def _gradient_bytes(shard: Shard) -> float:
-  # The wire does not know how many rows there will be.
+  # The wire counts tensors of unknown size as 0 bytes.
   return 0 if shard.rows is not None else shard.num_bytes
 
 
@@ -207,7 +224,7 @@ def _message(
   for dtype in sorted({shard.variable.dtype for shard in coded}):
     size = sum(s.num_values for s in coded if s.variable.dtype == dtype)
     num_bytes += codec.wire_bytes(round(size), dtype)
-  num_bytes += sum(_rows_besides(shards, has_indices=has_indices))
+  num_bytes += sum(_row_overheads(shards, has_indices=has_indices))
   return Message(
     ps,
     num_bytes,
@@ -217,10 +234,10 @@ def _message(
   )
 
 
-def _rows_besides(
+def _row_overheads(
   shards: Sequence[Shard], *, has_indices: bool
 ) -> Iterator[float]:
-  """What goes along with rows: their numbers, and how many there are."""
+  """Yields the bytes sent along with rows: their indices and counts."""
   for shard in shards:
     if shard.rows is not None and has_indices:
       yield _INDEX_BYTES * shard.rows + 2 * _COUNT_BYTES

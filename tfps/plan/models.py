@@ -1,4 +1,4 @@
-"""What is trained: variables, and how long a step takes to compute."""
+"""The description of a model: its variables and computing time."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -17,9 +17,12 @@ class Variable:
 
   Attributes:
     shape: its dimensions.
-    rows: how many different rows a step reads, if it looks up rows of a table,
-      as embeddings do; None if it reads all of the variable.
+    rows: number of distinct rows that a step reads, if it is an embedding
+      table; None if a step reads all of the variable.
     dtype: the name of its floating type.
+
+  Raises:
+    ValueError: an attribute is invalid.
   """
 
   shape: tuple[int, ...]
@@ -56,12 +59,15 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """What is trained.
+  """A model to train.
 
   Attributes:
-    variables: in the order in which a step reads them.
-    compute_secs: seconds that a worker takes for a step's forward and backward
-      pass alone.
+    variables: the variables, in the order in which a step reads them.
+    compute_secs: seconds that a worker computes for the forward and backward
+      pass of a step.
+
+  Raises:
+    ValueError: there are no variables, or the time is negative.
   """
 
   variables: tuple[Variable, ...]
@@ -76,14 +82,25 @@ class Model:
   def of_shapes(
     cls, shapes: Sequence[Sequence[int]], compute_secs: float
   ) -> 'Model':
-    """Float32 variables of which each step reads everything."""
+    """Returns a model of float32 variables that steps read as a whole.
+
+    Args:
+      shapes: shapes of the variables.
+      compute_secs: see `Model`.
+    """
     return cls(tuple(Variable(tuple(shape)) for shape in shapes), compute_secs)
 
   @classmethod
   def of_bytes(
     cls, num_bytes: float, compute_secs: float, *, num_variables: int = 50
   ) -> 'Model':
-    """So many bytes in equal float32 variables that are read as a whole."""
+    """Returns a model of equal float32 variables that steps read as a whole.
+
+    Args:
+      num_bytes: total size of the variables.
+      compute_secs: see `Model`.
+      num_variables: number of variables.
+    """
     checks.positive('Model: num_bytes', num_bytes)
     checks.whole('Model: num_variables', num_variables, at_least=1)
     size = max(1, round(num_bytes / FLOAT_BYTES / num_variables))
@@ -92,17 +109,17 @@ class Model:
   def with_table(
     self, num_rows: int, width: int, rows_per_step: float
   ) -> 'Model':
-    """With a float32 table of embeddings, of which steps look up rows.
+    """Returns the model with an additional float32 embedding table.
 
     Args:
-      num_rows: of the table.
-      width: values in a row.
-      rows_per_step: how many different rows a step looks up.
+      num_rows: number of rows of the table.
+      width: number of values per row.
+      rows_per_step: number of distinct rows that a step looks up.
     """
     table = Variable((num_rows, width), rows=rows_per_step)
     return dataclasses.replace(self, variables=(table, *self.variables))
 
   @property
   def num_bytes(self) -> int:
-    """Of all variables."""
+    """The total bytes of all variables."""
     return sum(variable.num_bytes for variable in self.variables)

@@ -1,4 +1,4 @@
-"""How long a step takes, and what makes it take so long."""
+"""Predictions of a job's step time and bottleneck."""
 
 from collections.abc import Hashable
 from collections.abc import Mapping
@@ -12,30 +12,30 @@ from tfps.plan import simulation as simulation_lib
 from tfps.plan import training as training_lib
 
 _FABRIC = 'the fabric'
-# Of each worker: before what counts, and what counts.
+# Steps of each worker to skip, and to measure, in small and large jobs.
 _FEW, _MANY = (3, 8), (2, 4)
 _MANY_FLOWS = 200
 _NUM_TRIALS = 5
-_LOCAL_MBIT_PER_SEC = 20_000.0  # of tasks of one host, by way of gRPC
-_MOSTLY = 0.6  # of the time
+_LOCAL_MBIT_PER_SEC = 20_000.0  # between tasks of one host, over gRPC
+_BOTTLENECK_BUSY = 0.6  # ratio of time
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """What a job is expected to do.
+  """The predicted speed and load of a job.
 
   Attributes:
-    secs_per_step: seconds that a worker's step takes, from the end of one to
-      the end of the next.
-    steps_per_sec: steps of all workers together.
-    updates_per_sec: how often parameters change. In mode 'sync' all workers'
-      steps make one update.
-    num_bytes: that pass each link for one step of one worker, on average over
-      workers; headers left out.
-    busy: the part of the time in which each link, task and the fabric is busy.
-    ps_bytes: what each ps holds, optimizer slots left out.
-    bound_secs: seconds between two steps of all workers together at least,
-      because of the busiest link or ps alone.
+    secs_per_step: seconds from the end of a worker's step to the end of its
+      next one.
+    steps_per_sec: steps per second of all workers together.
+    updates_per_sec: updates of parameters per second. In mode 'sync' the steps
+      of all workers make one update.
+    num_bytes: bytes that pass each link for one step of one worker, on average
+      over workers and without headers.
+    busy: ratio of time in which each link, task and the fabric is busy.
+    ps_bytes: bytes of the variables on each ps, without optimizer slots.
+    bound_secs: lower bound of the seconds between two steps of all workers
+      together, by the busiest link or ps alone.
   """
 
   secs_per_step: float
@@ -48,29 +48,31 @@ class Prediction:
 
   @property
   def bottleneck(self) -> str:
-    """What is busiest, if it is busy for most of the time; else 'latency'.
+    """The busiest resource, if it is busy most of the time; else 'latency'.
 
-    Latency is that one waits for another: the computation for parameters, the
-    ps for gradients. More workers or prefetching fill such gaps.
+    Latency means that tasks wait for each other: workers for parameters, the ps
+    for gradients. More workers or prefetching fill such gaps.
     """
     name = max(self.busy, key=lambda each: self.busy[each])
-    return name if self.busy[name] >= _MOSTLY else 'latency'
+    return name if self.busy[name] >= _BOTTLENECK_BUSY else 'latency'
 
 
 def predict(job: jobs.Job) -> Prediction:
   """Simulates some steps of a job.
 
-  Workers begin at different times, and so one may pull while another pushes: as
-  they do not wait for each other, nothing ever changes that. As it matters when
-  they begin, there are several such trials, and what they give is averaged.
-  What counts are the steps after the first ones, until a worker has done so
-  many.
+  Workers start at random times, so that one may pull while another pushes; if
+  they do not wait for each other, their offsets persist and affect the result.
+  Hence several trials are averaged. Each measures the steps after a warm-up,
+  until one worker has finished a fixed number.
+
+  Args:
+    job: the job.
 
   Raises:
-    ValueError: what the job says does not fit together.
+    ValueError: the job's hosts or racks do not fit its cluster.
   """
   messages = messages_lib.of(job)
-  number = 1 if _is_settled(job) else _NUM_TRIALS
+  number = 1 if _is_insensitive_to_start(job) else _NUM_TRIALS
   trials = [_try(job, messages, seed) for seed in range(number)]
   steps_per_sec = 1 / _mean([1 / trial.steps_per_sec for trial in trials])
   num_bytes = bytes_of_links(job, messages)
@@ -93,7 +95,7 @@ def predict(job: jobs.Job) -> Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-  """What a simulation has found."""
+  """The result of one simulation."""
 
   steps_per_sec: float
   busy: Mapping[str, float]
@@ -108,14 +110,14 @@ def _try(job: jobs.Job, messages: messages_lib.Messages, seed: int) -> _Trial:
   return _Trial(sum(rates) * job.steps_per_update, _busy(simulation, window))
 
 
-def _is_settled(job: jobs.Job) -> bool:
-  """Whether it does not matter when workers begin."""
+def _is_insensitive_to_start(job: jobs.Job) -> bool:
+  """Returns whether the workers' start times do not affect the result."""
   is_large = job.num_workers * job.num_ps > _MANY_FLOWS
   return is_large or job.num_workers == 1 or job.mode == 'sync'
 
 
 def _secs_alone(job: jobs.Job, messages: messages_lib.Messages) -> float:
-  """About how long a step takes a worker that has the network for itself."""
+  """Returns about the seconds of a worker's step without contention."""
   if job.mode == 'sync':
     return 0.0
   num_bytes = sum(m.num_bytes for m in (*messages.pulls, *messages.pushes))
@@ -130,7 +132,12 @@ def _mean(values: Sequence[float]) -> float:
 def bytes_of_links(
   job: jobs.Job, messages: messages_lib.Messages
 ) -> dict[topology_lib.Link, float]:
-  """What passes each link for a step of one worker, on average over workers."""
+  """Returns the bytes per link for a step of one worker, averaged over workers.
+
+  Args:
+    job: the job.
+    messages: the messages of a step.
+  """
   found: dict[topology_lib.Link, float] = {}
   topology = job.topology
   share = 1 / job.num_workers / job.steps_per_update
@@ -154,7 +161,7 @@ def bytes_of_links(
 def _sums(
   job: jobs.Job, messages: messages_lib.Messages
 ) -> dict[int, messages_lib.Messages]:
-  """What is pushed as one, by the number of workers whose it is."""
+  """Returns the messages of summed gradients, by the number of workers."""
   numbers = set(job.pushers.values())
   return {
     n: messages if n == 1 else messages_lib.of_sum(job, n) for n in numbers
@@ -166,7 +173,16 @@ def bound_secs(
   num_bytes: Mapping[topology_lib.Link, float],
   messages: messages_lib.Messages,
 ) -> float:
-  """Seconds between two steps of all workers, by the busiest link or ps."""
+  """Returns a lower bound of the seconds between two steps of all workers.
+
+  Args:
+    job: the job.
+    num_bytes: bytes per link; see `bytes_of_links`.
+    messages: the messages of a step.
+
+  Returns:
+    The seconds that the busiest link or ps needs for a step of one worker.
+  """
   secs = [0.0]
   sums = _sums(job, messages)
   for link, number in num_bytes.items():
@@ -225,27 +241,27 @@ def _simulation(job: jobs.Job) -> simulation_lib.Simulation:
 def _run(
   simulation: simulation_lib.Simulation, training: training_lib.Training
 ) -> tuple[float, float]:
-  """Lets it train; when what counts began and ended."""
+  """Runs a simulation; returns the begin and end of the measured time."""
   finished = training.finished
   job = training.job
   is_large = job.num_workers * job.num_ps > _MANY_FLOWS
   first, number = _MANY if is_large else _FEW
   begun: list[float] = []
 
-  def look() -> None:
+  def check_progress() -> None:
     if not begun and min(map(len, finished)) >= first:
       begun.append(simulation.now)
       simulation.reset()
     if begun and max(map(len, finished)) >= first + number:
       simulation.stop()
 
-  training.each_step = look
+  training.each_step = check_progress
   simulation.run()
   return begun[0], simulation.now
 
 
 def _rate(times: list[float], window: tuple[float, float]) -> float:
-  """Steps a second within a time, by when steps have ended."""
+  """Returns the steps per second in a window, from the steps' end times."""
   inside = [t for t in times if window[0] <= t <= window[1]]
   if len(inside) < 2:
     return len(inside) / max(window[1] - window[0], 1e-12)

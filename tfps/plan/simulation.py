@@ -1,7 +1,7 @@
-"""A clock, tasks that do one thing after another, and flows between them.
+"""A discrete-event simulation of servers and of flows over shared links.
 
-Time goes on from one event to the next: something is done, or has arrived. In
-between the rates of flows do not change.
+Events are the completion of work and the arrival of messages. Between events
+the rates of flows are constant.
 """
 
 import collections
@@ -18,21 +18,21 @@ from tfps.plan import fluid
 
 Then = Callable[[], None]
 
-_NEAR = 1e-5  # seconds; what happens within happens at once
+_TOLERANCE = 1e-5  # seconds; events so close are simultaneous
 
 
 class Simulation:
-  """Runs until it is told to stop.
+  """Runs events in the order of simulated time.
 
   Args:
-    rates: of links, in bytes a second.
-    paths: the flows: by what they are called, the links that each passes.
-    most: what flows may have at most, in bytes a second; by default as much as
-      their links carry.
-    num_cpus: how many servers may work at a time; None for all of them.
+    rates: rates of the links, in bytes per second.
+    paths: the links that each flow passes, by the flow's name.
+    most: maximum rates of flows, in bytes per second; by default only links
+      limit them.
+    num_cpus: how many servers may work at a time; None for no limit.
 
   Attributes:
-    now: seconds since the beginning.
+    now: simulated seconds since the start.
   """
 
   def __init__(
@@ -57,7 +57,7 @@ class Simulation:
     for flow, path in enumerate(indices):
       self._passes[path, flow] = 1
     self._capacity = np.array(list(rates.values()), np.float64)
-    # Of each flow: what is left of its message; infinite if there is none.
+    # Remaining bytes of each flow's message; infinite if it has none.
     self._left = np.full(len(indices), np.inf)
     self._thens: dict[int, Then] = {}
     self._waiting: list[collections.deque[tuple[float, Then]]] = [
@@ -74,12 +74,23 @@ class Simulation:
     self._stopped = False
 
   def at(self, secs: float, then: Then) -> None:
-    """Calls something so many seconds from now."""
+    """Schedules a call.
+
+    Args:
+      secs: delay from now.
+      then: the function to call.
+    """
     event = (self.now + secs, next(self._ids), then)
     heapq.heappush(self._events, event)
 
   def work(self, server: Hashable, secs: float, then: Then) -> None:
-    """Has a server do something once it has done what it was given before."""
+    """Queues work on a server.
+
+    Args:
+      server: name of the server.
+      secs: seconds that the work takes.
+      then: called once it is done.
+    """
     start = max(self.now, self._free_at[server])
     if self._cpus is not None:
       start = max(start, heapq.heappop(self._cpus))
@@ -89,7 +100,13 @@ class Simulation:
     self.at(start + secs - self.now, then)
 
   def send(self, flow: Hashable, num_bytes: float, then: Then) -> None:
-    """Sends a message by a flow, after what is under way in it."""
+    """Sends a message over a flow, after its earlier messages.
+
+    Args:
+      flow: name of the flow.
+      num_bytes: size of the message.
+      then: called once it has arrived.
+    """
     index = self._flows[flow]
     if num_bytes <= 0:
       self.at(0.0, then)
@@ -105,7 +122,7 @@ class Simulation:
     self._stopped = True
 
   def run(self) -> None:
-    """Until `stop`, or until nothing is left to happen."""
+    """Runs until `stop` is called, or no events are left."""
     while not self._stopped:
       if self._is_changed:
         self._share()
@@ -116,19 +133,19 @@ class Simulation:
         after = min(after, max(0.0, self._events[0][0] - self.now))
       if not np.isfinite(after):
         return
-      self._go_on(after)
-      for flow in np.flatnonzero(ends <= after + _NEAR).tolist():
+      self._advance(after)
+      for flow in np.flatnonzero(ends <= after + _TOLERANCE).tolist():
         self._arrive(flow)
-      while self._events and self._events[0][0] <= self.now + _NEAR:
+      while self._events and self._events[0][0] <= self.now + _TOLERANCE:
         heapq.heappop(self._events)[2]()
 
   def reset(self) -> None:
-    """Forgets how busy anything has been."""
+    """Resets the busy times."""
     self._busy.clear()
     self._sent[:] = 0
 
   def busy_secs(self) -> dict[Hashable, float]:
-    """How long each server was busy, and each link would be at its rate."""
+    """Returns the busy seconds of servers, and of links at full rate."""
     sent = self._passes @ self._sent
     links = zip(self._links, (sent / self._capacity).tolist(), strict=True)
     return {**self._busy, **dict(links)}
@@ -136,14 +153,14 @@ class Simulation:
   def _arrive(self, flow: int) -> None:
     then = self._thens.pop(flow)
     if self._waiting[flow]:
-      # At the rate of the one before.
+      # The next message has the same rate, as the set of active flows stays.
       self._left[flow], self._thens[flow] = self._waiting[flow].popleft()
     else:
       self._left[flow] = np.inf
       self._is_changed = True
     then()
 
-  def _go_on(self, secs: float) -> None:
+  def _advance(self, secs: float) -> None:
     self.now += secs
     carried = self._rates * secs
     self._left -= carried

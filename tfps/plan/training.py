@@ -1,9 +1,9 @@
-"""Workers and ps that train, in a simulation.
+"""Simulation of the workers and ps of a training job.
 
-A worker's step pulls parameters, computes forward as they come and backward in
-the opposite order, pushes gradients as they are computed; a ps applies each as
-it comes, and what it has applied can be pulled for the next step, although the
-rest is still on its way.
+A step of a worker pulls parameters, computes the forward pass as they arrive
+and the backward pass in reverse order, and pushes gradients as they are
+computed. A ps applies each gradient on arrival, and the worker can then pull
+its parameters for the next step while other gradients are still in transit.
 """
 
 import collections
@@ -19,24 +19,24 @@ from tfps.plan import jobs
 from tfps.plan import messages as messages_lib
 from tfps.plan import simulation as simulation_lib
 
-# What servers of a simulation do, after the name of a task.
+# Suffixes of the names of a task's servers in the simulation.
 COMPUTING, CODING, APPLYING = 'computing', 'encoding', 'applying'
 
-_FORWARD = 1 / 3  # of what a step computes; backward takes twice as long
+_FORWARD = 1 / 3  # ratio of computing; the backward pass takes twice as long
 
 
 class Training:
   """All workers and ps of a job.
 
   Args:
-    job: what is trained.
-    simulation: has a flow from each worker to each ps and back, called by the
-      names of both.
-    messages: of a step.
+    job: the job.
+    simulation: has flows between each worker and each ps in both directions,
+      named by pairs of tasks.
+    messages: the messages of a step.
 
   Attributes:
-    finished: when each worker has finished each of its steps.
-    each_step: called when a worker has finished one.
+    finished: the end times of each worker's updates.
+    each_step: called after each end of a worker's update.
   """
 
   def __init__(
@@ -56,13 +56,18 @@ class Training:
     self._hosts = _hosts_of(self, self._workers)
 
   def start(self, within_secs: float, seed: int) -> None:
-    """Has all workers begin, each at some time within so many seconds."""
+    """Schedules the start of all workers, at random times.
+
+    Args:
+      within_secs: the latest start, in seconds from now.
+      seed: of the random times.
+    """
     random = np.random.default_rng(seed)
     for worker in self._workers:
       self.simulation.at(random.uniform(0, within_secs), worker.begin)
 
   def compute_secs(self, random: np.random.Generator) -> float:
-    """Of one update's steps; of a log-normal distribution."""
+    """Returns the computing seconds of an update's steps, log-normal."""
     mean = self.job.model.compute_secs * self.job.steps_per_update
     if not self.job.compute_spread:
       return mean
@@ -71,11 +76,11 @@ class Training:
 
   @property
   def updates_per_execution(self) -> int:
-    """What a worker does before it asks for more to do."""
+    """The number of updates per execution of a worker."""
     return max(1, self.job.steps_per_execution // self.job.steps_per_update)
 
-  def besides_secs(self, update: int) -> float:
-    """What one update's steps take a worker besides."""
+  def overhead_secs(self, update: int) -> float:
+    """Returns the seconds of an update's steps other than computing."""
     costs = self.job.costs
     secs = costs.step_secs * self.job.steps_per_update
     if update % self.updates_per_execution == 0:
@@ -83,7 +88,7 @@ class Training:
     return secs
 
   def computed(self, worker: '_Worker', message: int) -> None:
-    """A worker has what it is to push."""
+    """Handles a gradient message that a worker has computed."""
     host = self._hosts.get(worker.index)
     if host is None:
       push = self.messages.pushes[message]
@@ -92,7 +97,7 @@ class Training:
       host.computed()
 
   def applied(self, worker: '_Worker', message: int) -> None:
-    """A ps has what a worker has pushed."""
+    """Handles a gradient message of a worker that a ps has applied."""
     if self._round is None:
       worker.may_pull(message)
     else:
@@ -100,11 +105,11 @@ class Training:
 
 
 class _Worker:
-  """One worker, which does step after step.
+  """One worker.
 
   Args:
-    training: to which it belongs.
-    index: of its task.
+    training: the training that it belongs to.
+    index: the index of its task.
   """
 
   def __init__(self, training: Training, index: int) -> None:
@@ -130,14 +135,14 @@ class _Worker:
     for pull, pushes in enumerate(self._needs):
       for push in pushes:
         self._needed_by[push].append(pull)
-    # How often each has been applied, asked for, and has arrived.
+    # How often each message was applied, requested, and received.
     self._applied = [0] * len(self._pushes)
-    self._asked = [0] * len(self._pulls)
+    self._pulled = [0] * len(self._pulls)
     self._arrived = [0] * len(self._pulls)
     self._requested = collections.Counter[int]()
     self._request_calls = collections.Counter[int]()
     total = sum(m.value_bytes for m in self._pulls)
-    self._parts = [m.value_bytes / total for m in self._pulls]
+    self._shares = [m.value_bytes / total for m in self._pulls]
     self._step = 0
     self._stage = 0
     self._secs = 0.0
@@ -145,13 +150,13 @@ class _Worker:
     self._computed: list[int] = []
 
   def begin(self) -> None:
-    """Its first step."""
+    """Starts the first step."""
     self._begin_step()
     for pull in range(len(self._pulls)):
-      self._ask(pull)
+      self._pull(pull)
 
   def may_pull(self, push: int) -> None:
-    """What it has pushed is applied."""
+    """Pulls what depends on a push, which has been applied."""
     self._applied[push] += 1
     if min(self._applied) == self._applied[push]:
       done = self._training.finished[self.index]
@@ -160,12 +165,12 @@ class _Worker:
         self._training.each_step()
     if min(self._applied) % self._training.updates_per_execution == 0:
       for pull in range(len(self._pulls)):
-        self._ask(pull)
+        self._pull(pull)
     for pull in self._needed_by[push]:
-      self._ask(pull)
+      self._pull(pull)
 
   def may_pull_all(self) -> None:
-    """All that it has pushed is applied, or comes too late for it."""
+    """Pulls everything: all pushes were applied, or dropped as too late."""
     for push in range(len(self._pushes)):
       self.may_pull(push)
 
@@ -175,13 +180,13 @@ class _Worker:
     self._secs = self._training.compute_secs(self._random)
     self._request(self._step)
     if self._begin_of(self._step) == self._begin_of(self._step + 1):
-      self._request(self._step + 1)  # its batch is there already
+      self._request(self._step + 1)  # its batch is known already
     self._simulation.work(
-      self._computing, self._training.besides_secs(self._step), self._go_on
+      self._computing, self._training.overhead_secs(self._step), self._advance
     )
 
   def _begin_of(self, step: int) -> int:
-    """The first step of the execution that a step belongs to."""
+    """Returns the first step of the execution that a step belongs to."""
     return step - step % self._training.updates_per_execution
 
   def _request(self, step: int) -> None:
@@ -199,23 +204,23 @@ class _Worker:
     self._requested[ps] += 1
     for i, pull in enumerate(self._pulls):
       if pull.ps == ps and id(pull) in self._row_pulls:
-        self._ask(i)
+        self._pull(i)
 
-  def _ask(self, index: int) -> None:
-    """Has the ps send parameters, once they are what a step is to see."""
+  def _pull(self, index: int) -> None:
+    """Makes the ps send parameters once all updates they need are applied."""
     pull = self._pulls[index]
-    step = self._asked[index]
+    step = self._pulled[index]
     ahead = self._job.prefetch
     if id(pull) in self._row_pulls:
       ahead = 0
       if self._requested[pull.ps] <= step:
         return
-    # An execution begins once the one before it has ended.
+    # Executions do not overlap.
     if min(self._applied) < self._begin_of(step):
       return
     if min(self._applied[i] for i in self._needs[index]) < step - ahead:
       return
-    self._asked[index] += 1
+    self._pulled[index] += 1
     ps = self._training.ps[pull.ps]
     secs = pull.coded_bytes / self._job.costs.codec_bytes_per_sec
 
@@ -227,25 +232,25 @@ class _Worker:
 
     def arrive() -> None:
       self._arrived[index] += 1
-      self._go_on()
+      self._advance()
 
     self._simulation.work(f'{ps}, {APPLYING}', secs, send)
-    self._ask(index)
+    self._pull(index)
 
-  def _go_on(self) -> None:
-    """Computes the next stage once its parameters are there."""
+  def _advance(self) -> None:
+    """Computes the next stage once its parameters have arrived."""
     if self._is_waiting:
       return
     number = len(self._pulls)
-    # The first of an update's steps waits for parameters, the last one gives
-    # what is pushed.
+    # The first of an update's steps waits for parameters, the last one computes
+    # the gradients that are pushed.
     num_steps = self._job.steps_per_update
     if self._stage < number:
       if self._arrived[self._stage] <= self._step:
         return
-      share = self._parts[self._stage] * _FORWARD
+      share = self._shares[self._stage] * _FORWARD
     elif self._stage < 2 * number:
-      share = self._parts[2 * number - 1 - self._stage] * (1 - _FORWARD)
+      share = self._shares[2 * number - 1 - self._stage] * (1 - _FORWARD)
       if self._stage == number:
         share += num_steps - 1
     else:
@@ -266,13 +271,18 @@ class _Worker:
         self._computed[push] += 1
         if self._computed[push] == self._num_needed(push):
           self._training.computed(self, push)
-    self._go_on()
+    self._advance()
 
   def _num_needed(self, push: int) -> int:
     return len(self._needed_by[push])
 
   def push(self, push: messages_lib.Message, then: Callable[[], None]) -> None:
-    """Sends gradients, which the ps applies; then something is called."""
+    """Sends gradients to a ps, which applies them.
+
+    Args:
+      push: the message.
+      then: called once it is applied.
+    """
     costs = self._job.costs
     coding = push.coded_bytes / costs.codec_bytes_per_sec
     ps = self._training.ps[push.ps]
@@ -301,13 +311,13 @@ class _Worker:
 
 
 class _Host:
-  """Workers of a host, of whom the first pushes once all have computed.
+  """The workers of a host that push as one, through the first of them.
 
-  That they add up their gradients in memory takes no time here.
+  Summation of their gradients in memory is taken to need no time.
 
   Args:
-    training: to which they belong.
-    workers: of the host.
+    training: the training that they belong to.
+    workers: the workers of the host.
   """
 
   def __init__(self, training: Training, workers: Sequence[_Worker]) -> None:
@@ -317,7 +327,7 @@ class _Host:
     self._num_computed = 0
 
   def computed(self) -> None:
-    """One message of a worker's gradients is there."""
+    """Handles one gradient message of a worker."""
     self._num_computed += 1
     if self._num_computed < len(self._workers) * len(self._pushes):
       return
@@ -333,7 +343,7 @@ class _Host:
 def _hosts_of(
   training: Training, workers: Sequence[_Worker]
 ) -> dict[int, _Host]:
-  """The host of each worker, if workers push by host."""
+  """Returns the host of each worker index; empty unless `by_host`."""
   job = training.job
   if not job.by_host:
     return {}
@@ -349,14 +359,14 @@ def _hosts_of(
 
 
 class _Round:
-  """Updates that workers make together.
+  """Synchronous updates with backup workers.
 
-  An update is made of the first gradients that come, and one that comes later
-  is dropped; its worker goes on with what all have made since (J. Chen et al.,
+  An update takes the first gradients that arrive. Later ones are dropped, and
+  their workers continue with the current parameters (J. Chen et al.,
   "Revisiting distributed synchronous SGD", 2016).
 
   Args:
-    training: to which it belongs.
+    training: the training that it belongs to.
   """
 
   def __init__(self, training: Training) -> None:
@@ -367,7 +377,7 @@ class _Round:
     self._done: list[_Worker] = []
 
   def arrived(self, worker: _Worker) -> None:
-    """One message of a worker's gradients is there."""
+    """Handles one gradient message of a worker."""
     self._parts[worker.index] += 1
     if self._parts[worker.index] < len(self._training.messages.pushes):
       return
