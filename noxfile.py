@@ -2,7 +2,7 @@
 
   nox                                  # all of the sessions below
   nox -s 'keras(3.10.0)'
-  nox -s tensorflow -- tests/compat    # these tests instead
+  nox -s tensorflow -- tests/unit/compat  # these tests instead
 
 Each session installs its versions from PyPI, into a folder of its own in .nox.
 """
@@ -12,20 +12,22 @@ import nox
 # Between these ours has to work; each with all that concerns Keras.
 _KERAS = ('3.10.0', '3.15.1')
 _KERAS_TESTS = (
-  'tests/compat',
-  'tests/keras',
-  'tests/updates',
-  'tests/test_between_graph.py',
-  'tests/test_between_graph_processes.py',
+  'tests/unit/compat',
+  'tests/cluster/compat',
+  'tests/cluster/keras',
+  'tests/cluster/updates',
+  'tests/cluster/strategies/test_between_graph.py',
+  'tests/process/strategies/test_between_graph.py',
 )
 
 # The lowest that pyproject.toml allows, and the one that comes with the suite.
 _OLDEST, _NEWEST = 'tensorflow==2.18.*', 'tensorflow==2.21.*'
 _TENSORFLOW_TESTS = (
-  'tests/compat',
-  'tests/test_sharded.py',
-  'tests/test_strategy.py',
-  'tests/keras/test_fit.py',
+  'tests/unit/compat',
+  'tests/cluster/compat',
+  'tests/unit/variables/test_sharded.py',
+  'tests/cluster/strategies/test_parameter_server.py',
+  'tests/cluster/keras/test_fit.py',
 )
 
 
