@@ -1,6 +1,7 @@
-"""The errors that a caller can react to; bad input raises `ValueError`."""
+"""Errors that a caller can react to; bad input raises `ValueError`."""
 
 from collections.abc import Iterable
+import os
 import re
 
 _DECORATION = re.compile(r'\{\{.*?\}\} ?| ?\[Op:\w*\]')
@@ -23,11 +24,11 @@ class DeadlineError(Error, TimeoutError):
 
 
 class ClusterMismatchError(Error):
-  """Two tasks hold different ideas of the cluster they are in."""
+  """Two tasks have different definitions of their cluster."""
 
 
 class ReplacedError(Error):
-  """Another process has taken this one's place in its cluster."""
+  """Another process has replaced this one in its cluster."""
 
 
 class CheckpointError(Error):
@@ -35,25 +36,32 @@ class CheckpointError(Error):
 
 
 class InputError(Error):
-  """Data could not be read; the message names the file, or what else it is."""
+  """Data could not be read; the message names the file or other source."""
 
 
-def not_back(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
-  """The error that names tasks that were lost and have not been restarted."""
+def not_restarted(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
+  """Returns the error for lost tasks that were not restarted in time.
+
+  Args:
+    tasks: names of the tasks, such as 'ps:0'.
+    timeout_secs: how long they were waited for.
+  """
   return DeadlineError(
-    f'After {timeout_secs:g} seconds, {", ".join(tasks)} has not come back. '
-    'Start it again, at the same address.'
+    f'{", ".join(tasks)} was lost and has not been restarted within '
+    f'{timeout_secs:g} seconds. Start it again at the same address.'
   )
 
 
-def unwritable(directory: object, error: OSError) -> CheckpointError:
-  """The error that names a directory which variables cannot be kept in."""
+def unwritable_directory(
+  directory: str | os.PathLike[str], error: OSError
+) -> CheckpointError:
+  """Returns the error for a directory that snapshots cannot be written to."""
   return CheckpointError(
-    f'{directory}, where variables are to be kept, cannot be written: {error}.'
+    f'{directory}, where snapshots are saved, cannot be written: {error}.'
   )
 
 
 def first_line(error: BaseException) -> str:
-  """What an error says, without the stacks and names TensorFlow adds to it."""
+  """Returns an error's first line without what TensorFlow adds to it."""
   text = _DECORATION.sub('', str(error)).strip()
   return (text.splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""How a strategy's variables are kept safe."""
+"""Settings of recovery from lost tasks."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from tfps.recovery import events
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-  """Has training go on after the loss of a ps, or of the chief.
+  """Lets training continue after the loss of a ps or of the chief.
 
   ```
   strategy = tfps.ParameterServerStrategy(
@@ -19,46 +19,47 @@ class Recovery:
   )
   ```
 
-  All variables on the ps are saved now and then, as they stand between two
-  executions: a cut. When a ps is lost, training waits until it is restarted,
-  all variables go back to the last cut, and what had been scheduled goes on.
-  When the chief is restarted, it goes on with the variables on the ps; where a
-  ps was restarted, too, they begin with the values of the last cut.
+  All variables on the ps are saved periodically, between two executions, as a
+  snapshot. When a ps is lost, training waits until it is restarted, restores
+  all variables from the last snapshot and continues with the scheduled
+  functions. A restarted chief continues with the live variables on the ps; if a
+  ps was restarted, too, with the values of the last snapshot.
 
-  With a replica, each ps has, besides its own variables, those of the ps before
-  it, and whatever is written to a variable is written to both. A ps that is
-  lost then gets its variables from the ps after it, and nothing is set back. It
-  takes twice the memory, and twice the bytes that are pushed. Where two ps are
-  lost that follow each other, the first one with the last, it is as without.
+  With a replica, each ps also stores the variables of the ps before it, and
+  each write to a variable goes to both. A lost ps gets its variables from the
+  ps after it, and nothing is set back. It takes twice the memory and twice the
+  pushed bytes. If two neighbours are lost (the last ps is next to the first),
+  all variables are restored from the last snapshot.
 
-  With `replicate_every_secs`, replicas are not written to with each update, but
-  copied from ps to ps now and then, which costs less. A ps that is lost then
-  gets its variables as they were at the last copy; what is on the others stays
-  as it is.
+  With `replicate_every_secs`, replicas are not written with each update but
+  copied periodically from ps to ps, which costs less. A lost ps then gets its
+  variables as of the last copy; those of the other ps stay as they are.
 
   Attributes:
-    directory: where cuts are kept, on the chief's own disk or elsewhere; for
-      the chief to be restarted on another host, both must reach it.
-    every_secs: how often to make a cut: what is lost, at most. Executions
-      pause for as long as reading takes; writing goes on beside them.
-    timeout_secs: how long to wait for a lost ps to be started again.
-    take_over_secs: after how long the ps that are left serve a lost one, too.
-      It goes home once it is started again. `math.inf`: never. By default 60,
-      and with replicas, which others have at once, 0.1.
-    replicas: on how many other ps each variable is as well: 0 or 1.
-    replicate_every_secs: how often to copy variables to their replicas: what of
-      the updates on a lost ps is lost, at most, besides what a copy takes.
-      None: what is written to a variable is at once written to its replica.
-    written_by: who writes cuts. 'chief': it gathers the values, of one ps after
-      the other, so that its own disk will do. 'ps': each writes what it has,
-      and reads that again, which takes neither the chief's memory nor its link;
-      the directory must then be on a disk that the chief and all ps reach by
-      the same name.
-    max_to_keep: how many cuts to keep. One is deleted once a later one has
-      been read back.
-    on_event: called with a `RecoveryEvent` when a task is lost, or is back, and
-      when steps are done again because of it, in whatever thread finds out; for
-      example a callback's method that writes it to a log.
+    directory: folder of the snapshots, on the chief's own disk or elsewhere; to
+      restart the chief on another host, both hosts must reach it.
+    every_secs: seconds between two snapshots, the most that a loss sets back.
+      Executions pause while values are read, not while they are written.
+    timeout_secs: how long to wait for a lost ps to be restarted.
+    take_over_secs: after how long the remaining ps serve a lost one, until it
+      is restarted. `math.inf`: never. The default is 60, with replicas 0.1.
+    replicas: number of other ps that store each variable, too: 0 or 1.
+    replicate_every_secs: seconds between two copies to the replicas, the most
+      (besides the time of a copy) that updates on a lost ps are set back. None:
+      each write to a variable is also written to its replica.
+    written_by: which tasks write snapshots. 'chief': it gathers the values of
+      one ps after the other, so that its own disk suffices. 'ps': each writes
+      and reads its own values, which needs neither the chief's memory nor its
+      network link; the directory must be on a disk that the chief and all ps
+      reach by the same name.
+    max_to_keep: number of snapshots to keep. One is deleted once a later one
+      has been read back.
+    on_event: called with a `RecoveryEvent` when a task is lost or back and when
+      steps are repeated because of it, in the thread that noticed it; for
+      example to write it to a log.
+
+  Raises:
+    ValueError: a value is out of range, or two do not fit each other.
   """
 
   directory: str | os.PathLike[str]
@@ -86,23 +87,23 @@ class Recovery:
         raise ValueError(f'Recovery: {name}={value!r} must be positive.')
     if self.replicas not in (0, 1):
       raise ValueError(
-        f'Recovery: replicas={self.replicas!r}. A variable may be on no other '
-        'ps, 0, or on one, 1.'
+        f'Recovery: replicas={self.replicas!r} must be 0 or 1, the number of '
+        'other ps that store each variable, too.'
       )
     if self.written_by not in ('chief', 'ps'):
       raise ValueError(
-        f'Recovery: written_by={self.written_by!r}. Cuts are written by the '
-        "'chief' or by each 'ps'."
+        f"Recovery: written_by={self.written_by!r} must be 'chief' or "
+        "'ps', the tasks that write snapshots."
       )
     if self.replicate_every_secs is not None and not self.replicas:
       raise ValueError(
-        f'Recovery: replicate_every_secs={self.replicate_every_secs!r} and no '
-        'replicas. Set replicas=1, too.'
+        f'Recovery: replicate_every_secs={self.replicate_every_secs!r} needs '
+        'replicas=1.'
       )
 
   @property
   def waits_for_restart_secs(self) -> float:
-    """`take_over_secs`, or its default."""
+    """Seconds until a lost ps is taken over: `take_over_secs` or its default."""
     if self.take_over_secs is not None:
       return self.take_over_secs
     times = timeouts.current()
@@ -112,5 +113,5 @@ class Recovery:
 
   @property
   def moves_ps(self) -> bool:
-    """Whether a ps may ever be served by another."""
+    """Whether another ps may take over a lost one."""
     return self.waits_for_restart_secs < math.inf

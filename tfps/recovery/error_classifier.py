@@ -1,6 +1,8 @@
-"""Trouble with tasks that are alive: for how long, and of what kind."""
+"""Classification of failures: restarted or silent tasks, stale connections."""
 
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Mapping
 import math
 import re
 import time
@@ -9,43 +11,83 @@ from absl import logging
 
 from tfps._utils import timeouts
 
-_IS_OF_STRANGERS = re.compile(r'find a context_id|different device incarnation')
+_IS_STALE_CONNECTION = re.compile(
+  r'find a context_id|different device incarnation'
+)
 _TASK = re.compile(r'/job:(\w+)/replica:0/task:(\d+)')
 
 
 class ErrorClassifier:
-  """Calls that fail although nobody is lost."""
+  """Classifies failures of calls to ps that are all alive."""
 
   def __init__(self) -> None:
     self._first = self._last = -math.inf
 
-  def note(self) -> float:
-    """To be called of each failure; since when there has been trouble, in s."""
+  def record(self) -> float:
+    """Records a failure.
+
+    Returns:
+      Seconds since the first failure of the current series. A series ends
+      after a period without failures.
+    """
     now = time.monotonic()
     if now > self._last + timeouts.current().failure_memory_secs:
       self._first = now
     self._last = now
     return now - self._first
 
-  def strangers(self, failure: Exception, ps: Collection[int]) -> set[int]:
-    """The ps that have to be connected to anew, according to a failure.
+  def ps_to_reconnect(
+    self, failure: Exception, ps: Collection[int]
+  ) -> set[int]:
+    """Records a failure and returns the ps that need a new connection.
 
-    The runtime goes on with what was there before, and not by itself anew. A
-    ps that was just lost, or is at a repair, fails in the same way, so that
-    there has to be trouble for some seconds.
+    TensorFlow keeps using a stale connection and does not renew it by itself. A
+    ps that was just lost, or is being repaired, fails in the same way, so that
+    failures must have lasted for some seconds.
 
     Args:
       failure: of a call.
-      ps: all there are, of which any may be meant where none is named.
+      ps: indices of all ps; all are returned if the failure names no task.
     """
-    secs, text = self.note(), str(failure)
+    secs, text = self.record(), str(failure)
     is_early = secs < timeouts.current().stranger_secs
-    if is_early or not _IS_OF_STRANGERS.search(text):
+    if is_early or not _IS_STALE_CONNECTION.search(text):
       return set()
     task = _TASK.search(text)
     if task is not None and task[1] != 'ps':
       return set()
     self._first = self._last = -math.inf
     found = set(ps) if task is None else {int(task[2])}
-    logging.warning('This process is unknown to the ps of %s.', sorted(found))
+    logging.warning(
+      'Connections to ps %s are stale and are renewed.', sorted(found)
+    )
     return found
+
+
+class ChangeDetector:
+  """Detects tasks that have restarted or have stopped answering.
+
+  Args:
+    clock: seconds that only go forward.
+  """
+
+  def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    self._clock = clock
+    self._silent: set[int] = set()  # at the last look
+    self._looked_at = -math.inf
+
+  def has_changed(
+    self, found: Mapping[int, int | None], known: Mapping[int, int | None]
+  ) -> bool:
+    """Returns whether a task has restarted, or is silent for a second time.
+
+    Args:
+      found: each task's current incarnation by index; None if it is silent.
+      known: each task's last known incarnation by index.
+    """
+    before, looked_at = self._silent, self._looked_at
+    changed = {task for task in known if found.get(task) != known[task]}
+    self._silent = {task for task in changed if found.get(task) is None}
+    self._looked_at = self._clock()
+    is_next = self._looked_at - looked_at < timeouts.current().look_memory_secs
+    return bool(changed - self._silent or (is_next and self._silent & before))

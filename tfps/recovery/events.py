@@ -1,4 +1,4 @@
-"""What a program is told of lost tasks."""
+"""Events and reports of lost tasks, for the program."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -11,20 +11,20 @@ from absl import logging
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryEvent:
-  """Something that happened to tasks.
+  """Loss, return, move or addition of tasks, or a repetition of steps.
 
   Attributes:
     kind: 'lost', of a worker; 'back', of a worker, or of a ps once its
-      variables have values again; 'moved', of a ps that is to be found at
-      another address; 'joined', of a worker that the cluster did not have;
-      'repeated', of who had begun an execution that is done again.
-    tasks: whom it happened to, such as ('ps:1',).
-    set_back_secs: by how much variables were set back, where this process did
-      it and knows; otherwise None. Those of these ps were, or all of them if
-      their values came from a cut.
-    steps: how many of its steps, at most, are thereby applied twice on one ps
-      or more; None but of 'repeated'.
-    at: when, by `time.time`.
+      variables are restored; 'moved', of a ps that has another address;
+      'joined', of a worker that is new in the cluster; 'repeated', of a worker
+      whose interrupted execution is repeated.
+    tasks: names of the tasks, such as ('ps:1',).
+    set_back_secs: by how many seconds the variables of these ps were set back,
+      or all variables if they were restored from a snapshot; None if this
+      process did not restore them or does not know.
+    steps: upper bound of the steps that are applied twice on at least one ps;
+      None unless the kind is 'repeated'.
+    at: time of the event, as of `time.time`.
   """
 
   kind: str
@@ -36,16 +36,15 @@ class RecoveryEvent:
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryReport:
-  """What has happened since a strategy was made, as far as it knows.
+  """Counts of losses and repairs since a strategy was made.
 
-  Between graphs, each worker tells of its own: workers know nothing of each
-  other, and each finds by itself that a ps is back.
+  Between graphs, each worker reports what it has seen itself.
 
   Attributes:
-    workers_lost: how often a worker was lost.
-    ps_repaired: how often a ps had its variables put back.
-    steps_repeated: how many steps, at most, were applied twice on one ps or
-      more, by `train` and Keras' `fit`.
+    workers_lost: number of losses of a worker.
+    ps_repaired: number of times that the variables of a ps were restored.
+    steps_repeated: upper bound of the steps that `train` and Keras' `fit`
+      applied twice on at least one ps.
   """
 
   workers_lost: int = 0
@@ -53,7 +52,7 @@ class RecoveryReport:
   steps_repeated: int = 0
 
   def after(self, event: RecoveryEvent) -> 'RecoveryReport':
-    """The report once this, too, has happened."""
+    """Returns the report with an event added."""
     jobs = [task.partition(':')[0] for task in event.tasks]
     lost = jobs.count('worker') if event.kind == 'lost' else 0
     repaired = jobs.count('ps') if event.kind == 'back' else 0
@@ -68,13 +67,13 @@ Listener = Callable[[RecoveryEvent], object]
 
 
 class Events:
-  """Counts, and tells a listener, if there is one; its errors are logged.
+  """Counts events and passes them to a listener, whose errors are logged.
 
   Args:
-    listener: called in whatever thread finds out.
+    listener: called with each event, in the thread that noticed it; or None.
 
   Attributes:
-    report: of what has happened so far.
+    report: counts of the events so far.
   """
 
   def __init__(self, listener: Listener | None) -> None:
@@ -88,11 +87,16 @@ class Events:
     tasks: Iterable[str],
     set_back_secs: float | None = None,
   ) -> None:
-    """Tells of an event; see `RecoveryEvent`."""
+    """Records an event; see `RecoveryEvent` for the arguments."""
     self._tell(RecoveryEvent(kind, tuple(tasks), set_back_secs))
 
   def tell_repeated(self, task: str, steps: int) -> None:
-    """Tells of steps that are applied twice, at most."""
+    """Records that steps are repeated.
+
+    Args:
+      task: name of the task that repeats them.
+      steps: upper bound of the steps that are applied twice.
+    """
     self._tell(RecoveryEvent('repeated', (task,), steps=steps))
 
   def _tell(self, event: RecoveryEvent) -> None:

@@ -1,4 +1,4 @@
-"""Which variables a strategy has on its ps, under names that stay."""
+"""Inventory of a strategy's variables on ps, under stable keys."""
 
 import collections
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ _NAMELESS = 'Variable'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-  """A variable, or a shard of one, as it lies on a ps.
+  """Variable or shard of a variable, on one ps.
 
   Attributes:
     variable: a `tf.Variable`.
     key: the name of the whole variable.
-    slice_spec: which part of the whole it is, as TensorFlow's `SaveV2` takes
-      it; empty for all of it.
+    slice_spec: its part of the whole variable in the format of TensorFlow's
+      `SaveV2`; empty for all of it.
   """
 
   variable: Any
@@ -34,10 +34,10 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-  """A variable.
+  """Variable of the inventory, whole or sharded.
 
   Attributes:
-    key: its name, followed by a number if others had the name before.
+    key: its name, followed by a number if earlier variables have the same.
     variable: a `tf.Variable` or a `ShardedVariable`.
   """
 
@@ -54,7 +54,7 @@ class Entry:
     return dtype
 
   def pieces(self) -> Iterator[Piece]:
-    """The variable itself, or its shards."""
+    """Yields the variable itself, or its shards."""
     if not isinstance(self.variable, sharded.ShardedVariable):
       yield Piece(self.variable, self.key)
       return
@@ -65,10 +65,10 @@ class Entry:
 
 
 class Inventory:
-  """The variables of a strategy, in the order in which they were made.
+  """Variables of a strategy in the order of their creation.
 
-  A program that is started again makes its variables in the same order and
-  finds them under the same keys.
+  A restarted program creates its variables in the same order and so finds them
+  under the same keys.
   """
 
   def __init__(self) -> None:
@@ -77,14 +77,17 @@ class Inventory:
     self._names: collections.Counter[str] = collections.Counter()
 
   def add(self, variable: Any, surviving: survivors.Surviving) -> Entry | None:
-    """Takes note of a variable, unless it is elsewhere than on a ps.
+    """Adds a variable, unless it is not on a ps.
 
     Args:
       variable: a `tf.Variable` or a `ShardedVariable`.
-      surviving: what its reads, and its assignment, are done by.
+      surviving: wrapper that repeats its reads and assignments after a loss.
+
+    Returns:
+      The entry; None if the variable is not on a ps.
 
     Raises:
-      ValueError: it holds strings in shards.
+      ValueError: it is sharded and holds strings.
     """
     if not _is_on_ps(variable):
       return None
@@ -100,12 +103,16 @@ class Inventory:
     return entry
 
   def entries(self) -> list[Entry]:
-    """All variables."""
+    """Returns all variables."""
     with self._lock:
       return list(self._entries)
 
   def on(self, ps: set[int]) -> list[Any]:
-    """The variables, and shards of variables, on some ps."""
+    """Returns variables and shards on ps.
+
+    Args:
+      ps: indices of the ps.
+    """
     return [
       piece.variable
       for entry in self.entries()
@@ -114,9 +121,9 @@ class Inventory:
     ]
 
   def emptied(self) -> set[int]:
-    """The ps on which a variable, or a shard of one, has no value.
+    """Returns the ps on which a variable or shard has no value.
 
-    TensorFlow tells of a remote operation's failure late, or not at all.
+    TensorFlow reports the failure of a remote operation late or not at all.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -133,20 +140,20 @@ class Inventory:
     return len(self._entries)
 
 
-def say(ps: Iterable[int]) -> str:
-  """The tasks' names."""
+def format_ps(ps: Iterable[int]) -> str:
+  """Returns the names of ps, given by index, for a message."""
   return ', '.join(f'ps:{index}' for index in sorted(ps)) or 'A ps'
 
 
 def _is_on_ps(variable: Any) -> bool:
-  """Whether a variable, or its first shard, is on a ps."""
+  """Returns whether a variable, or its first shard, is on a ps."""
   if isinstance(variable, sharded.ShardedVariable):
     return _is_on_ps(variable.variables[0])
   return placement_ledger.ps_index(variable.device) is not None
 
 
 def _name(variable: Any) -> str:
-  """The name that the program gave it, or one for those without."""
+  """Returns the variable's name without its shard's suffix, or a default."""
   if isinstance(variable, sharded.ShardedVariable):
     name = variable.variables[0].name.rpartition('/part_')[0]
   else:
@@ -159,8 +166,8 @@ def _check(name: str, variable: Any) -> None:
   if is_sharded and variable.dtype == tf.string:
     raise ValueError(
       f'{name} holds strings in {len(variable.variables)} shards, which '
-      'TensorFlow cannot save as parts of one tensor. Make it with a '
-      'partitioner that leaves it whole.'
+      'TensorFlow cannot save as parts of one tensor. Create it with a '
+      'partitioner that does not shard it.'
     )
 
 

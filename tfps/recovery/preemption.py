@@ -1,4 +1,4 @@
-"""What a program that trains does when it is told to end: it saves, and ends.
+"""Saves and ends a training process on SIGTERM.
 
 Schedulers send SIGTERM before they take a machine away. The status 143 tells
 them that the task is to be started again.
@@ -15,10 +15,10 @@ _STATUS = 128 + signal.SIGTERM
 
 
 class Preemption:
-  """Ends the process on SIGTERM, where the program does nothing of its own.
+  """Handler of SIGTERM that saves and ends the process.
 
-  A second SIGTERM ends it at once. Signals reach programs only in their main
-  thread: in another, this does nothing.
+  A second SIGTERM ends it at once. A handler that the program has set is kept.
+  Handlers can only be set in the main thread; elsewhere this does nothing.
 
   Args:
     save: called first, in a thread; nothing may be trained after it.
@@ -35,7 +35,7 @@ class Preemption:
       signal.signal(signal.SIGTERM, self._on_signal)
 
   def stop(self) -> None:
-    """Leaves SIGTERM to the program again; twice is harmless."""
+    """Restores the default handler; stopping twice is harmless."""
     if self._is_set and threading.current_thread() is threading.main_thread():
       signal.signal(signal.SIGTERM, signal.SIG_DFL)
       self._is_set = False
@@ -44,7 +44,7 @@ class Preemption:
     if self._is_told:
       signals.exit_now(_STATUS)
     self._is_told = True
-    # Not here: the main thread may be inside of what has to end first.
+    # In a thread: saving may wait for what the main thread executes.
     threading.Thread(target=self._leave, name='tfps-preemption').start()
 
   def _leave(self) -> None:

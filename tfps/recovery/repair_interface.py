@@ -1,40 +1,42 @@
-"""What mends the loss of tasks, for who finds it."""
+"""Interface through which the failure handler requests a repair."""
 
 from collections.abc import Collection
 from collections.abc import Mapping
 
 
 class Repairs:
-  """What a coordinator does so that its ps may be lost; by itself, nothing.
+  """Actions of a coordinator when a ps is lost; this base does nothing.
 
   All methods may raise a `tf.errors.OpError` when a task is lost meanwhile.
   """
 
   def moved(self) -> Mapping[tuple[str, int], str]:
-    """By job and index, the tasks that are not at their first address."""
+    """Returns addresses of tasks that have moved, by job and index."""
     return {}
 
   def check(self, found: Mapping[str, Collection[int]]) -> None:
-    """Called before the cluster is told who is in it.
+    """Checks that this process may still use its cluster.
+
+    Called before the runtime is told which tasks are in the cluster.
 
     Args:
-      found: by job, the tasks that answer.
+      found: by job, the indices of the tasks that answer.
 
     Raises:
-      errors.ReplacedError: this process is not to be in it any more.
+      errors.ReplacedError: another process has replaced this one.
     """
 
   def prepare(self) -> None:
-    """Called before each execution, by the thread that waits for it."""
+    """Prepares an execution, in the thread that waits for it."""
 
-  def replace(self, ps: set[int], lost_secs: float) -> bool:
-    """May find these ps, which do not answer, another address.
+  def relocate(self, ps: set[int], lost_secs: float) -> bool:
+    """Looks for other addresses of ps that do not answer.
 
-    Called now and then until they do.
+    Called repeatedly until they do.
 
     Args:
       ps: their indices.
-      lost_secs: since when they have not answered.
+      lost_secs: for how long they have not answered.
 
     Returns:
       Whether one has another address now.
@@ -42,13 +44,16 @@ class Repairs:
     return False
 
   def begin(self) -> None:
-    """Called once before a repair; until its end nothing is executed."""
+    """Begins a repair; nothing is executed until it ends."""
 
-  def notice(self, kind: str, workers: set[int]) -> None:
-    """Called when workers are 'lost', and when they are 'back'."""
+  def notify(self, kind: str, workers: set[int]) -> None:
+    """Reports that workers are 'lost', 'back' or have 'joined'."""
 
   def rebuild(self, ps: set[int]) -> None:
-    """Gives these ps, which have restarted, what was lost.
+    """Restores the variables of ps that have restarted.
 
     Nothing is executed meanwhile. An error ends training.
+
+    Args:
+      ps: their indices.
     """

@@ -1,5 +1,6 @@
-"""Has each variable on one more ps, from where a lost one can have it again."""
+"""Replicas of variables on a second ps, from which a lost ps is restored."""
 
+import collections
 from collections.abc import Sequence
 import threading
 import time
@@ -9,6 +10,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import cancellation
 from tfps._compat import handles
 from tfps._compat import replicated_writes as compat
 from tfps._utils import deadlines
@@ -16,68 +18,73 @@ from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.recovery import config
 from tfps.recovery import inventory
-from tfps.recovery import replica_copy
 from tfps.variables import placement_ledger
+
+# Marks an error as one of a ps for the coordinator.
+_FROM_PS = 'GRPC error information from remote target /job:ps'
+
+Pair = tuple[Any, Any]
 
 
 class Replicas:
-  """A twin of each variable, and of each shard, on the ps after its own.
+  """Stores a replica of each variable and shard on the ps after its own.
 
-  What is written to a variable is written to its twin, too, or else twins are
-  copies that are made now and then: snapshots.
+  Either each write to a variable also goes to its replica, or replicas are
+  copied periodically.
 
-  Updates of several workers may come to a variable in one order and to its twin
-  in another, so that the two can differ by what their order makes of them.
+  Updates of several workers may reach a variable in one order and its replica
+  in another, so that their values can differ by the effect of the order.
 
   Args:
-    recovery: whether there are any, and how long to wait for the chief's.
-    num_ps: how many ps there are.
+    recovery: settings: whether there are replicas and how long to wait for the
+      chief to make them.
+    num_ps: number of ps.
 
   Raises:
-    ValueError: there is only one.
+    ValueError: replicas are wanted and there is only one ps.
   """
 
   def __init__(self, recovery: config.Recovery, num_ps: int) -> None:
     self._are_wanted = recovery.replicas > 0
     if self._are_wanted and num_ps < 2:
       raise ValueError(
-        f'Recovery: replicas={recovery.replicas} with {num_ps} ps, and a '
-        'variable needs another one to be on. Add a ps, or set replicas=0.'
+        f'Recovery: replicas={recovery.replicas} with {num_ps} ps: '
+        'replicas need a second ps. Add a ps, or set replicas=0.'
       )
     self._timeout_secs = recovery.timeout_secs
     self._num_ps = num_ps
-    self._pairs: list[replica_copy.Pair] = []
-    self._twins = compat.ReplicatedWrites()  # of which the runtime knows
-    self._copier = replica_copy.ReplicaCopier()
-    # Held while twins are copied, or new memory takes the place of some.
+    self._pairs: list[Pair] = []
+    self._written = compat.ReplicatedWrites()
+    self._copier = ReplicaCopier()
+    # Held while replicas are copied or their memory is allocated again.
     self._copying = threading.Lock()
-    # When a ps' variables were last as their twins are, by `time.monotonic`,
-    # and how many variables that is about.
+    # By ps, the `time.monotonic` as of which replicas have its variables; None
+    # if not known. And how many variables the last copy had.
     self._read_at: dict[int, float | None] = {}
     self._num_copied = 0
     self._are_behind = False
     self._period: threads.Periodic | None = None
     if recovery.replicate_every_secs is not None:
       self._period = threads.Periodic(
-        'tfps-snapshots', recovery.replicate_every_secs, self._refresh_or_say
+        'tfps-replicas', recovery.replicate_every_secs, self._refresh_or_log
       )
 
-  def pairs(self) -> list[replica_copy.Pair]:
-    """Each variable, or shard of one, with its twin."""
+  def pairs(self) -> list[Pair]:
+    """Returns each variable or shard with its replica."""
     return list(self._pairs)
 
   def start(self) -> None:
-    """Makes snapshots from now on, if that is how twins are kept."""
+    """Starts to copy periodically, if that is configured."""
     if self._period is not None:
       self._period.start()
 
   def stop(self) -> None:
-    """Makes no more snapshots; twice is harmless."""
+    """Stops copying; stopping twice is harmless."""
     if self._period is not None:
       self._period.stop()
 
   def cover(self) -> None:
-    """Makes a snapshot if there is none with all variables.
+    """Copies, if that is configured and the last copy lacks a variable.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -86,82 +93,92 @@ class Replicas:
       self.refresh()
 
   def refresh(self) -> None:
-    """Makes a snapshot now, if that is how twins are kept.
+    """Copies now, if periodic copies are configured.
 
     Raises:
-      tf.errors.OpError: a ps is lost; its variables' twins, and those of all
-        others, are either all as they were or all new.
+      tf.errors.OpError: a ps is lost; on each ps, the replicas are either all old
+        or all new.
     """
     if self._period is not None:
       self.copy()
 
   def add(self, entry: inventory.Entry, *, is_new: bool) -> None:
-    """Makes the twins of a variable, which get its value."""
-    self._add(entry, lambda twin: is_new or not twin.is_initialized())
+    """Creates the replicas of a variable and copies its value to them.
+
+    Args:
+      entry: the variable.
+      is_new: whether values of existing replicas are overwritten.
+    """
+    self._add(entry, lambda replica: is_new or not replica.is_initialized())
 
   def attach(self, entry: inventory.Entry) -> None:
-    """Finds the twins of a variable, which the chief makes.
+    """Connects to the replicas of a variable, which the chief creates.
 
     Raises:
-      errors.DeadlineError: it has not, in time.
+      errors.DeadlineError: the chief has not created them in time.
     """
     if self._period is not None:
-      return  # no business of this process
-    for twin in self._add(entry, lambda twin: False):
+      return  # only the chief copies
+    for replica in self._add(entry, lambda replica: False):
       deadline = deadlines.after(self._timeout_secs)
-      while not twin.is_initialized():
+      while not replica.is_initialized():
         if deadlines.is_over(deadline):
           raise errors.DeadlineError(
-            f'After {self._timeout_secs:g} seconds, the chief has not made the '
-            f'replica of {entry.key}. Is it alive, and does it train with '
-            'replicas=1, too?'
+            f'The chief has not created the replica of {entry.key} within '
+            f'{self._timeout_secs:g} seconds. Check that it is alive and that '
+            'it trains with replicas=1, too.'
           )
         time.sleep(timeouts.current().poll_secs)
 
   def renew(self, variables: Sequence[Any], ps: set[int]) -> None:
-    """Gives what was on ps that have restarted memory there, without a value.
+    """Allocates memory, without values, on ps that have restarted.
 
     Args:
-      variables: that were there, besides the twins.
-      ps: their indices.
+      variables: variables and shards that were there, without replicas.
+      ps: indices of the ps.
 
     Raises:
-      tf.errors.OpError: a ps is lost; all are as they were.
+      tf.errors.OpError: a ps is lost; nothing has changed.
     """
     with self._copying:
-      twins = [twin for _, twin in self._pairs if _ps_of(twin) in ps]
-      handles.renew([*variables, *twins])
-      self._twins.note_handles()
+      replicas = [
+        replica for _, replica in self._pairs if _ps_of(replica) in ps
+      ]
+      handles.renew([*variables, *replicas])
+      self._written.note_handles()
 
   def have_all_of(self, ps: set[int]) -> bool:
-    """Whether what was on these ps is on others, too."""
+    """Returns whether other ps have all variables of these ps."""
     return self._are_wanted and not any(
       (index + 1) % self._num_ps in ps for index in ps
     )
 
   def put_back(self, ps: set[int]) -> float | None:
-    """Gives variables and twins on ps that have restarted their values.
+    """Restores variables and replicas on ps that have restarted.
+
+    Args:
+      ps: indices of the ps.
 
     Returns:
-      How long ago the variables had these values, in seconds; None where that
-      is not known.
+      How long ago the variables had these values, in seconds; None if that is
+      not known.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     with self._copying:
       secs = self._age(ps)
-      for variable, twin in self._pairs:
+      for variable, replica in self._pairs:
         if _ps_of(variable) in ps:
-          _copy(twin, variable)
-        elif _ps_of(twin) in ps:
-          _copy(variable, twin)
+          _copy(replica, variable)
+        elif _ps_of(replica) in ps:
+          _copy(variable, replica)
       for index in ps:
         self._note_copied({index, (index - 1) % self._num_ps}, time.monotonic())
     return secs
 
   def copy(self) -> None:
-    """Gives all twins the values of their variables.
+    """Copies all variables to their replicas.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -173,21 +190,21 @@ class Replicas:
       self._num_copied = len(pairs)
 
   def _add(self, entry: inventory.Entry, is_empty: Any) -> list[Any]:
-    twins = []
+    replicas = []
     for piece in entry.pieces() if self._are_wanted else ():
       ps = (_ps_of(piece.variable) + 1) % self._num_ps
-      twin = compat.make(piece.variable, placement_ledger.ps_device(ps))
+      replica = compat.make(piece.variable, placement_ledger.ps_device(ps))
       source = _ps_of(piece.variable)
-      if is_empty(twin):
-        _copy(piece.variable, twin)
+      if is_empty(replica):
+        _copy(piece.variable, replica)
         self._read_at.setdefault(source, time.monotonic())
       else:
         self._read_at[source] = None
       if self._period is None:
-        self._twins.add(piece.variable, twin)
-      self._pairs.append((piece.variable, twin))
-      twins.append(twin)
-    return twins
+        self._written.add(piece.variable, replica)
+      self._pairs.append((piece.variable, replica))
+      replicas.append(replica)
+    return replicas
 
   def _age(self, ps: set[int]) -> float | None:
     if self._period is None:
@@ -201,23 +218,61 @@ class Replicas:
   def _note_copied(self, ps: set[int], read_at: float) -> None:
     self._read_at.update((index, read_at) for index in ps & set(self._read_at))
 
-  def _refresh_or_say(self) -> None:
+  def _refresh_or_log(self) -> None:
     try:
       self.refresh()
       self._are_behind = False
     except tf.errors.OpError as error:
-      if not self._are_behind:  # said once, until it succeeds
-        logging.warning('The replicas stay as they are: %s', error)
+      if not self._are_behind:  # logged once until it succeeds
+        logging.warning(
+          'Replicas could not be copied and stay as they are: %s', error
+        )
       self._are_behind = True
+
+
+class ReplicaCopier:
+  """Copies variables to their replicas, from ps to ps, in one call.
+
+  A ps assigns the values from another ps once all have arrived: after a loss
+  in the middle, its replicas all have their old values. Updates go on meanwhile:
+  a value shares the memory of its variable until that changes.
+  """
+
+  def __init__(self) -> None:
+    cancellation.keep_apart()
+    self._function: Any = None
+    self._num_pairs = 0
+
+  def copy(self, pairs: Sequence[Pair]) -> None:
+    """Copies each variable to its replica.
+
+    Args:
+      pairs: variables and replicas; those of the last call, and maybe more.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if len(pairs) != self._num_pairs:
+      self._function = _copying_function(pairs)
+      self._num_pairs = len(pairs)
+    if pairs:
+      try:
+        # Reading the result is the only way to learn that all is done.
+        tf.stack(self._function()).numpy()
+      except tf.errors.CancelledError as error:
+        # Only the runtime cancels it, and may not tell the cause.
+        raise tf.errors.UnavailableError(
+          None, None, f'{_FROM_PS}: {error.message}'
+        ) from error
 
 
 def _copy(source: Any, target: Any) -> None:
   with tf.init_scope(), compat.apart():
     target.assign(source.read_value())
     if not target.is_initialized():
-      # TensorFlow tells of a remote operation's failure late, or not at all.
+      # TensorFlow reports the failure of a remote operation late or not at all.
       raise tf.errors.UnavailableError(
-        None, None, f'ps:{_ps_of(target)} could not take a value.'
+        None, None, f'ps:{_ps_of(target)} could not receive a value.'
       )
 
 
@@ -225,3 +280,42 @@ def _ps_of(variable: Any) -> int:
   ps = placement_ledger.ps_index(variable.device)
   assert ps is not None, variable
   return ps
+
+
+def _copying_function(pairs: Sequence[Pair]) -> Any:
+  by_route = collections.defaultdict(list)
+  for variable, replica in pairs:
+    by_route[variable.device, replica.device].append((variable, replica))
+
+  def copy() -> list[tf.Tensor]:
+    return [_copy_route(*route, own) for route, own in by_route.items()]
+
+  # Autograph is not safe while another thread traces.
+  return tf.function(copy, autograph=False)
+
+
+def _copy_route(source: str, target: str, pairs: Sequence[Pair]) -> tf.Tensor:
+  with tf.device(source), tf.control_dependencies([_have_values(pairs)]):
+    values = [variable.read_value() for variable, _ in pairs]
+  with tf.device(target):
+    values = tf.raw_ops.IdentityN(input=values)  # waits for all
+    written = [
+      replica.assign(value, read_value=False)
+      for (_, replica), value in zip(pairs, values, strict=True)
+    ]
+    with tf.control_dependencies(written):
+      return tf.constant(True)
+
+
+def _have_values(pairs: Sequence[Pair]) -> tf.Operation:
+  """Returns an op that fails unless all variables have values.
+
+  `read_value` does not fail without one.
+  """
+  ready = [
+    tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
+    for variable, _ in pairs
+  ]
+  return tf.raw_ops.Assert(
+    condition=tf.reduce_all(tf.stack(ready)), data=['A variable has no value.']
+  )

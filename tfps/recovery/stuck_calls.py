@@ -1,8 +1,8 @@
-"""Ends what a process has ps execute that would never end, as one was lost.
+"""Cancels calls that hang because a ps that they depend on was lost.
 
-What is executed on several tasks fails, as a rule, when one of them is lost.
-But what waits on a task that is left, for what was to come of the other, may
-wait for ever, and who executes it learns of no loss.
+An execution on several tasks usually fails when one of them is lost. But an op
+on a surviving task that waits for a value from the lost one may wait forever,
+and its caller never learns of the loss.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from absl import logging
 from tfps._compat import cancellation
 from tfps._utils import threads
 from tfps._utils import timeouts
-from tfps.recovery import cluster_changes
+from tfps.recovery import error_classifier
 
 Incarnations = Mapping[int, int | None]
 
 
 class StuckCallCanceller:
-  """Looks after what one process executes.
+  """Cancels long calls of this process once a ps has changed.
 
   Args:
-    calls: what that is.
-    find: the incarnations of the ps, by index, as they are.
-    known: likewise, as they were when they were last in use.
+    calls: calls of this process.
+    find: returns the current incarnations of the ps, by index.
+    known: returns their incarnations when they were last in use.
   """
 
   def __init__(
@@ -37,29 +37,31 @@ class StuckCallCanceller:
     self._calls = calls
     self._find = find
     self._known = known
-    self._changes = cluster_changes.ClusterChanges()
+    self._changes = error_classifier.ChangeDetector()
     self._period = threads.Periodic(
-      'tfps-overdue', timeouts.current().stuck_every_secs, self._look
+      'tfps-stuck-calls', timeouts.current().stuck_every_secs, self._look
     )
 
   def start(self) -> None:
-    """Cancels from now on what does not end."""
+    """Starts the thread that cancels stuck calls."""
     self._period.start()
 
   def stop(self) -> None:
-    """Looks no more; twice is harmless."""
+    """Stops the thread; stopping twice is harmless."""
     self._period.stop()
 
   def _look(self) -> None:
     latest = time.monotonic() - timeouts.current().stuck_every_secs
-    # Those of now: what begins meanwhile may have to do with ps that are back.
+    # Listed before the look: calls that begin later may use ps that are back.
     long_ones = [
       call for call in self._calls.under_way() if call.since < latest
     ]
-    if not long_ones or not self._changes.are(self._find(), self._known()):
+    if not long_ones or not self._changes.has_changed(
+      self._find(), self._known()
+    ):
       return
     logging.warning(
-      'A ps is lost. What %s executes does not end, and is cancelled.',
+      'A ps is lost: calls of threads %s do not end and are cancelled.',
       ', '.join(sorted({call.thread for call in long_ones})),
     )
     for call in long_ones:

@@ -1,69 +1,108 @@
-"""Which workers are away, and which have lost what they held."""
+"""States of a coordinator's workers: lost, excluded, emptied or dismissed."""
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 
 
 class WorkerStates:
-  """Knows of each worker, by its index, how it is with it.
+  """States of all workers, by index.
 
-  It is *waited for* where a thread has found it lost, *left out* where the
-  runtime does not know it, and *bare* where it has lost what it held, which its
-  thread may not know.
+  A worker is *lost* once a thread has found it so, *excluded* while the runtime
+  does not know it, and *emptied* once it has lost its resources, such as
+  iterators, which have to be made again.
 
   Attributes:
-    incarnations: of those that were found last; None of one that is silent.
+    incarnations: as of the last update; None for a worker that does not answer.
   """
 
   def __init__(self) -> None:
     self.incarnations: dict[int, int | None] = {}
-    self._waited_for: set[int] = set()
-    self._left_out: set[int] = set()
-    self._bare: set[int] = set()
+    self._lost: set[int] = set()
+    self._excluded: set[int] = set()
+    self._emptied: set[int] = set()
 
   def away(self) -> set[int]:
-    """Those that are waited for or left out."""
-    return self._waited_for | self._left_out
+    """Returns the workers that are lost or excluded."""
+    return self._lost | self._excluded
 
-  def is_bare(self, worker: int) -> bool:
-    """Whether what it held is to be made anew."""
-    return worker in self._bare
+  def is_emptied(self, worker: int) -> bool:
+    """Returns whether the worker's resources have to be made again."""
+    return worker in self._emptied
 
-  def is_left_out(self, worker: int) -> bool:
-    """Whether the runtime does not know it."""
-    return worker in self._left_out
+  def is_excluded(self, worker: int) -> bool:
+    """Returns whether the runtime does not know the worker."""
+    return worker in self._excluded
 
-  def wait_for(self, worker: int) -> None:
-    """A thread has found it lost."""
-    self._waited_for.add(worker)
+  def note_lost(self, worker: int) -> None:
+    """Marks a worker as lost."""
+    self._lost.add(worker)
 
-  def leave_out(self, worker: int) -> None:
-    """The runtime is yet to be told of it."""
-    self._left_out.add(worker)
+  def exclude(self, worker: int) -> None:
+    """Marks a worker as unknown to the runtime."""
+    self._excluded.add(worker)
 
-  def note(self, found: Mapping[int, int | None]) -> tuple[set[int], set[int]]:
-    """Takes note of what was found, which the runtime is then told.
+  def update(
+    self, found: Mapping[int, int | None]
+  ) -> tuple[set[int], set[int]]:
+    """Records the workers' current incarnations.
+
+    Args:
+      found: incarnations by index; None for a worker that does not answer.
 
     Returns:
-      Those that are silent, and those of whose loss nobody knew.
+      The workers that do not answer, and those whose loss was not known.
     """
     silent = {worker for worker, number in found.items() if number is None}
     known = self.incarnations
     restarted = {w for w in found if found[w] != known.get(w, found[w])}
     unnoticed = (silent | restarted) - self.away()
-    self._bare |= silent | restarted
-    self._left_out |= silent
+    self._emptied |= silent | restarted
+    self._excluded |= silent
     self.incarnations = dict(found)
     return silent, unnoticed
 
-  def note_told(self, left_out: Collection[int]) -> None:
-    """The runtime was told of all but these."""
-    self._left_out = set(left_out)
+  def set_excluded(self, workers: Collection[int]) -> None:
+    """Marks these workers, and no others, as unknown to the runtime."""
+    self._excluded = set(workers)
 
-  def take_back(self, workers: Collection[int]) -> None:
-    """They are waited for no more."""
-    self._waited_for -= set(workers)
+  def note_back(self, workers: Collection[int]) -> None:
+    """Marks workers as no longer lost."""
+    self._lost -= set(workers)
 
-  def note_filled(self, worker: int) -> None:
-    """What it held is being made anew."""
-    self._bare.discard(worker)
+  def note_refilled(self, worker: int) -> None:
+    """Marks a worker's resources as made again."""
+    self._emptied.discard(worker)
+
+
+class Dismissals:
+  """Workers that are to end and get no more work until they restart.
+
+  Args:
+    incarnation: returns the incarnation of the worker with an index; None while
+      it does not answer.
+  """
+
+  def __init__(self, incarnation: Callable[[int], int | None]) -> None:
+    self._incarnation = incarnation
+    self._dismissed: dict[int, int | None] = {}
+
+  def add(self, worker: int, last_known: int | None) -> None:
+    """Dismisses a worker.
+
+    Args:
+      worker: its index.
+      last_known: its last known incarnation, used if it does not answer now.
+    """
+    self._dismissed[worker] = self._incarnation(worker) or last_known
+
+  def __contains__(self, worker: int) -> bool:
+    """Returns whether a worker is dismissed and has not restarted."""
+    if worker not in self._dismissed:
+      return False
+    found = self._incarnation(worker)
+    return found is None or found == self._dismissed[worker]
+
+  def discard(self, worker: int) -> None:
+    """Ends a dismissal, if there is one."""
+    self._dismissed.pop(worker, None)

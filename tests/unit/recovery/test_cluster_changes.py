@@ -1,8 +1,8 @@
-"""Which looks at tasks tell that they are lost."""
+"""Restarted tasks and tasks that stay silent are detected."""
 
 import pytest
 
-from tfps.recovery import cluster_changes
+from tfps.recovery import error_classifier
 
 _KNOWN = {0: 7, 1: 8}
 
@@ -27,12 +27,16 @@ _KNOWN = {0: 7, 1: 8}
   ],
 )
 def test_looks(looks, are_lost):
-  changes = cluster_changes.ClusterChanges()
-  assert [changes.are(look, _KNOWN) for look in looks][-1] == are_lost
+  changes = error_classifier.ChangeDetector()
+  assert [changes.has_changed(look, _KNOWN) for look in looks][-1] == are_lost
 
 
 def test_a_look_of_long_ago_is_forgotten():
   times = iter([0.0, 100.0, 101.0])
-  changes = cluster_changes.ClusterChanges(lambda: next(times))
+  changes = error_classifier.ChangeDetector(lambda: next(times))
   silent = {0: 7, 1: None}
-  assert [changes.are(silent, _KNOWN) for _ in range(3)] == [False, False, True]
+  assert [changes.has_changed(silent, _KNOWN) for _ in range(3)] == [
+    False,
+    False,
+    True,
+  ]

@@ -12,7 +12,7 @@ def test_trouble_goes_on_until_there_has_been_none_for_a_while(monkeypatch):
   found = []
   for secs in (0, 5, 50, 61, 1):
     now[0] += secs
-    found.append(trouble.note())
+    found.append(trouble.record())
   assert found == [0, 5, 55, 0, 1]
 
 
@@ -37,5 +37,5 @@ def test_a_ps_that_is_another_is_named_after_a_while(text, ps, monkeypatch):
   found = []
   for secs in (0, 2, 4, 1, 1):
     now[0] += secs
-    found.append(trouble.strangers(RuntimeError(text), [0, 3]))
+    found.append(trouble.ps_to_reconnect(RuntimeError(text), [0, 3]))
   assert found == [set(), set(), ps, set(), set()]

@@ -20,10 +20,10 @@ import tfps
     ),
     (
       {'directory': 'x', 'replicate_every_secs': 1.0},
-      'replicate_every_secs=1.0 and no replicas',
+      'replicate_every_secs=1.0 needs replicas=1',
     ),
     *(
-      ({'directory': 'x', 'replicas': n}, 'on no other ps, 0, or on one, 1')
+      ({'directory': 'x', 'replicas': n}, f'replicas={n} must be 0 or 1')
       for n in (-1, 2, None)
     ),
     *(
