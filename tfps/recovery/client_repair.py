@@ -232,7 +232,7 @@ class ClientRepair:
     self._shared.rejoin()
     secs = None
     if self._snapshotter is not None:
-      secs = self._snapshotter.put_back(lost, self._replicas)
+      secs = self._snapshotter.restore(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
       self._notes.leave(found)
     self.known, self._left = found, set()
@@ -256,7 +256,7 @@ class ClientRepair:
     secs = self._recovery.timeout_secs
     missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
     if missing:
-      return errors.not_back(missing, secs)
+      return errors.not_restarted(missing, secs)
     return errors.DeadlineError(
       f'After {secs:g} seconds, the chief has not brought back the variables. '
       'Is it alive?'

@@ -103,7 +103,7 @@ class Recovery:
 
   @property
   def waits_for_restart_secs(self) -> float:
-    """Seconds until a lost ps is taken over: `take_over_secs` or its default."""
+    """Seconds until a lost ps is taken over."""
     if self.take_over_secs is not None:
       return self.take_over_secs
     times = timeouts.current()

@@ -1,9 +1,9 @@
-"""What a coordinator's workers do when a task is lost.
+"""Failure handling of a coordinator: excludes lost tasks and readmits them.
 
 TensorFlow's handler waits until every lost worker is back, blocked in a call
-that needs all of them, and ends training when a ps is lost. Ours leaves the
-tasks that do not answer out of the cluster, takes each back once it answers,
-and can have a ps that has restarted filled anew while executions wait.
+that needs all of them, and ends training when a ps is lost. Ours excludes tasks
+that do not answer from the cluster, readmits each once it answers, and restores
+the variables of restarted ps while executions wait.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,6 @@ from tfps._compat import server_def as server_def_lib
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
-from tfps.recovery import dismissals
 from tfps.recovery import ps_repair
 from tfps.recovery import repair_interface
 from tfps.recovery import worker_states
@@ -38,18 +37,18 @@ _Result = TypeVar('_Result')
 
 
 class FailureHandler(preemption_handler.PreemptionHandler):
-  """Takes lost tasks out of the cluster and back into it.
+  """Excludes lost tasks from the cluster and readmits them.
 
   Args:
-    server_def: as TensorFlow's.
-    cluster: as TensorFlow's.
-    incarnations: by job and index, each task's incarnation, which is another
-      one after a restart, or None while it does not answer; must return within
+    server_def: the `ServerDef` of TensorFlow's handler.
+    cluster: the `Cluster` of TensorFlow's handler.
+    incarnations: returns, by job and index, each task's incarnation, which
+      changes with a restart; None while it does not answer. Must return within
       seconds.
 
   Attributes:
-    gate: within which something is executed.
-    tell_rest: as for `Gate.closed`.
+    gate: entered by whatever is executed.
+    tell_rest: argument `tell` of `QuiesceLock.closed`.
   """
 
   def __init__(
@@ -65,7 +64,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     self._stopping = threading.Event()
     self._replaced: errors.ReplacedError | None = None
     self._worker_states = worker_states.WorkerStates()
-    self._dismissals = dismissals.Dismissals(
+    self._dismissals = worker_states.Dismissals(
       lambda worker: self._incarnations().get(('worker', worker))
     )
     super().__init__(server_def, cluster)
@@ -82,24 +81,30 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   @property
   def num_repairs(self) -> int:
-    """How often lost ps have been repaired."""
+    """Number of repairs of ps."""
     return self._ps.num_repairs
 
   def repair_with(
     self, repairs: repair_interface.Repairs, *, timeout_secs: float
   ) -> None:
-    """Has a lost ps repaired, where its loss was an error.
+    """Repairs lost ps from now on; before, the loss of a ps is an error.
 
     Args:
-      repairs: does it.
-      timeout_secs: how long to wait for a ps that does not come back.
+      repairs: actions of a repair.
+      timeout_secs: how long to wait for a lost ps.
     """
     found = self._incarnations()
     self._worker_states.incarnations = ps_repair.of('worker', found)
     self._ps.begin(repairs, ps_repair.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result; it is called again after the loss of a ps."""
+    """Calls a function, again after each loss of a ps; returns its result.
+
+    Raises:
+      tf.errors.OpError: the function has failed for another reason.
+      errors.DeadlineError: a ps was not restarted in time.
+      errors.ReplacedError: another process has replaced this one.
+    """
     if threading.current_thread() is self.thread:  # which repairs
       return function()
     while True:
@@ -107,19 +112,21 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       try:
         return function()
       except tf.errors.OpError as error:
-        if not self._ps.mends(error, num_repairs):
-          self._explain(error)
+        if not self._ps.can_retry(error, num_repairs):
+          self._raise_if_replaced(error)
           raise
 
   def repair(self) -> None:
-    """Asks for a repair, although nothing has failed."""
+    """Requests a repair although nothing has failed."""
     with self.condition:
       self._ps.note_loss()
 
   def dismiss(self, worker: int, timeout_secs: float) -> None:
-    """Gives a worker nothing more to do, until it has restarted.
+    """Schedules nothing more on a worker until it restarts.
 
-    Returns once it has done what it does now, or time is over.
+    Args:
+      worker: its index.
+      timeout_secs: how long to wait for the end of its current execution.
     """
     self._dismissals.add(worker, self._worker_states.incarnations.get(worker))
     deadline = time.monotonic() + timeout_secs
@@ -127,50 +134,42 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     while executing.busy_since is not None and time.monotonic() < deadline:
       self._stopping.wait(timeouts.current().poll_secs)
 
-  def take_in(self, worker: int, address: str, timeout_secs: float) -> bool:
-    """Has a worker in the cluster that was not, or was elsewhere.
+  def admit(self, worker: int, address: str, timeout_secs: float) -> bool:
+    """Adds a worker to the cluster, or changes its address.
 
     Args:
       worker: its index.
-      address: where it answers.
-      timeout_secs: how long to wait for the cluster to be told.
+      address: its address.
+      timeout_secs: how long to wait until the runtime knows it.
 
     Returns:
-      Whether it is in the cluster now. If not, it will be.
+      Whether the runtime knows it now. If not, it is told later.
     """
     with self.condition:
       server_def_lib.place(self._server_def, 'worker', worker, address)
-      self._worker_states.leave_out(worker)
+      self._worker_states.exclude(worker)
       self.due.set()
       return self.condition.wait_for(
-        lambda: not self._worker_states.is_left_out(worker), timeout_secs
+        lambda: not self._worker_states.is_excluded(worker), timeout_secs
       )
 
-  def _executing(self) -> list[str]:
-    """The workers that are at something."""
-    return [
-      f'worker:{worker.worker_index}'
-      for worker in self._cluster.workers
-      if worker.busy_since is not None
-    ]
-
   def is_dismissed(self, worker: int) -> bool:
-    """Whether a worker is to end, and has not restarted."""
+    """Returns whether a worker is to end and has not restarted."""
     return worker in self._dismissals
 
   def absent(self) -> set[int]:
-    """The workers that do nothing now: they are lost, or are to end."""
-    absent = set(self._worker_states.away())
-    number = len(self._cluster.workers)
-    return absent | {i for i in range(number) if self.is_dismissed(i)}
+    """Returns the workers that are lost or dismissed."""
+    workers = range(len(self._cluster.workers))
+    dismissed = {i for i in workers if self.is_dismissed(i)}
+    return self._worker_states.away() | dismissed
 
   def wait_for_return(self, worker: int, recover: _Call) -> None:
-    """Waits until a worker that is to end has restarted, and recovers it."""
-    logging.warning('worker:%d leaves.', worker)
+    """Waits until a dismissed worker restarts; then recreates its resources."""
+    logging.warning('worker:%d leaves on request.', worker)
     self._note_lost(worker)
     try:
       self._wait_until_back(worker)
-    except errors.ReplacedError:  # of which this thread's next closure tells
+    except errors.ReplacedError:  # raised again by the next closure
       return
     with self.wait_on_failure(
       on_recovery_fn=recover,
@@ -201,16 +200,16 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     except preemption_handler.FAILURES as error:
       failure = error
     worker = int(index)
-    if not self._worker_states.is_bare(worker):
-      if self._goes_on(worker, failure, num_repairs):
+    if not self._worker_states.is_emptied(worker):
+      if self._can_retry(worker, failure, num_repairs):
         if on_transient_failure_fn:
           on_transient_failure_fn()
         return
       if not preemption_handler.is_loss_of_worker(failure):
-        self._explain(failure)
+        self._raise_if_replaced(failure)
       self.check_is_lost_worker(failure)
       self._note_lost(worker)
-      self._tell('lost', {worker})
+      self._notify('lost', {worker})
     logging.warning('worker:%d is lost: %s', worker, failure)
     if on_failure_fn:
       on_failure_fn(failure)
@@ -223,11 +222,11 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       ):
         on_recovery_fn()
 
-  def _explain(self, failure: Exception) -> None:
-    """Raises an error that says more than a failure which is about to end all.
+  def _raise_if_replaced(self, failure: Exception) -> None:
+    """Raises `ReplacedError` if another process has replaced this one.
 
-    Where another process has taken this one's place, what this one had there is
-    gone, and operations fail in many ways.
+    Its resources on the servers are then closed, and operations fail in many
+    ways.
     """
     if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
       workers = range(len(self._cluster.workers))
@@ -236,16 +235,18 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       except errors.ReplacedError as error:
         raise error from failure
 
-  def _goes_on(self, worker: int, failure: Exception, num_repairs: int) -> bool:
-    """Whether the worker can just try again, with all mended that has to be."""
-    if not self._ps.mends(failure, num_repairs):
-      return self._is_passing(failure)
+  def _can_retry(
+    self, worker: int, failure: Exception, num_repairs: int
+  ) -> bool:
+    """Returns whether the worker can try again, once lost ps are repaired."""
+    if not self._ps.can_retry(failure, num_repairs):
+      return self._is_transient(failure)
     self._cluster.workers[worker].begin_datasets_again()
     return True
 
-  def _is_passing(self, failure: Exception) -> bool:
-    """Whether TensorFlow would just try again."""
-    if self._ps.repairs is None and (self.is_transient_loss_of_ps(failure)):
+  def _is_transient(self, failure: Exception) -> bool:
+    """Returns whether TensorFlow would just try again."""
+    if self._ps.repairs is None and self.is_transient_loss_of_ps(failure):
       return True
     if self.is_transient_timeout(failure):
       return True
@@ -255,67 +256,61 @@ class FailureHandler(preemption_handler.PreemptionHandler):
 
   def _note_lost(self, worker: int) -> None:
     with self.condition:
-      self._worker_states.wait_for(worker)
+      self._worker_states.note_lost(worker)
       self.due.set()
 
   def _wait_until_back(self, worker: int) -> None:
-    """Waits for a worker; what it held is to be made anew after this."""
+    """Waits for a worker; its resources have to be made again after this."""
     with self.condition:
       self.condition.wait_for(
-        lambda: worker not in self._worker_states.away() or self._is_over()
+        lambda: worker not in self._worker_states.away() or self._is_stopped()
       )
       if self._replaced is not None:
         raise self._replaced
-      self._worker_states.note_filled(worker)
+      self._worker_states.note_refilled(worker)
 
-  def _is_over(self) -> bool:
-    """Whether nothing is mended any more."""
+  def _is_stopped(self) -> bool:
+    """Returns whether losses are no longer handled."""
     return self._stopping.is_set() or self._replaced is not None
 
   def run(self) -> None:
-    while not self._is_over():
+    while not self._is_stopped():
       if not self.due.wait(timeouts.current().stuck_every_secs):
-        self._find_changes()
+        self._detect_lost_ps()
         continue
-      if self._stopping.is_set() or self._has_mended():
+      if self._stopping.is_set() or self._handle_losses():
         continue
-      self._pause()
+      self._stopping.wait(
+        self._ps.retry_secs()
+        if self._ps.is_lost
+        else timeouts.current().repair_poll_secs
+      )
 
-  def _find_changes(self) -> None:
-    """Has ps repaired that are lost without an execution's failing."""
+  def _detect_lost_ps(self) -> None:
+    """Requests a repair if long executions may hang because of a lost ps."""
     since = min(
       (worker.busy_since or math.inf for worker in self._cluster.workers),
       default=math.inf,
     )
     secs = time.monotonic() - since
-    if secs > timeouts.current().stuck_every_secs and self._ps.have_changed():
+    if secs > timeouts.current().stuck_every_secs and self._ps.has_changed():
       self.repair()
 
-  def _pause(self) -> bool:
-    """Waits for a while; whether it is over meanwhile.
-
-    Short at first: a ps may be taken over, or back, at once.
-    """
-    secs = timeouts.current().repair_poll_secs
-    return self._stopping.wait(
-      self._ps.retry_secs() if self._ps.is_lost else secs
-    )
-
-  def _has_mended(self) -> bool:
-    """Does what can be done now; whether it was anything."""
+  def _handle_losses(self) -> bool:
+    """Repairs ps or readmits workers; returns whether anything was done."""
     try:
-      return self._repair() if self._ps.is_lost else self._take_back()
+      return self._repair() if self._ps.is_lost else self._readmit()
     except errors.ReplacedError as error:
       with self.condition:
         self._replaced = error
         self.condition.notify_all()
       return True
     except (tf.errors.OpError, errors.DeadlineError) as error:
-      logging.warning('A lost task could not be taken back: %s', error)
+      logging.warning('A lost task could not be restored: %s', error)
       return False
 
-  def _take_back(self) -> bool:
-    """Takes in the lost workers that answer."""
+  def _readmit(self) -> bool:
+    """Readmits lost workers that answer; returns whether there were any."""
     found = self._incarnations()
     back = {
       worker
@@ -327,34 +322,35 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       return False
     self._update(found)
     logging.warning(
-      'Back, or new: %s.', ', '.join(f'worker:{i}' for i in sorted(back))
+      'Workers that are back or new: %s.',
+      ', '.join(f'worker:{i}' for i in sorted(back)),
     )
     joined = {i for i in back if i >= len(self._cluster.workers)}
-    self._tell('joined', joined)
-    self._tell('back', back - joined)
+    self._notify('joined', joined)
+    self._notify('back', back - joined)
     with self.condition:
-      self._worker_states.take_back(back)
+      self._worker_states.note_back(back)
       for worker in back:
         self._dismissals.discard(worker)
-      self._settle()
+      self._notify_waiters()
     return True
 
   def _repair(self) -> bool:
-    """Repairs the ps; whether it could."""
+    """Repairs the ps; returns whether the repair has ended."""
     if not self._ps.repair(self.tell_rest):
       return False
     with self.condition:
       self._ps.is_lost = False
-      self._settle()
+      self._notify_waiters()
     return True
 
   def _update(self, found: Incarnations) -> None:
-    """Tells the runtime who is in the cluster: those that answer."""
+    """Tells the runtime which tasks are in the cluster: those that answer."""
     workers = ps_repair.of('worker', found)
     with self.condition:
-      silent, unnoticed = self._worker_states.note(workers)
-    self._tell('lost', unnoticed)
-    self._tell('back', unnoticed - silent)
+      silent, unnoticed = self._worker_states.update(workers)
+    self._notify('lost', unnoticed)
+    self._notify('back', unnoticed - silent)
     moved: Mapping[tuple[str, int], str] = {}
     if self._ps.repairs is not None:
       answering = set(workers) - silent
@@ -364,18 +360,17 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     if self._ps.is_lost:
       server_def_lib.update(self._server_def, without=without, moved=moved)
     else:
-      self._tell_of_workers(without, moved)
-    self._worker_states.note_told(silent)
+      self._update_workers(without, moved)
+    self._worker_states.set_excluded(silent)
 
-  def _tell_of_workers(
+  def _update_workers(
     self,
     without: Collection[tuple[str, int]],
     moved: Mapping[tuple[str, int], str],
   ) -> None:
-    """Tells the runtime which workers are there, whoever is at something.
+    """Tells the runtime which workers are there, without a pause in execution.
 
-    That may take long, or wait for just the worker that is back. Functions
-    that workers are to execute are made on workers.
+    An execution may take long, or wait for just the worker that is back.
     """
     try:
       server_def_lib.update(
@@ -385,15 +380,21 @@ class FailureHandler(preemption_handler.PreemptionHandler):
         forget_secs=timeouts.current().forget_worker_secs,
       )
     except stale_cache.StillExecutingError as error:
-      names = ', '.join(self._executing()) or 'This process'
-      logging.warning('%s is at something: %s', names, error)
+      names = ', '.join(
+        f'worker:{worker.worker_index}'
+        for worker in self._cluster.workers
+        if worker.busy_since is not None
+      )
+      logging.warning(
+        '%s is still executing: %s', names or 'This process', error
+      )
 
-  def _tell(self, kind: str, workers: set[int]) -> None:
+  def _notify(self, kind: str, workers: set[int]) -> None:
     if self._ps.repairs is not None and workers:
-      self._ps.repairs.notice(kind, workers)
+      self._ps.repairs.notify(kind, workers)
 
-  def _settle(self) -> None:
-    """Wakes who waits; sleeps if nobody is lost any more."""
+  def _notify_waiters(self) -> None:
+    """Wakes waiting threads; pauses this one's work if no task is lost."""
     is_due = self._ps.is_lost or self._worker_states.away()
     if not is_due and not self._stopping.is_set():
       self.due.clear()

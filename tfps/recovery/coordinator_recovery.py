@@ -1,4 +1,4 @@
-"""Has a coordinator's training go on after the loss of a ps."""
+"""Recovery of a coordinator's variables after the loss of a ps."""
 
 from collections.abc import Callable
 from collections.abc import Collection
@@ -32,27 +32,27 @@ _Result = TypeVar('_Result')
 
 
 class CoordinatorRecovery(repair_interface.Repairs):
-  """Keeps the variables of one strategy, whose only client is this process.
+  """Saves and restores the variables of a strategy with one client, the chief.
 
   Args:
-    recovery: how.
-    shared: makes them.
-    notes: of the job.
-    address_book: of the ps.
-    workers: where they are.
-    device: of this process.
-    greet: tells the servers of this process, but for those that are guests;
-      called when some have restarted.
-    fence: of this process.
+    recovery: settings.
+    shared: creates the variables.
+    notes: consistency notes of the job.
+    address_book: addresses of the ps.
+    workers: addresses of the workers.
+    device: CPU of this process.
+    greet: registers this process with servers that have restarted, except for
+      the given hosted ps.
+    fence: fence of this process.
 
   Attributes:
-    workers: those that train, with their addresses.
-    events: of lost tasks.
-    tell_rest: as for `Gate.closed`, of what workers execute.
+    workers: workers in use, with their addresses.
+    events: listener and counts of lost tasks.
+    tell_rest: argument `tell` of `QuiesceLock.closed`.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
-    ValueError: there is one ps only, and it is to have a replica.
+    ValueError: replicas are wanted and there is only one ps.
   """
 
   def __init__(
@@ -74,11 +74,11 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._fence = fence
     self._shared = shared
     self._notes = notes
-    # Whether what is on the ps is not, or not all, of this very job.
-    self._begins_anew = not notes.are(address_book.incarnations())
-    shared.attaches = not self._begins_anew
+    # Whether the ps do not have all live variables of this job.
+    self._restores = not notes.are(address_book.incarnations())
+    shared.attaches = not self._restores
     if shared.attaches:
-      logging.warning('The variables of this job are live, and are used.')
+      logging.warning('The live variables of this job are used.')
     self._replicas = replicas_lib.Replicas(recovery, num_ps)
     self._recovery = recovery
     self._address_book = address_book
@@ -86,35 +86,41 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._greet = greet
     self._handler: coordinator_failures.FailureHandler | None = None
     self._monitor: task_monitor_lib.TaskMonitor | None = None
-    self._can_go_home: set[spec_lib.Task] = set()
-    self._are_to_leave: set[int] = set()  # ps
-    self._have_left = threading.Event()
-    self._sends_home = threads.Periodic(
-      'tfps-send-home', timeouts.current().fail_back_every_secs, self._send_home
+    self._can_fail_back: set[spec_lib.Task] = set()
+    self._leaving: set[int] = set()  # indices of ps
+    self._has_left = threading.Event()
+    self._fail_back_period = threads.Periodic(
+      'tfps-fail-back', timeouts.current().fail_back_every_secs, self._fail_back
     )
     self.workers = dict(workers)
     self.tell_rest: Callable[[bool], object] = lambda rest: None
     self._add_worker: Callable[[], object] | None = None
 
   def add(self, variable: Any) -> None:
-    """Takes note of a new variable.
+    """Adds a new variable.
 
-    It gets its value of the last cut, unless all ps are those that the job has
-    trained on, and have the variables of the cut.
+    It gets its value in the last snapshot, unless the ps have live variables of
+    the job.
+
+    Args:
+      variable: a `tf.Variable` or a `ShardedVariable`.
 
     Raises:
-      errors.CheckpointError: the cut has another variable of that name.
-      ValueError: it holds strings in shards.
+      errors.CheckpointError: the snapshot has another variable of that name.
+      ValueError: it is sharded and holds strings.
     """
     entry = self.snapshotter.inventory.add(variable, self.surviving)
     if entry is None:
       return
     is_attached = all(piece.variable.attached for piece in entry.pieces())
-    if self._begins_anew:
+    if self._restores:
       self.snapshotter.begin(entry)
     elif not is_attached and self.snapshotter.has_begun_with(entry):
-      logging.warning('%s is not live. All begins with the cut.', entry.key)
-      self._begins_anew, self._shared.attaches = True, False
+      logging.warning(
+        '%s is not live: all variables are restored from the last snapshot.',
+        entry.key,
+      )
+      self._restores, self._shared.attaches = True, False
       for each in self.snapshotter.inventory.entries():
         self.snapshotter.begin(each)
     self._replicas.add(entry, is_new=not is_attached)
@@ -125,12 +131,12 @@ class CoordinatorRecovery(repair_interface.Repairs):
     monitor: task_monitor_lib.TaskMonitor,
     add_worker: Callable[[], object],
   ) -> None:
-    """Repairs what the handler finds lost, and makes cuts from now on.
+    """Starts to repair lost ps and to write snapshots.
 
     Args:
-      handler: of the coordinator.
-      monitor: what the handler finds it by.
-      add_worker: has the coordinator use one more worker.
+      handler: failure handler of the coordinator.
+      monitor: monitor that the handler asks for incarnations.
+      add_worker: lets the coordinator use one more worker.
     """
     self._monitor = monitor
     self._add_worker = add_worker
@@ -138,42 +144,52 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._handler = handler
     self.snapshotter.start(handler.gate)
     handler.tell_rest = self.tell_rest
-    self._sends_home.start()
+    self._fail_back_period.start()
     self._replicas.start()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result; it is called again after the loss of a ps."""
+    """See `FailureHandler.surviving`."""
     return self._handler.surviving(function) if self._handler else function()
 
   def do_without(self, task: spec_lib.Task) -> None:
-    """Lets a task end: a worker does what it is at, a ps hands over."""
+    """Prepares the end of a task.
+
+    A worker ends its execution; another ps takes over the variables of a ps.
+
+    Args:
+      task: a worker or a ps.
+    """
     handler = self._handler
     if handler is None:
       return
     if task.job == 'worker':
       handler.dismiss(task.index, timeouts.current().farewell_secs)
     else:
-      self._have_left.clear()
-      self._are_to_leave = {task.index}
+      self._has_left.clear()
+      self._leaving = {task.index}
       deadline = deadlines.after(timeouts.current().farewell_secs)
-      while not self._have_left.is_set() and not deadlines.is_over(deadline):
-        handler.repair()  # again, if it was at another repair
-        self._have_left.wait(timeouts.current().probe_every_secs)
-      self._are_to_leave = set()
+      while not self._has_left.is_set() and not deadlines.is_over(deadline):
+        handler.repair()  # again, as another repair may have been under way
+        self._has_left.wait(timeouts.current().probe_every_secs)
+      self._leaving = set()
 
-  def take_in(self, worker: spec_lib.Task, address: str) -> bool:
-    """Trains with a worker that the cluster did not have, or had elsewhere.
+  def admit(self, worker: spec_lib.Task, address: str) -> bool:
+    """Admits a worker that is new or has another address.
+
+    Args:
+      worker: the worker.
+      address: its address.
 
     Returns:
-      Whether it does now.
+      Whether it is in use now.
     """
     handler, monitor = self._handler, self._monitor
     if handler is None or monitor is None or self._add_worker is None:
       return False
     monitor.move(worker, address)
     secs = timeouts.current().admission_secs
-    if not handler.take_in(worker.index, address, secs):
-      logging.warning('%s at %s is not reached yet.', worker, address)
+    if not handler.admit(worker.index, address, secs):
+      logging.warning('%s at %s cannot be reached yet.', worker, address)
       return False
     if worker not in self.workers:
       self._add_worker()
@@ -181,7 +197,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     return True
 
   def keep(self) -> None:
-    """Has a loss from now on take nothing away of what is trained so far.
+    """Saves the variables, so that a later loss does not set them back.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -190,7 +206,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._replicas.refresh()
 
   def save_for_good(self) -> None:
-    """Makes a last cut, after which nothing is executed any more."""
+    """Writes a last snapshot, after which nothing is executed."""
     handler, secs = self._handler, self._recovery.timeout_secs
     if handler is not None and quiesce_lock.quiesce_for_last_snapshot(
       handler.gate, secs, self.tell_rest
@@ -198,13 +214,13 @@ class CoordinatorRecovery(repair_interface.Repairs):
       self.snapshotter.save_at_last()
 
   def stop(self) -> None:
-    """Makes no more cuts, and repairs nothing; twice is harmless."""
+    """Stops snapshots and repairs; stopping twice is harmless."""
     self._handler = None
-    self._sends_home.stop()
+    self._fail_back_period.stop()
     self.snapshotter.stop()
     self._replicas.stop()
 
-  # What the coordinator's workers call.
+  # Called by the failure handler.
 
   def moved(self) -> Mapping[tuple[str, int], str]:
     return {
@@ -218,37 +234,39 @@ class CoordinatorRecovery(repair_interface.Repairs):
   def prepare(self) -> None:
     self.snapshotter.cover()
     self._replicas.cover()
-    if self._begins_anew:
+    if self._restores:
       self._notes.leave(self._address_book.incarnations())
-      self._begins_anew = False
+      self._restores = False
 
-  def replace(self, ps: set[int], lost_secs: float) -> bool:
+  def relocate(self, ps: set[int], lost_secs: float) -> bool:
     before = self._address_book.addresses.copy()
     self._address_book.replace(
       ps, lost_secs, self._recovery.waits_for_restart_secs
     )
-    self._look_elsewhere()
+    self._follow_moves()
     return self._address_book.addresses != before
 
   def begin(self) -> None:
-    can_go_home, self._can_go_home = self._can_go_home, set()
-    are_to_leave = set() if self._have_left.is_set() else self._are_to_leave
-    if not can_go_home and not are_to_leave:
+    can_fail_back, self._can_fail_back = self._can_fail_back, set()
+    leaving = set() if self._has_left.is_set() else self._leaving
+    if not can_fail_back and not leaving:
       return
     try:
       self.snapshotter.save_quiesced()
       self._replicas.refresh()
     except (tf.errors.OpError, errors.CheckpointError) as error:
-      logging.warning('Nobody moves: %s', error)
+      logging.warning(
+        'No ps is moved, as the variables could not be saved: %s', error
+      )
       return
-    self._address_book.send_home(can_go_home)
-    if are_to_leave and self._recovery.moves_ps:
-      self._address_book.take_over(are_to_leave)
-    self._look_elsewhere()
-    if are_to_leave:
-      self._have_left.set()
+    self._address_book.send_home(can_fail_back)
+    if leaving and self._recovery.moves_ps:
+      self._address_book.take_over(leaving)
+    self._follow_moves()
+    if leaving:
+      self._has_left.set()
 
-  def notice(self, kind: str, workers: set[int]) -> None:
+  def notify(self, kind: str, workers: set[int]) -> None:
     self.events.tell(kind, [f'worker:{i}' for i in sorted(workers)])
 
   def rebuild(self, ps: set[int]) -> None:
@@ -259,23 +277,24 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._replicas.renew(inventory.on(ps), ps)
     self._shared.rejoin()
     secs = None
-    # Otherwise a connection was lost, and no ps.
+    # Otherwise only a connection was lost.
     if not self._notes.are(incarnations) or inventory.emptied():
-      secs = self.snapshotter.put_back(ps, self._replicas)
+      secs = self.snapshotter.restore(ps, self._replicas)
       self._shared.announce(inventory.on(set(incarnations)))
       self._notes.leave(incarnations)
     self.events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
-  def _look_elsewhere(self) -> None:
+  def _follow_moves(self) -> None:
+    """Reports moved ps and monitors all at their current addresses."""
     assert self._monitor is not None
     for task in self._address_book.forget_moves():
       self.events.tell('moved', [str(task)])
     for task, address in self._address_book.addresses.items():
       self._monitor.move(task, address)
 
-  def _send_home(self) -> None:
-    """Has guests go home if they can."""
+  def _fail_back(self) -> None:
+    """Requests the return of taken-over ps that are back at their address."""
     handler = self._handler
-    self._can_go_home = self._address_book.back_home()
-    if self._can_go_home and handler is not None:
+    self._can_fail_back = self._address_book.back_home()
+    if self._can_fail_back and handler is not None:
       handler.repair()

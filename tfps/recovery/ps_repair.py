@@ -1,4 +1,7 @@
-"""Has lost ps repaired, once, while all who have found the loss wait."""
+"""Repairs a coordinator's lost ps: detect, quiesce, relocate, restore, resume.
+
+Threads that find a loss wait for one thread, which repairs once for all.
+"""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -14,35 +17,34 @@ from tfps._compat import preemption_handler
 from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
-from tfps.recovery import cluster_changes
 from tfps.recovery import error_classifier
 from tfps.recovery import repair_interface
 
-# Of the time that a ps has been lost, how much to wait before the next look.
-_PATIENCE = 0.25
+# The next look at a lost ps is due after this part of the time it is lost.
+_POLL_RATIO = 0.25
 
 Incarnations = Mapping[tuple[str, int], int | None]
 
 
 class PsRepairs:
-  """The repairs of a coordinator's ps.
+  """Detects losses of a coordinator's ps and repairs them.
 
   Args:
-    gate: within which something is executed.
-    incarnations: as for `failures.FailureHandler`.
-    condition: held where a loss, or its end, is noted; notified of its end.
-    ask: asks for a call of `repair` by the thread that repairs.
-    update: tells the runtime who is in the cluster.
+    gate: entered by whatever is executed.
+    incarnations: see `coordinator_failures.FailureHandler`.
+    condition: held while `is_lost` changes; notified when a repair has ended.
+    ask: requests a call of `repair` in the thread that repairs.
+    update: tells the runtime which tasks are in the cluster.
     stopping: set when nothing is to be repaired any more.
-    replaced: the error by which this process has learnt that it is none of the
-      cluster's any more, if it has.
+    replaced: returns the error by which this process has learnt that another
+      one has replaced it; None if it has not.
     cancel: cancels what workers execute.
 
   Attributes:
-    repairs: does what has to be done; None before `begin`.
-    known: the incarnations of the ps that are in use.
-    num_repairs: how often lost ps have been repaired.
-    is_lost: whether a ps is lost, or a repair was asked for.
+    repairs: actions of a repair; None before `begin`.
+    known: incarnations of the ps in use, by index.
+    num_repairs: number of repairs so far.
+    is_lost: whether a ps is lost or a repair was requested.
   """
 
   def __init__(
@@ -71,9 +73,8 @@ class PsRepairs:
     self.is_lost = False
     self._timeout_secs = 0.0
     self._lost_at = 0.0
-    # That of tasks which cannot reach ps that are alive.
-    self._errors_seen = error_classifier.ErrorClassifier()
-    self._changes = cluster_changes.ClusterChanges()
+    self._classifier = error_classifier.ErrorClassifier()
+    self._changes = error_classifier.ChangeDetector()
     self._error: BaseException | None = None
 
   def begin(
@@ -82,76 +83,85 @@ class PsRepairs:
     ps: Mapping[int, int | None],
     timeout_secs: float,
   ) -> None:
-    """Repairs what is lost from now on.
+    """Repairs lost ps from now on.
 
     Args:
-      repairs: does it.
-      ps: the incarnations of the ps.
-      timeout_secs: how long to wait for a ps that does not come back.
+      repairs: actions of a repair.
+      ps: incarnations of the ps, by index.
+      timeout_secs: how long to wait for a lost ps.
     """
     self.known = dict(ps)
     self.repairs = repairs
     self._timeout_secs = timeout_secs
 
   def prepare(self) -> None:
-    """To be called before each execution.
+    """Prepares an execution; repairs ps that are lost meanwhile.
 
     Raises:
-      tf.errors.OpError: a ps is lost for good, or it is none.
+      tf.errors.OpError: it has failed, and not because of a lost ps.
     """
     while self.repairs is not None:
       num_repairs = self.num_repairs
       try:
         self.repairs.prepare()
       except tf.errors.OpError as error:
-        if not self.mends(error, num_repairs):
+        if not self.can_retry(error, num_repairs):
           raise
       else:
         return
 
-  def mends(self, failure: Exception, num_repairs: int) -> bool:
-    """Whether a ps had to be repaired, and has been; waits for it.
+  def can_retry(self, failure: Exception, num_repairs: int) -> bool:
+    """Waits for a repair, if one is due; returns whether to try again.
 
     Args:
-      failure: of something that was tried.
-      num_repairs: what it was then.
+      failure: of a call.
+      num_repairs: number of repairs when the call began.
+
+    Raises:
+      errors.DeadlineError: a ps was not restarted in time.
+      errors.ReplacedError: another process has replaced this one.
     """
     if self.repairs is None:
       return False
-    if num_repairs != self.num_repairs:  # it has been, meanwhile
+    if num_repairs != self.num_repairs:
       return True
     if of('ps', self._incarnations()) == self.known:
       is_of_ps = preemption_handler.is_loss_of_ps(failure)
-      return (is_of_ps or _is_cut_off(failure)) and self._passes(failure)
+      return (is_of_ps or _is_cancelled_transfer(failure)) and self._reconnects(
+        failure
+      )
     self._wait_for_repair()
     return True
 
   def note_loss(self) -> None:
-    """Asks for a repair; the condition is held."""
+    """Requests a repair; the caller holds the condition."""
     if not self.is_lost:
       self.is_lost = True
       self._lost_at = time.monotonic()
     self._ask()
 
-  def have_changed(self) -> bool:
-    """Whether a ps is lost, be it that nothing has failed of it."""
-    return self.repairs is not None and self._changes.are(
+  def has_changed(self) -> bool:
+    """Returns whether a ps has restarted or stays silent, without a failure."""
+    return self.repairs is not None and self._changes.has_changed(
       of('ps', self._incarnations()), self.known
     )
 
   def repair(self, tell_rest: Callable[[bool], object]) -> bool:
-    """Repairs the ps, once all have restarted; whether it could, or never can.
+    """Repairs the ps once all answer.
 
     Args:
-      tell_rest: as for `Gate.closed`.
+      tell_rest: argument `tell` of `QuiesceLock.closed`.
+
+    Returns:
+      Whether the repair has ended, with or without success.
     """
     assert self.repairs is not None
     ps = of('ps', self._find())
     if None in ps.values():
-      return self._has_given_up(ps)
+      return self._gives_up(ps)
     with contextlib.ExitStack() as stack:
       try:
-        # What was executed before all is in place would be set back by it.
+        # Updates during the restore would be overwritten by it.
         stack.enter_context(
           self._gate.closed(
             tell_rest,
@@ -161,10 +171,10 @@ class PsRepairs:
         )
       except quiesce_lock.OccupiedError as error:
         self._error = errors.DeadlineError(
-          f'After {self._timeout_secs:g} seconds, {", ".join(error.names)} is '
-          'not done with what it executed when a ps was lost, which has '
-          'therefore not been given back what it had. Has it stopped '
-          'answering? Start it again.'
+          f'{", ".join(error.names)} is not done with its execution '
+          f'{self._timeout_secs:g} seconds after the loss of a ps, whose '
+          'variables can therefore not be restored. Start it again if it has '
+          'stopped answering.'
         )
         return True
       self.repairs.begin()
@@ -174,13 +184,13 @@ class PsRepairs:
     return True
 
   def retry_secs(self) -> float:
-    """How long to wait before the next look at ps that are lost.
+    """Returns the seconds until the next look at lost ps.
 
-    Short at first: a ps may be taken over, or back, at once.
+    Short at first: a ps may be taken over, or restarted, at once.
     """
     lost_secs = time.monotonic() - self._lost_at
     times = timeouts.current()
-    secs = max(times.repair_min_poll_secs, _PATIENCE * lost_secs)
+    secs = max(times.repair_min_poll_secs, _POLL_RATIO * lost_secs)
     return min(times.repair_poll_secs, secs)
 
   def _hurry(self) -> quiesce_lock.Hurry:
@@ -188,8 +198,8 @@ class PsRepairs:
 
     def cancel(names: list[str]) -> None:
       logging.warning(
-        '%s is not done %g seconds after all ps were back: what it executes is '
-        'cancelled, and done again.',
+        '%s is still executing %g seconds after all ps were back: its '
+        'execution is cancelled and repeated.',
         ', '.join(names),
         secs,
       )
@@ -197,14 +207,14 @@ class PsRepairs:
 
     return quiesce_lock.Hurry(secs, cancel)
 
-  def _passes(self, failure: Exception) -> bool:
-    """Whether to try again what could not reach a ps that is alive."""
-    if self._errors_seen.note() > self._timeout_secs:
+  def _reconnects(self, failure: Exception) -> bool:
+    """Returns whether to try again a call that cannot reach a living ps."""
+    if self._classifier.record() > self._timeout_secs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
     stale_cache.forget_if_stale(failure)
-    strangers = self._errors_seen.strangers(failure, self.known)
-    self.known.update(dict.fromkeys(strangers))
+    stale = self._classifier.ps_to_reconnect(failure, self.known)
+    self.known.update(dict.fromkeys(stale))
     self._stopping.wait(timeouts.current().repair_poll_secs)
     return not self._stopping.is_set()
 
@@ -218,15 +228,15 @@ class PsRepairs:
         raise error
 
   def _is_repaired(self) -> bool:
-    """Whether there is nothing more to be done about the ps."""
+    """Restores the ps; returns whether the repair has ended."""
     found = self._find()
     ps = of('ps', found)
     if None in ps.values():
-      return self._has_given_up(ps)
+      return self._gives_up(ps)
     try:
       self._rebuild(found)
     except (tf.errors.OpError, errors.DeadlineError) as error:
-      logging.warning('A lost ps could not be taken back: %s', error)
+      logging.warning('A lost ps could not be restored: %s', error)
       if self._is_overdue():
         self._error = error
         return True
@@ -237,7 +247,7 @@ class PsRepairs:
     return time.monotonic() - self._lost_at >= self._timeout_secs
 
   def _rebuild(self, found: Incarnations) -> None:
-    """Gives ps that have restarted what they had."""
+    """Restores the variables of ps that have restarted."""
     assert self.repairs is not None
     ps = of('ps', found)
     restarted = {i for i in ps if ps[i] != self.known.get(i)}
@@ -254,33 +264,33 @@ class PsRepairs:
     self.num_repairs += 1
 
   def _find(self) -> Incarnations:
-    """Each task's incarnation, once ps that have another address are there."""
+    """Looks for lost ps elsewhere; returns each task's incarnation."""
     assert self.repairs is not None
     found = self._incarnations()
     silent = {i for i, value in of('ps', found).items() if value is None}
     lost_secs = time.monotonic() - self._lost_at
-    if silent and self.repairs.replace(silent, lost_secs):
+    if silent and self.repairs.relocate(silent, lost_secs):
       return self._incarnations()
     return found
 
-  def _has_given_up(self, ps: Mapping[int, int | None]) -> bool:
+  def _gives_up(self, ps: Mapping[int, int | None]) -> bool:
     if not self._is_overdue():
       return False
     names = [f'ps:{i}' for i, value in sorted(ps.items()) if value is None]
-    self._error = errors.not_back(names, self._timeout_secs)
+    self._error = errors.not_restarted(names, self._timeout_secs)
     return True
 
 
 def of(job: str, found: Incarnations) -> dict[int, int | None]:
-  """The incarnations of a job's tasks, by their indices."""
+  """Returns the incarnations of a job's tasks, by index."""
   return {i: value for (name, i), value in found.items() if name == job}
 
 
-def _is_cut_off(failure: Exception) -> bool:
-  """Whether an operation was cancelled while it received another task's value.
+def _is_cancelled_transfer(failure: Exception) -> bool:
+  """Returns whether an op was cancelled while it received a remote value.
 
   If a part of a function fails on one task, TensorFlow cancels the parts on
-  other tasks, and may report the cancellation in place of its cause.
+  other tasks and may report the cancellation instead of its cause.
   """
   text = 'RecvFromRemoteAsync is cancelled'
   return isinstance(failure, tf.errors.CancelledError) and text in str(failure)

@@ -96,8 +96,8 @@ class Replicas:
     """Copies now, if periodic copies are configured.
 
     Raises:
-      tf.errors.OpError: a ps is lost; on each ps, the replicas are either all old
-        or all new.
+      tf.errors.OpError: a ps is lost; on each ps, the replicas are either all
+        old or all new.
     """
     if self._period is not None:
       self.copy()
@@ -153,7 +153,7 @@ class Replicas:
       (index + 1) % self._num_ps in ps for index in ps
     )
 
-  def put_back(self, ps: set[int]) -> float | None:
+  def restore(self, ps: set[int]) -> float | None:
     """Restores variables and replicas on ps that have restarted.
 
     Args:
@@ -234,8 +234,8 @@ class ReplicaCopier:
   """Copies variables to their replicas, from ps to ps, in one call.
 
   A ps assigns the values from another ps once all have arrived: after a loss
-  in the middle, its replicas all have their old values. Updates go on meanwhile:
-  a value shares the memory of its variable until that changes.
+  in the middle, its replicas all have their old values. Updates continue
+  meanwhile: a value shares the memory of its variable until that changes.
   """
 
   def __init__(self) -> None:

@@ -18,6 +18,7 @@ import pathlib
 import re
 import shutil
 import time
+import uuid
 
 from absl import logging
 import tensorflow as tf
@@ -27,23 +28,26 @@ from tfps.recovery import inventory
 from tfps.recovery import snapshot_storage
 
 _NAME = re.compile(r'snapshot-(\d+)')
+_JOB_FILE = 'job'
+# Fits the name of a resource container, which has no underscores.
+_JOB_NAME = re.compile(r'tfps-[0-9a-f]{32}')
 _DRAFT = 'draft-'
 _VALUES = 'values'
 _CONTENTS = 'contents.json'
-# Of the folder; to be raised when what is in it changes.
+# Raised when the contents of a folder change.
 _FORMAT = 2
-_OF_DISKS = (snapshot_storage.DiskError, OSError)
-_OF_DRAFTS = (*_OF_DISKS, tf.errors.OpError, errors.CheckpointError)
-_UNREADABLE = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
+_DISK_ERRORS = (snapshot_storage.DiskError, OSError)
+_DRAFT_ERRORS = (*_DISK_ERRORS, tf.errors.OpError, errors.CheckpointError)
+_READ_ERRORS = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
 
 
 class FormatError(errors.CheckpointError):
-  """A snapshot has another format than this version of tfps reads."""
+  """A snapshot has a format that this version of tfps does not read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-  """A snapshot that has been written and read back.
+  """Snapshot that has been written and read back.
 
   Attributes:
     path: its folder.
@@ -55,13 +59,13 @@ class Snapshot:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> 'Snapshot':
-    """Reads the whole snapshot in a folder.
+    """Loads the snapshot in a folder and reads all of it as a check.
 
     Args:
       path: the folder.
 
     Raises:
-      FormatError: it is of another format.
+      FormatError: it has another format.
       errors.CheckpointError: it is damaged.
     """
     with _finding_damage(path):
@@ -73,28 +77,32 @@ class Snapshot:
         for key, (shape, dtype) in found['variables'].items()
       }
       snapshot = cls(path, contents)
-      for key in contents:  # which compares checksums
+      for key in contents:  # reading compares checksums
         snapshot.read(key, '')
     return snapshot
 
   @property
   def age_secs(self) -> float:
-    """How long ago it was written."""
+    """Seconds since it was written."""
     return max(0.0, time.time() - (self.path / _CONTENTS).stat().st_mtime)
 
   def check(self, entry: inventory.Entry) -> None:
-    """Raises CheckpointError if the cut has another variable of that name."""
+    """Raises CheckpointError if it has another variable of that name."""
     mine = (entry.shape, entry.dtype.name)
     found = self.contents.get(entry.key, mine)
     if found != mine:
       raise errors.CheckpointError(
         f'{self.path}: {entry.key} is {found[1]} {found[0]}, and this '
         f'program makes it {mine[1]} {mine[0]}. Start the program that wrote '
-        'it, or recover in another directory.'
+        'it, or use another directory for recovery.'
       )
 
   def read(self, key: str, slice_spec: str) -> tf.Tensor:
-    """The value of a variable, or of a part of it, where this is called.
+    """Reads the value of a variable, or of a part of it, on the current device.
+
+    Args:
+      key: the variable's key.
+      slice_spec: the part in the format of `SaveV2`; empty for all of it.
 
     Raises:
       tf.errors.OpError: it cannot be read.
@@ -109,18 +117,22 @@ class Snapshot:
 
 
 class SnapshotStore:
-  """The cuts in a directory.
+  """Snapshots in a directory.
 
   Args:
-    directory: made if it is not there.
-    max_to_keep: how many to leave there.
-    device: of this process, which has them read back.
-    disk: whose it is.
-    confirm: called before a cut gets its name; raises an error if it must not.
+    directory: created if it does not exist.
+    max_to_keep: how many snapshots to keep there.
+    device: CPU of this process, on which snapshots are read back.
+    disk: way in which tasks reach the directory.
+    confirm: called before a snapshot gets its name; raises an error if this
+      process may no longer write.
+
+  Attributes:
+    latest: last snapshot that was written or found; None if there is none.
 
   Raises:
-    errors.CheckpointError: the directory cannot be written, or has cuts of
-      which none can be read.
+    errors.CheckpointError: the directory cannot be written, or has snapshots
+      of which none can be read.
   """
 
   def __init__(
@@ -138,12 +150,12 @@ class SnapshotStore:
     self._disk = disk
     self._confirm = confirm
     self._num_drafts = 0
-    for left in self._directory.glob(f'{_DRAFT}*'):  # by one that was killed
+    for left in self._directory.glob(f'{_DRAFT}*'):  # of a killed process
       shutil.rmtree(left, ignore_errors=True)
     _check_writable(self._directory)
     try:
       disk.check(self._directory)
-    except _OF_DISKS as error:
+    except _DISK_ERRORS as error:
       raise errors.CheckpointError(str(error)) from error
     self.latest: Snapshot | None = None
     self.find()
@@ -153,25 +165,25 @@ class SnapshotStore:
     entries: Iterable[inventory.Entry],
     groups: Sequence[snapshot_storage.Values],
   ) -> None:
-    """Writes a cut, reads it back, and deletes those that are too many.
+    """Writes a snapshot, reads it back and deletes surplus ones.
 
     Args:
       entries: all variables.
-      groups: their values, by the device where they lie.
+      groups: their values, grouped by device.
 
     Raises:
-      errors.CheckpointError: it could not be written; those before it stay.
+      errors.CheckpointError: it could not be written; earlier ones stay.
       tf.errors.OpError: a device is lost.
     """
     contents = {e.key: (e.shape, e.dtype.name) for e in entries}
-    # Never again of the same name: who was frozen may go on to write there.
+    # Names are never reused: a task that thaws may still write to an old draft.
     self._num_drafts += 1
     draft = self._directory / f'{_DRAFT}{os.getpid()}-{self._num_drafts}'
     with self._making(draft):
       with self._explaining(draft):
         prefixes = self._disk.write(draft, groups)
       with (
-        self._explaining(draft, _OF_DRAFTS),
+        self._explaining(draft, _DRAFT_ERRORS),
         tf.device(self._device),
       ):
         path = self._complete(draft, prefixes, contents)
@@ -180,13 +192,17 @@ class SnapshotStore:
       shutil.rmtree(old, ignore_errors=True)
 
   def read(self, snapshot: Snapshot, piece: inventory.Piece) -> tf.Tensor:
-    """What a cut has of a piece, where that is to be read.
+    """Reads the value of a piece on the device that the disk prescribes.
+
+    Args:
+      snapshot: the snapshot to read.
+      piece: a variable or shard.
 
     Raises:
-      errors.CheckpointError: the cut is damaged, or gone.
+      errors.CheckpointError: the snapshot is damaged or missing.
       tf.errors.OpError: a device is lost.
     """
-    with _finding_damage(snapshot.path, _OF_DISKS):
+    with _finding_damage(snapshot.path, _DISK_ERRORS):
       return self._disk.read(
         piece, lambda: snapshot.read(piece.key, piece.slice_spec)
       )
@@ -197,14 +213,14 @@ class SnapshotStore:
     prefixes: list[str],
     contents: dict[str, tuple[list[int], str]],
   ) -> pathlib.Path:
-    """Makes a cut of what has been written, once it can be read."""
+    """Turns a draft into a snapshot once it can be read."""
     tf.raw_ops.MergeV2Checkpoints(
       checkpoint_prefixes=prefixes,
       destination_prefix=os.fspath(draft / _VALUES),
       delete_old_dirs=True,
     )
     found = {'format': _FORMAT, 'variables': contents}
-    _write_through(draft / _CONTENTS, json.dumps(found, indent=1))
+    _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
     Snapshot.load(draft)
     self._confirm()
     return draft.rename(self._directory / self._next_name())
@@ -222,21 +238,23 @@ class SnapshotStore:
 
   @contextlib.contextmanager
   def _explaining(
-    self, folder: pathlib.Path, kinds: tuple[type[Exception], ...] = _OF_DISKS
+    self,
+    folder: pathlib.Path,
+    kinds: tuple[type[Exception], ...] = _DISK_ERRORS,
   ) -> Iterator[None]:
     try:
       yield
     except kinds as error:
       raise errors.CheckpointError(
         f'{folder} could not be written: {errors.first_line(error)}. '
-        f'{self._say_latest()}'
+        f'{self._describe_latest()}'
       ) from error
 
   def find(self) -> Snapshot | None:
-    """Makes the last snapshot that can be read the latest.
+    """Sets `latest` to the last snapshot that can be read.
 
     Returns:
-      The snapshot; None if the directory has none at all.
+      The snapshot; None if the directory has none.
 
     Raises:
       FormatError: the last one has another format. An earlier one does not
@@ -257,8 +275,8 @@ class SnapshotStore:
     if paths:
       raise errors.CheckpointError(
         f'{self._directory}: none of {", ".join(p.name for p in paths)} can '
-        'be read. Bring back a sound copy, or recover in another directory to '
-        'begin afresh.'
+        'be read. Restore an intact copy, or use another directory to train '
+        'from the beginning.'
       )
     return None
 
@@ -267,19 +285,47 @@ class SnapshotStore:
     return f'snapshot-{number + 1:06d}'
 
   def _paths(self) -> list[pathlib.Path]:
-    """The folders of all cuts, oldest first."""
+    """Returns the folders of all snapshots, oldest first."""
     found = [p for p in self._directory.iterdir() if _NAME.fullmatch(p.name)]
     return sorted(found, key=_number)
 
-  def _say_latest(self) -> str:
+  def _describe_latest(self) -> str:
     if self.latest is None:
-      return 'There is no earlier one.'
+      return 'There is no earlier snapshot.'
     return f'The latest is {self.latest.path}.'
+
+
+def job_name(directory: str | os.PathLike[str]) -> str:
+  """Returns the unique name of the job whose snapshots a directory holds.
+
+  A directory without a name gets a new one.
+
+  Args:
+    directory: created if it does not exist.
+
+  Raises:
+    errors.CheckpointError: the directory cannot be written.
+  """
+  path = pathlib.Path(directory, _JOB_FILE)
+  try:
+    if path.exists() and _JOB_NAME.fullmatch(name := path.read_text()):
+      return name
+    name = f'tfps-{uuid.uuid4().hex}'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f'{_JOB_FILE}-{os.getpid()}')
+    try:
+      draft.write_text(name)
+      draft.replace(path)
+    finally:
+      draft.unlink(missing_ok=True)
+  except OSError as error:
+    raise errors.unwritable_directory(directory, error) from error
+  return name
 
 
 @contextlib.contextmanager
 def _finding_damage(
-  path: pathlib.Path, kinds: tuple[type[Exception], ...] = _UNREADABLE
+  path: pathlib.Path, kinds: tuple[type[Exception], ...] = _READ_ERRORS
 ) -> Iterator[None]:
   try:
     yield
@@ -294,8 +340,8 @@ def _check_format(path: pathlib.Path, number: object) -> None:
     has = 'no format number' if number is None else f'format {number!r}'
     raise FormatError(
       f'{path / _CONTENTS} has {has}, and this version of tfps reads format '
-      f'{_FORMAT}. Continue with the version that wrote it, or recover in '
-      'another directory to begin afresh.'
+      f'{_FORMAT}. Continue with the version that wrote it, or use another '
+      'directory to train from the beginning.'
     )
 
 
@@ -304,14 +350,14 @@ def _check_writable(directory: pathlib.Path) -> None:
   try:
     directory.mkdir(parents=True, exist_ok=True)
     try:
-      _write_through(trial, 'trial')
+      _write_durably(trial, 'trial')
     finally:
       trial.unlink(missing_ok=True)
   except OSError as error:
-    raise errors.unwritable(directory, error) from error
+    raise errors.unwritable_directory(directory, error) from error
 
 
-def _write_through(path: pathlib.Path, text: str) -> None:
+def _write_durably(path: pathlib.Path, text: str) -> None:
   with path.open('w', encoding='utf-8') as file:
     file.write(text)
     file.flush()

@@ -1,11 +1,14 @@
-"""Keeps what variables are: notes them, saves them and puts them back."""
+"""Saves variables in snapshots and restores them."""
 
 import atexit
+import collections
 from collections.abc import Callable
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import threading
 import time
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -17,20 +20,19 @@ from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
-from tfps.recovery import snapshot_reader
 from tfps.recovery import snapshot_storage
 from tfps.recovery import snapshots
 
 
 @dataclasses.dataclass(frozen=True)
-class _Taken:
-  """What is to be written as a cut.
+class _Draft:
+  """Values that are to be written as a snapshot.
 
   Attributes:
-    covers: the number of variables and of the gate's entries.
+    covers: number of variables, and number of the gate's entries.
     entries: the variables.
-    values: theirs.
-    read_at: when they were read, by `time.monotonic`.
+    values: their values.
+    read_at: time of reading, as of `time.monotonic`.
   """
 
   covers: tuple[int, int]
@@ -39,23 +41,57 @@ class _Taken:
   read_at: float
 
 
+class VariableReader:
+  """Reads all variables of an inventory and leaves their values on the ps.
+
+  One call to each device returns the current values of its variables. A value
+  shares the memory of its variable until that changes, so that reading takes
+  little time and memory.
+  """
+
+  def __init__(self) -> None:
+    self._functions: dict[str, tuple[list[inventory.Piece], Any]] = {}
+    self._num_entries = 0
+
+  def read(
+    self, entries: Sequence[inventory.Entry]
+  ) -> list[snapshot_storage.Values]:
+    """Returns the values of all variables, grouped by device.
+
+    Args:
+      entries: those of the last call, and maybe more.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if self._num_entries != len(entries):
+      self._functions = _reading_functions(entries)
+      self._num_entries = len(entries)
+    groups = []
+    for device, (pieces, function) in self._functions.items():
+      with tf.device(device):
+        groups.append(snapshot_storage.Values(device, pieces, function()))
+    return groups
+
+
 Quiet = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Snapshotter:
-  """Saves variables as they are while nobody is inside a gate.
+  """Writes snapshots while a gate is closed, and restores variables from them.
 
   Args:
-    recovery: how often, and where to.
-    device: of this process.
-    num_ps: how many ps there are.
-    confirm: raises an error if this process may write no more.
-    is_shared: whether others write to the variables, too, who are inside of no
-      gate of this process.
+    recovery: settings.
+    device: CPU of this process.
+    num_ps: number of ps.
+    confirm: raises an error if this process may no longer write.
+    is_shared: whether other processes, which do not use this process' gate,
+      write to the variables, too.
 
   Attributes:
     inventory: the variables.
-    begun_with: the cut that was there when this process began.
+    begun_with: last snapshot when this process started; None if none.
+    gate: entered by whatever is executed in this process.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
@@ -82,16 +118,16 @@ class Snapshotter:
     )
     self.begun_with = self._store.latest
     if self.begun_with is not None:
-      logging.warning('There is %s to begin with.', self.begun_with.path)
+      logging.warning('Found snapshot %s.', self.begun_with.path)
     self.inventory = inventory.Inventory()
-    self._reader = snapshot_reader.Reader()
+    self._reader = VariableReader()
     self.gate = quiesce_lock.QuiesceLock()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
     self._and_then: list[Callable[[], object]] = []
-    # Taken while the gate is closed, and held until a cut is on disk.
+    # Acquired while the gate is closed, and held until a snapshot is on disk.
     self._writing = threading.Lock()
-    # The variables and the gate's entries that the latest cut covers.
+    # `_Draft.covers` of the latest snapshot.
     self._covered = (0, 0)
     self._is_shared = is_shared
     self._read_at = 0.0
@@ -101,49 +137,53 @@ class Snapshotter:
 
   @property
   def latest(self) -> snapshots.Snapshot | None:
-    """The last cut that was written, here or before."""
+    """Last snapshot, written by this process or before."""
     return self._store.latest
 
   def start(self, gate: quiesce_lock.QuiesceLock) -> None:
-    """Makes cuts from now on, while nobody is inside the gate."""
+    """Starts to write snapshots periodically.
+
+    Args:
+      gate: closed while values are read.
+    """
     self.gate = gate
     self._period.start()
-    # Or a cut that is being written as the program ends would stay a draft.
+    # Lets a snapshot that is being written at exit be completed.
     atexit.register(self.stop)
 
   def stop(self) -> None:
-    """Makes no more cuts; twice is harmless."""
+    """Writes no more snapshots; stopping twice is harmless."""
     atexit.unregister(self.stop)
     self._period.stop()
 
   def save(self) -> None:
-    """Makes a cut now, unless nobody was inside the gate since the last.
+    """Writes a snapshot now, unless nothing was executed since the last.
 
     Raises:
       errors.CheckpointError: it could not be written.
-      errors.DeadlineError: names who has not come to rest for it.
+      errors.DeadlineError: names what is still executing.
       tf.errors.OpError: a ps is lost.
     """
     with contextlib.ExitStack() as writing:
       with self._quiet():
         writing.enter_context(self._writing)
-        taken = self._take()
-      self._write(taken)
+        draft = self._read()
+      self._write(draft)
 
   def save_quiesced(self) -> None:
-    """As `snapshot`, by who has closed the gate."""
+    """Writes a snapshot as `save` does; the caller has closed the gate."""
     with self._writing:
-      self._write(self._take())
+      self._write(self._read())
 
   def save_at_last(self) -> None:
-    """As `save_quiesced`, by who then ends; what goes wrong is only logged."""
+    """Writes the last snapshot before an exit; failures are only logged."""
     try:
       self.save_quiesced()
     except (tf.errors.OpError, errors.CheckpointError) as error:
-      logging.warning('The last cut could not be made: %s', error)
+      logging.warning('The last snapshot could not be written: %s', error)
 
   def save_if_possible(self) -> None:
-    """As `snapshot`, but where it cannot be written, that is only logged.
+    """Writes a snapshot as `save` does; failures to write are only logged.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -154,48 +194,51 @@ class Snapshotter:
       logging.warning('The variables could not be saved: %s', error)
 
   def cover(self) -> None:
-    """Makes a cut if the last one lacks a variable: it could not come back."""
+    """Writes a snapshot if the last one lacks a variable.
+
+    See `save` for its errors.
+    """
     if self._covered[0] != len(self.inventory):
       self.save()
 
   def has_begun_with(self, entry: inventory.Entry) -> bool:
-    """Whether a variable is in the cut that was there to begin with."""
+    """Returns whether a variable is in `begun_with`."""
     snapshot = self.begun_with
     return snapshot is not None and entry.key in snapshot.contents
 
   def begin(self, entry: inventory.Entry) -> None:
-    """Gives a new variable its value in the cut that was there to begin with.
+    """Gives a new variable its value in `begun_with`, if it has one.
 
     Raises:
-      errors.CheckpointError: the cut has another variable of that name.
+      errors.CheckpointError: the snapshot has another variable of that name.
     """
     snapshot = self.begun_with
     if snapshot is not None and entry.key in snapshot.contents:
       with tf.init_scope():
-        self._put_back(entry, snapshot)
+        self._restore_entry(entry, snapshot)
 
-  def put_back(
+  def restore(
     self, ps: set[int], replicas: replicas_lib.Replicas
   ) -> float | None:
-    """Has variables on ps that have restarted as they were; the gate is closed.
+    """Restores variables on ps that have restarted; the gate is closed.
 
-    If nobody has their values any more, all variables get those of the last
-    cut.
+    If replicas do not have all of their values, all variables are restored from
+    the last snapshot.
 
     Args:
-      ps: their indices.
-      replicas: of the variables.
+      ps: indices of the ps.
+      replicas: replicas of the variables.
 
     Returns:
-      How long ago the variables had these values, in seconds; None where that
-      is not known.
+      How long ago the variables had these values, in seconds; None if that is
+      not known.
 
     Raises:
-      errors.CheckpointError: there is no cut of all variables, or none that
-        can be read.
+      errors.CheckpointError: there is no snapshot of all variables, or none
+        that can be read.
       tf.errors.OpError: a ps is lost.
     """
-    secs = self._put_back_on(ps, replicas)
+    secs = self._restore_on(ps, replicas)
     for function in self._and_then:
       function()
     return secs
@@ -203,48 +246,48 @@ class Snapshotter:
   def alone(
     self, tell: Callable[[bool], object] = lambda rest: None
   ) -> contextlib.AbstractContextManager[None]:
-    """In which nobody is inside the gate.
+    """Returns a context in which the gate is closed and empty.
 
     Args:
-      tell: as for `Gate.closed`.
+      tell: see `QuiesceLock.closed`.
 
     Raises:
-      errors.DeadlineError: names who is still inside.
+      errors.DeadlineError: names what is still executing.
     """
     return quiesce_lock.quiesced(self.gate, self._timeout_secs, tell)
 
   def keep_quiet_by(self, quiet: Quiet | None) -> None:
-    """Makes cuts within a context in which nobody updates, gate or not."""
+    """Reads values within another context than `alone`; None for `alone`."""
     self._quiet = quiet or self.alone
 
   def and_then(self, function: Callable[[], object]) -> None:
-    """Calls a function each time that variables have been put back."""
+    """Adds a function that is called each time variables were restored."""
     self._and_then.append(function)
 
-  def _put_back_on(
+  def _restore_on(
     self, ps: set[int], replicas: replicas_lib.Replicas
   ) -> float | None:
-    lost = inventory.say(ps)
+    lost = inventory.format_ps(ps)
     if not replicas.have_all_of(ps):
-      since_cut = self._put_all_back(lost)
+      snapshot_secs = self._restore_all(lost)
       replicas.copy()
-      return since_cut
+      return snapshot_secs
     with self._writing:
-      secs = replicas.put_back(ps)
+      secs = replicas.restore(ps)
       self._check_values()
     logging.warning(
       '%s was lost and is back, with all it had%s.', lost, _ago(secs)
     )
     return secs
 
-  def _put_all_back(self, lost: str) -> float:
+  def _restore_all(self, lost: str) -> float:
     with self._writing:
       try:
-        snapshot = self._put_latest_back(lost)
+        snapshot = self._restore_latest(lost)
       except errors.CheckpointError as error:
         logging.warning('%s', error)
-        self._find_another()
-        snapshot = self._put_latest_back(lost)
+        self._fall_back()
+        snapshot = self._restore_latest(lost)
       self._check_values()
     secs = time.monotonic() - self._read_at
     logging.warning(
@@ -256,53 +299,55 @@ class Snapshotter:
     )
     return secs
 
-  def _put_latest_back(self, lost: str) -> snapshots.Snapshot:
+  def _restore_latest(self, lost: str) -> snapshots.Snapshot:
     entries = self.inventory.entries()
     snapshot = self._store.latest
     if snapshot is None or any(e.key not in snapshot.contents for e in entries):
       raise errors.CheckpointError(
-        f'{lost} was lost, and there is no cut of all variables.'
+        f'{lost} was lost, and there is no snapshot of all variables.'
       )
     for entry in entries:
-      self._put_back(entry, snapshot)
+      self._restore_entry(entry, snapshot)
     return snapshot
 
-  def _find_another(self) -> None:
-    """Has an earlier cut be the latest, should that be damaged."""
+  def _fall_back(self) -> None:
+    """Selects an earlier snapshot if the latest is damaged."""
     snapshot = self._store.find()
     if snapshot is not None:
       self._read_at = time.monotonic() - snapshot.age_secs
-    # The next cut is due, although nothing may be executed until then.
+    # The next snapshot is due even if nothing is executed until then.
     self._covered = (self._covered[0], -1)
 
   def _check_values(self) -> None:
     if emptied := self.inventory.emptied():
       raise tf.errors.UnavailableError(
-        None, None, f'{inventory.say(emptied)} could not take all values.'
+        None,
+        None,
+        f'{inventory.format_ps(emptied)} could not receive all values.',
       )
 
-  def _put_back(
+  def _restore_entry(
     self, entry: inventory.Entry, snapshot: snapshots.Snapshot
   ) -> None:
     snapshot.check(entry)
     for piece in entry.pieces():
       piece.variable.assign(self._store.read(snapshot, piece))
 
-  def _take(self) -> '_Taken | None':
-    """What there is to write; None if the last cut has it all."""
+  def _read(self) -> _Draft | None:
+    """Reads all variables; returns None if the last snapshot is up to date."""
     covers = (len(self.inventory), self.gate.num_entries)
     others_write = self._is_shared or self.gate.num_inside
     if covers == self._covered and not others_write:
       return None
     entries = self.inventory.entries()
     values = self._reader.read(entries)
-    return _Taken(covers, entries, values, time.monotonic())
+    return _Draft(covers, entries, values, time.monotonic())
 
-  def _write(self, taken: '_Taken | None') -> None:
-    if taken is not None:
-      self._store.write(taken.entries, taken.values)
-      self._covered = taken.covers
-      self._read_at = taken.read_at
+  def _write(self, draft: _Draft | None) -> None:
+    if draft is not None:
+      self._store.write(draft.entries, draft.values)
+      self._covered = draft.covers
+      self._read_at = draft.read_at
 
   def _save_or_log(self) -> None:
     try:
@@ -322,3 +367,25 @@ def _ago(secs: float | None) -> str:
   if secs is None:
     return ' at the last copy'
   return f' {secs:.1f} seconds ago' if secs else ''
+
+
+def _reading_functions(
+  entries: Sequence[inventory.Entry],
+) -> dict[str, tuple[list[inventory.Piece], Any]]:
+  by_device = collections.defaultdict(list)
+  for entry in entries:
+    for piece in entry.pieces():
+      by_device[piece.variable.device].append(piece)
+  functions = {}
+  for device, pieces in by_device.items():
+    with tf.device(device):
+      functions[device] = pieces, _reading_function(pieces)
+  return functions
+
+
+def _reading_function(pieces: Sequence[inventory.Piece]) -> Any:
+  def read() -> list[tf.Tensor]:
+    return [piece.variable.read_value() for piece in pieces]
+
+  # Autograph is not safe while another thread traces.
+  return tf.function(read, autograph=False).get_concrete_function()

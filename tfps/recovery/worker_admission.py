@@ -1,4 +1,4 @@
-"""Takes in workers that ask for it while others train."""
+"""Admission of workers that join while others train."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,15 @@ from tfps.server import registration as registration_lib
 
 
 class WorkerAdmission:
-  """Decides who may train with a coordinator, too.
+  """Decides which workers may join a coordinator's training.
 
-  A worker with the next index is one more. One with an index that is taken is
-  the same worker, started again, perhaps elsewhere.
+  A worker with the next index is new. One with an index in use is the same
+  worker, restarted, maybe at another address.
 
   Args:
-    guard: of the strategy.
-    registration: of this process.
-    note: called with each new worker and its address.
+    guard: recovery of the strategy.
+    registration: registration of this process with the servers.
+    note: called with each worker that is new or has moved, and its address.
   """
 
   def __init__(
@@ -35,12 +35,17 @@ class WorkerAdmission:
     self._registration = registration
     self._note = note
 
-  def take_in(self, worker: spec_lib.Task, address: str) -> None:
-    """Has a worker train with the others, if it may."""
+  def admit(self, worker: spec_lib.Task, address: str) -> None:
+    """Admits a worker, or logs why it cannot join.
+
+    Args:
+      worker: the task as which it wants to join.
+      address: its address.
+    """
     try:
       reason = self._reason_against(worker, address)
       if reason is None:
-        self._take_in(worker, address)
+        self._admit(worker, address)
         return
     except (
       tf.errors.OpError,
@@ -60,21 +65,19 @@ class WorkerAdmission:
   def _reason_against(self, worker: spec_lib.Task, address: str) -> str | None:
     known = self._guard.workers
     if worker.job != 'worker':
-      return 'it is no worker.'
+      return 'it is not a worker.'
     if worker not in known and worker.index != len(known):
-      return (
-        f'the next worker is worker:{len(known)}. Give it that --task_index.'
-      )
-    home = known.get(worker, address)
-    if home != address and health.is_alive(worker, home):
-      return f'{worker} is at {home} and alive.'
+      return f'the next worker is worker:{len(known)}. Set its --task_index so.'
+    current = known.get(worker, address)
+    if current != address and health.is_alive(worker, current):
+      return f'{worker} is alive at {current}.'
     return None
 
-  def _take_in(self, worker: spec_lib.Task, address: str) -> None:
+  def _admit(self, worker: spec_lib.Task, address: str) -> None:
     self._registration.check(worker, address)
     known = self._guard.workers.get(worker)
-    if known != address and not self._guard.take_in(worker, address):
-      return  # nobody trains now; it asks again
+    if known != address and not self._guard.admit(worker, address):
+      return  # not training yet; the worker asks again
     self._registration.add(worker, address)
     if known != address:
       self._note(worker, address)

@@ -31,8 +31,8 @@ from tfps.recovery import config as recovery_config
 from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.recovery import events
-from tfps.recovery import job_id
 from tfps.recovery import preemption
+from tfps.recovery import snapshots
 from tfps.recovery import worker_admission
 from tfps.server import client
 from tfps.server import connection
@@ -128,7 +128,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   ) -> None:
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
-    self._job = job_id.name_of(recovery.directory) if recovery else ''
+    self._job = snapshots.job_name(recovery.directory) if recovery else ''
     self._local: local_pool.LocalCluster | None = None
     self._registration: registration_lib.Registration
     super().__init__(self._resolver(cluster), variable_partitioner)
@@ -179,7 +179,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.guard, self._registration, self._note_worker
       )
       self._requests = control_messages.Listener(
-        _CHIEF, self.guard.do_without, joining.take_in
+        _CHIEF, self.guard.do_without, joining.admit
       )
       connection.until_the_next(self._stop_protecting)
     self.transfers = transfers.Transfers(

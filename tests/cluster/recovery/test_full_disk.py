@@ -45,7 +45,7 @@ def test_training_ends_although_what_it_has_done_cannot_be_kept(disk, caplog):
         strategy.guard.snapshotter.save_at_last()
         assert cuts(disk) == before
     assert caplog.text.count(_FAILED) == 1
-    assert caplog.text.count('The last cut could not be made') == 1
+    assert caplog.text.count('The last snapshot could not be written') == 1
 
 
 def test_nothing_begins_where_nothing_can_be_kept(disk):

@@ -252,7 +252,7 @@ def make_two_cuts_of_the_same(strategy):
 
 def put_back(strategy):
   snapshotter = strategy.guard.snapshotter
-  return snapshotter.put_back({0}, strategy.guard._replicas)
+  return snapshotter.restore({0}, strategy.guard._replicas)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_cuts_that_are_damaged_when_they_are_needed_are_an_error(make, damage):
   for path in paths:
     damage(path)
   with pytest.raises(
-    errors.CheckpointError, match=r'can be read|no cut of all'
+    errors.CheckpointError, match=r'can be read|no snapshot of all'
   ):
     put_back(strategy)
   del kept

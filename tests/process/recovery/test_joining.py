@@ -63,7 +63,7 @@ def test_a_worker_that_joined_is_found_by_the_next_chief(tmp_path):
 
 
 def num_joined(processes):
-  return processes.log('chief', 0).count('Back, or new: worker:1.')
+  return processes.log('chief', 0).count('back or new: worker:1.')
 
 
 def last_step(processes):

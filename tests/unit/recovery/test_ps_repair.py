@@ -19,18 +19,18 @@ from tfps.recovery import ps_repair
 def test_a_cancelled_transfer_is_tried_again(failure, is_tried_again):
   repairs = _repairs()
   text = 'RecvFromRemoteAsync is cancelled.\n\t [[{{node stack/_30}}]]'
-  assert repairs.mends(failure(None, None, text), 0) == is_tried_again
+  assert repairs.can_retry(failure(None, None, text), 0) == is_tried_again
 
 
 def test_other_cancellations_are_not_tried_again():
   failure = tf.errors.CancelledError(None, None, 'The dataset is closed.')
-  assert not _repairs().mends(failure, 0)
+  assert not _repairs().can_retry(failure, 0)
 
 
 def test_a_cancelled_transfer_is_not_tried_again_for_ever():
   repairs = _repairs(timeout_secs=-1)
   text = 'RecvFromRemoteAsync is cancelled.'
-  assert not repairs.mends(tf.errors.CancelledError(None, None, text), 0)
+  assert not repairs.can_retry(tf.errors.CancelledError(None, None, text), 0)
 
 
 def _repairs(timeout_secs=60):

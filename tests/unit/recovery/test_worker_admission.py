@@ -10,13 +10,13 @@ _NEXT = Task('worker', 1), 'localhost:2'
 
 
 class Guard:
-  """Takes in whoever it is asked to, if somebody trains."""
+  """Admits each worker while training runs."""
 
   def __init__(self, is_training=True):
     self.workers = dict(_KNOWN)
     self._is_training = is_training
 
-  def take_in(self, worker, address):
+  def admit(self, worker, address):
     if self._is_training:
       self.workers[worker] = address
     return self._is_training
@@ -42,7 +42,7 @@ def take_in(guard, presence, *worker):
   noted = []
   worker_admission.WorkerAdmission(
     guard, presence, lambda *worker: noted.append(worker)
-  ).take_in(*worker)
+  ).admit(*worker)
   return noted
 
 
@@ -72,7 +72,7 @@ def test_a_worker_may_come_back_elsewhere():
   ('worker', 'reason'),
   [
     (Task('worker', 5), 'the next worker is worker:1'),
-    (Task('ps', 1), 'it is no worker'),
+    (Task('ps', 1), 'it is not a worker'),
     (Task('worker', 1), 'another cluster'),
   ],
 )
