@@ -223,11 +223,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
         on_recovery_fn()
 
   def _raise_if_replaced(self, failure: Exception) -> None:
-    """Raises `ReplacedError` if another process has replaced this one.
-
-    Its resources on the servers are then closed, and operations fail in many
-    ways.
-    """
+    """Raises `ReplacedError` if that may be the cause of a failure."""
     if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
       workers = range(len(self._cluster.workers))
       try:
