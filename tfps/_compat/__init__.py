@@ -1,5 +1,5 @@
-"""The only code that touches the internals of TensorFlow and Keras.
+"""Adapters to the internals of TensorFlow and Keras, without policy.
 
 One module for each thing that is touched. Each use says why it is needed, and
-`tests/compat` holds a test that fails when what we rely on changes.
+the tests of this package fail when what we rely on changes.
 """

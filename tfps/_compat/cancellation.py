@@ -1,9 +1,9 @@
-"""Has calls be cancelled with what they belong to, and nothing else.
+"""Cancellation of calls by thread, without effect on other threads' calls.
 
-`cancellation.context()` says which `CancellationManager` a function that is
-called belongs to, and TensorFlow keeps that for the whole process: a function
-that is called beside a coordinator's executions may be taken for one of them,
-and if it fails, they are all cancelled.
+`cancellation.context()` is the `CancellationManager` of the functions that are
+called, and TensorFlow keeps one for the whole process: a function that is
+called beside a coordinator's executions may be taken for one of them, and if it
+fails, they are all cancelled.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,13 @@ _own = threading.local()
 
 @functools.cache
 def keep_apart() -> None:
-  """Has each thread have its own."""
+  """Makes the current cancellation manager one of the thread, not the process.
+
+  Repeated calls do nothing.
+  """
 
   def enter(self: Any) -> None:
-    # What is called within something else may be cancelled by itself.
+    # A nested call may be cancelled without the outer one.
     _outer().append(cancellation.context())
     _own.manager = self._cancellation_manager
 
@@ -39,12 +42,12 @@ def keep_apart() -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-  """What somebody is at.
+  """A call that is under way.
 
   Attributes:
-    manager: cancels it.
+    manager: cancels the call.
     since: when it began, by `time.monotonic`.
-    thread: the name of the thread that is at it.
+    thread: the name of the thread that makes it.
   """
 
   manager: cancellation.CancellationManager
@@ -54,16 +57,15 @@ class Call:
   )
 
   def cancel(self) -> None:
-    """Ends it soon; harmless when repeated, or when it is over."""
+    """Cancels the call; harmless when repeated, or when it has ended."""
     self.manager.start_cancel()
 
 
 class Calls(cancellation.CancellationManager):
-  """Calls that can be cancelled, or only those that are under way.
+  """Cancellation manager that can also cancel only the calls under way.
 
-  TensorFlow's manager is of no use any more once it has cancelled something.
-  Here each call has one of its own, which it shares with the call that it is
-  made within.
+  TensorFlow's manager is useless once it has cancelled something. Here each
+  call has one of its own, which it shares with the call that it is made within.
   """
 
   __slots__ = ('_lock', '_under_way')
@@ -75,7 +77,7 @@ class Calls(cancellation.CancellationManager):
 
   @contextlib.contextmanager
   def one(self) -> Iterator[None]:
-    """A call, for what this thread does within it."""
+    """Makes what this thread executes within the context one call."""
     keep_apart()
     call = Call(cancellation.context() or cancellation.CancellationManager())
     with self._lock:
@@ -90,26 +92,26 @@ class Calls(cancellation.CancellationManager):
         self._under_way.remove(call)
 
   def under_way(self) -> list[Call]:
-    """The calls that are under way now."""
+    """Returns the calls that are under way now."""
     with self._lock:
       return self._under_way.copy()
 
   def cancel_those_under_way(self) -> None:
-    """Cancels calls, but not those that are made from now on."""
+    """Cancels the calls under way, but not those that begin later."""
     for call in self.under_way():
       call.cancel()
 
-  # What a coordinator calls.
+  # Called by TensorFlow's coordinator.
 
   def start_cancel(self) -> None:
-    """Cancels all calls, and those that are made from now on."""
+    """Cancels the calls under way and those that begin later."""
     super().start_cancel()
     self.cancel_those_under_way()
 
   def get_cancelable_function(
     self, concrete_function: Callable[..., Any]
   ) -> Callable[..., Any]:
-    """A function each of whose calls is one of these."""
+    """Returns a function whose calls are each cancelled through this object."""
 
     def cancellable(*args: Any, **kwargs: Any) -> Any:
       with self.one():

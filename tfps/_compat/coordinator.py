@@ -1,8 +1,8 @@
-"""The insides of `tf.distribute.coordinator.ClusterCoordinator` that we mend.
+"""Changes to the internals of `tf.distribute.coordinator.ClusterCoordinator`.
 
 TensorFlow's constructors make the cluster, its workers and its queue and start
 their threads, with no place to pass in others. So `take_over` turns the objects
-that were made into instances of the classes below.
+that were made into instances of our classes.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,10 @@ import time
 from typing import Any
 
 from tensorflow.python.distribute.coordinator import cluster_coordinator
-from tensorflow.python.distribute.coordinator import (
-  remote_value as remote_value_lib,
-)
 from tensorflow.python.eager import context
 
 from tfps._compat import cancellation
+from tfps._compat import closure_queue
 from tfps._compat import executors
 from tfps._compat import per_worker
 from tfps._compat import preemption_handler
@@ -26,101 +24,24 @@ from tfps._utils import deadlines
 from tfps._utils import timeouts
 
 
-class StillInFlightError(Exception):
-  """Executions that were told to stop have not stopped by the deadline."""
-
-
-class Queue(cluster_coordinator._CoordinatedClosureQueue):
-  """A queue whose cleaning up after an error keeps to a deadline.
-
-  TensorFlow's waits without limit for the executions that it has cancelled.
-  """
-
-  deadline: float | None = None
-
-  @property
-  def failed(self) -> bool:
-    return self._error is not None
-
-  @property
-  def num_queued(self) -> int:
-    return self._queue.qsize()
-
-  def wait_for_room(self) -> bool:
-    """Whether another closure can be put; TensorFlow's `put` waits for ever."""
-    with self._queue_lock:
-      return deadlines.wait_for(
-        self._queue_free_slot_condition,
-        lambda: not self._queue.full(),
-        self.deadline,
-      )
-
-  def wait(self, timeout: float | None = None) -> bool:
-    deadline = deadlines.after(timeout)
-    with self._put_wait_lock, self._queue_lock:
-      quiet = deadlines.wait_for(
-        self._stop_waiting_condition, self._is_quiet, deadline
-      )
-      self._raise_if_error()
-      return quiet
-
-  def _is_quiet(self) -> bool:
-    return self.failed or (
-      self._queue.empty() and not self._inflight_closure_count
-    )
-
-  def put_back(self, closure: Any) -> None:
-    # What it returned, if it did, was out of reach before anybody had it. Who
-    # waits for it is to wait for what it returns next.
-    closure.maybe_call_with_output_remote_value(_forget_result)
-    super().put_back(closure)
-
-  def cancel_queued(self) -> None:
-    """Cancels what no worker has begun."""
-    with self._queue_lock:
-      while not self._queue.empty():
-        self._queue.get(block=False).mark_cancelled()
-      self._queue_free_slot_condition.notify_all()
-      if not self._inflight_closure_count:
-        self._stop_waiting_condition.notify_all()
-
-  def _cancel_all_closures(self) -> None:
-    # Called with the lock held by `put`, `wait` and `done` once there is an
-    # error. What this raises leaves the error in place for their next caller.
-    self._cancellation_mgr.start_cancel()
-    stopped = deadlines.wait_for(
-      self._no_inflight_closure_condition,
-      lambda: not self._inflight_closure_count,
-      self.deadline,
-    )
-    if not stopped:
-      raise StillInFlightError from self._error
-    super()._cancel_all_closures()
-    self.cancel_call_by_call()
-
-  def cancel_call_by_call(self) -> None:
-    """Has each execution be one call, which belongs to other things, too."""
-    self._cancellation_mgr = cancellation.Calls()
-
-
 class Worker(cluster_coordinator.Worker):
-  """A worker that says what it executes and when it is through."""
+  """Worker that tells what it executes and notifies when it has finished."""
 
   _closure: Any = None
   _since = 0.0
   # Replaced by `take_over` with a condition that all workers share.
   finished = threading.Condition()
-  # Whether it was not there when resources were made for each worker.
+  # Whether it came after resources were made for each worker.
   has_joined = False
 
   @property
   def busy_since(self) -> float | None:
-    """Since when this worker executes something, by `time.monotonic`."""
+    """Start of the current execution, by `time.monotonic`; None if idle."""
     since = self._since
     return None if self._closure is None else since
 
   def begin_datasets_again(self) -> None:
-    """Makes anew the iterators that never end."""
+    """Recreates the iterators of endless datasets."""
     with self._resource_tracking_lock:
       for reference in self._resource_remote_value_refs:
         resource = reference()
@@ -128,7 +49,7 @@ class Worker(cluster_coordinator.Worker):
           self._schedule_resource(resource._closure)
 
   def is_executing(self, remote_value: Any) -> bool:
-    """Whether the value's result or error is still being dealt with.
+    """Returns whether the closure of a value has not finished entirely.
 
     A closure's value is ready before its result is copied to this process,
     and has its error before the queue has it.
@@ -140,7 +61,7 @@ class Worker(cluster_coordinator.Worker):
   def _process_closure(self, closure: Any) -> None:
     if self.has_joined and self._is_put_off(closure):
       return
-    # In this order: who dismisses a worker waits for what it executes.
+    # In this order: a thread that dismisses a worker waits for its execution.
     self._since, self._closure = time.monotonic(), closure
     try:
       is_dismissed = self._is_dismissed()
@@ -160,11 +81,11 @@ class Worker(cluster_coordinator.Worker):
       super()._process_resource_closure(closure)
 
   def _is_put_off(self, closure: Any) -> bool:
-    """Whether a closure has to wait, or has failed, for want of resources."""
+    """Returns whether a closure waits for resources, or failed to get them."""
     try:
-      if not per_worker.make_up(closure, self._cluster.workers):
+      if not per_worker.add_missing(closure, self._cluster.workers):
         return False
-    except Exception as error:  # which who has made it gets
+    except Exception as error:  # raised where the closure was scheduled
       failure = error
       closure.maybe_call_with_output_remote_value(
         lambda result: result._set_error(failure)
@@ -192,25 +113,18 @@ class Worker(cluster_coordinator.Worker):
       self.finished.notify_all()
 
 
-def _forget_result(remote_value: Any) -> None:
-  remote_value._status_available_event.clear()
-  remote_value._status = remote_value_lib.RemoteValueStatus.NOT_READY
-  remote_value._values = None
-  remote_value._error = None
-
-
 def take_over(
   cluster: Any,
   make_handler: Callable[[Any, Any], preemption_handler.PreemptionHandler],
 ) -> None:
-  """Gives our classes to the cluster of a stock coordinator.
+  """Turns the cluster of a stock coordinator into instances of our classes.
 
   Args:
     cluster: the coordinator's `_cluster`.
-    make_handler: gets the cluster as the runtime knows it, and `cluster`; makes
-      the failure handler, if TensorFlow has one here.
+    make_handler: gets the cluster as the runtime knows it, and `cluster`;
+      returns the failure handler, if TensorFlow has one here.
   """
-  cluster.closure_queue.__class__ = Queue
+  cluster.closure_queue.__class__ = closure_queue.Queue
   cluster.closure_queue.cancel_call_by_call()
   cluster.resource_cancellation_mgr = cancellation.Calls()
   finished = threading.Condition()
@@ -226,12 +140,12 @@ def take_over(
 
 
 def add_worker(cluster: Any) -> None:
-  """Has one more worker, which the runtime knows, execute closures."""
+  """Adds a worker, which the runtime knows already, to execute closures."""
   first, index = cluster.workers[0], len(cluster.workers)
   worker = object.__new__(Worker)
   worker.finished = first.finished
   worker.has_joined = True
-  cluster.workers.append(worker)  # for it begins to work where it is made
+  cluster.workers.append(worker)  # first: its constructor starts its thread
   device = f'/job:worker/replica:0/task:{index}'
   cluster_coordinator.Worker.__init__(worker, index, device, cluster)
 
@@ -241,7 +155,7 @@ def stop(cluster: Any, deadline: float | None) -> list[str]:
 
   Args:
     cluster: a cluster that was taken over.
-    deadline: until when to wait for the threads, by `time.monotonic`.
+    deadline: of the wait for the threads, by `time.monotonic`.
   """
   threads = _worker_threads(cluster)
   if isinstance(cluster.failure_handler, preemption_handler.PreemptionHandler):
@@ -266,10 +180,17 @@ def signal_stop(cluster: Any) -> None:
 
 
 def adopt(coordinator_class: type, strategy: Any) -> Any:
-  """The strategy's coordinator as an instance of the class, or a new one.
+  """Returns the strategy's coordinator as an instance of a class.
 
   Entering a strategy's scope makes a stock coordinator, which variables and
   tables then keep. It becomes ours, so that there is never a second one.
+
+  Args:
+    coordinator_class: a subclass of `ClusterCoordinator`.
+    strategy: gets a coordinator, not initialized, if it has none.
+
+  Raises:
+    ValueError: the strategy is no `ParameterServerStrategy`.
   """
   if not hasattr(strategy, '_is_parameter_server_strategy_v2'):
     raise ValueError(
@@ -285,12 +206,12 @@ def adopt(coordinator_class: type, strategy: Any) -> Any:
 
 
 def forget(strategy: Any) -> None:
-  """Lets the strategy have a new coordinator."""
+  """Removes a strategy's coordinator, so that it can get a new one."""
   strategy._cluster_coordinator = None
 
 
 def being_scheduled(strategy: Any, *, value: bool) -> None:
-  """Says whether `strategy.run` is being traced for a worker.
+  """Sets whether `strategy.run` is being traced for a worker.
 
   `ClusterCoordinator.schedule` sets this and leaves it set when it raises; a
   strategy then no longer warns of computation on the chief.
@@ -301,17 +222,20 @@ def being_scheduled(strategy: Any, *, value: bool) -> None:
 def schedule_through(
   cluster: Any, attempt: Callable[..., Any], fn: Any, args: Sequence[Any]
 ) -> Any:
-  """Queues a function that workers call through something else.
+  """Schedules a function that workers call through a wrapper.
 
-  `Cluster.schedule` has no place for it: what is no function of TensorFlow's
-  is neither traced there nor cancelled.
+  `Cluster.schedule` takes no wrapper: a plain Python function is neither traced
+  there nor cancelled.
 
   Args:
-    cluster: one that was taken over.
+    cluster: a cluster that was taken over.
     attempt: gets the function and its arguments on a worker, each time that one
       takes it up.
     fn: a `tf.function`, or a concrete one.
     args: as for `schedule`.
+
+  Returns:
+    The remote value.
   """
   queue = cluster.closure_queue
   closure = cluster_coordinator.Closure(fn, queue._cancellation_mgr, args=args)
@@ -322,7 +246,7 @@ def schedule_through(
 
 
 def jobs(strategy: Any) -> dict[str, dict[int, str]]:
-  """The addresses of a strategy's tasks.
+  """Returns the addresses of a strategy's tasks, by job and index.
 
   `Strategy.cluster_resolver` is None for parameter server strategies.
   """
@@ -334,7 +258,7 @@ def jobs(strategy: Any) -> dict[str, dict[int, str]]:
 
 
 def busy_since(cluster: Any) -> dict[int, float]:
-  """The indices of the workers that execute something now, and since when."""
+  """Returns by index, for workers that execute something, since when."""
   found = {worker.worker_index: worker.busy_since for worker in cluster.workers}
   return {index: since for index, since in found.items() if since is not None}
 
@@ -342,7 +266,7 @@ def busy_since(cluster: Any) -> dict[int, float]:
 def wait_until_finished(
   cluster: Any, remote_value: Any, deadline: float | None
 ) -> bool:
-  """Waits until a remote value is available and done with."""
+  """Waits until a remote value is finished; returns whether it is."""
   available = remote_value._status_available_event
   return deadlines.wait_until(available.wait, deadline) and bool(
     wait_until_any(cluster, [remote_value], deadline)
@@ -352,7 +276,10 @@ def wait_until_finished(
 def wait_until_any(
   cluster: Any, remote_values: Sequence[Any], deadline: float | None
 ) -> list[Any]:
-  """Those that are finished, once there are any; at the deadline, none."""
+  """Waits until any remote value is finished; returns those that are.
+
+  At the deadline, the result may be empty.
+  """
   condition = cluster.workers[0].finished
   with condition:
     return deadlines.wait_for(
@@ -363,29 +290,29 @@ def wait_until_any(
 
 
 def is_finished(cluster: Any, remote_value: Any) -> bool:
-  """Whether a remote value is available and no worker is at it any more."""
+  """Returns whether a value is available and no worker still executes it."""
   return remote_value._status_available_event.is_set() and not any(
     worker.is_executing(remote_value) for worker in cluster.workers
   )
 
 
 def is_local(remote_value: Any) -> bool:
-  """Whether fetching the value asks no other task."""
+  """Returns whether fetching the value needs no other task."""
   return remote_value._has_fetched_to_local or remote_value._error is not None
 
 
 def num_workers(coordinator: Any) -> int:
-  """How many workers a `ClusterCoordinator` schedules on."""
+  """Returns the number of workers that a `ClusterCoordinator` schedules on."""
   return len(coordinator._cluster.workers)
 
 
 def num_repairs(coordinator: Any) -> int:
-  """How often the lost ps of a coordinator that is ours have been repaired."""
+  """Returns how often a coordinator of ours has repaired lost ps."""
   return int(getattr(coordinator._cluster.failure_handler, 'num_repairs', 0))
 
 
 def absent_workers(coordinator: Any) -> set[int]:
-  """The indices of the workers that do nothing now, as they are not there."""
+  """Returns the indices of the workers that are lost at the moment."""
   handler = coordinator._cluster.failure_handler
   if not isinstance(handler, preemption_handler.PreemptionHandler):
     return set()

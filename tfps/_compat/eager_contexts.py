@@ -1,13 +1,13 @@
-"""What servers with several clients need of TensorFlow's services.
+"""Eager contexts of clients on a server: opened, closed and emptied by RPC.
 
-Each client has a context on every server that it connects to. The server makes
-the manager of collectives anew for a context that finds no other there. Of two
+Each client has a context on every server that it connects to. The server
+recreates its collective manager for a context that finds no other there. Of two
 that come at the same moment, the second replaces, and so destroys, the manager
-that the first goes on to use: the server dies of a segmentation fault. A
-context that is there from the beginning, and stays, prevents it.
+that the first keeps using: the server dies of a segmentation fault. A context
+that exists from the beginning, and stays, prevents it.
 
-A context can be closed from elsewhere, too, by its number: a client that has
-been replaced then does no more harm.
+Any process can close a context by its number: a client that has been replaced
+then does no more harm.
 
 The requests have no classes in Python; services and fields are those of
 TensorFlow's `eager_service.proto` and `worker.proto`.
@@ -28,7 +28,7 @@ _CREATE = '/tensorflow.eager.EagerService/CreateContext'
 _CLOSE = '/tensorflow.eager.EagerService/CloseContext'
 _CLEAN_UP = '/tensorflow.WorkerService/CleanupAll'
 _FIRST_ID = 0x74667073  # clients draw 64 random bits
-_FOR_EVER = 0  # the seconds without use after which a context is dropped
+_FOR_EVER = 0  # as the seconds without use after which a context is dropped
 _ANY_VIEW = 2**62  # later than any
 _CHANNEL_OPTIONS = (('grpc.enable_http_proxy', 0),)
 
@@ -49,14 +49,14 @@ _FIELDS = {
 
 
 def own_id() -> int:
-  """The number of this process' context, on all servers of its cluster."""
+  """Returns the number of this process' context on all servers it uses."""
   return int(pywrap_tfe.TFE_GetContextId(context.context()._handle))
 
 
 def open_first(
   address: str, *, job: str, index: int, timeout_secs: float
 ) -> None:
-  """Opens a context that stays, on a server that nobody has connected to yet.
+  """Opens a permanent context on a server that has no client yet.
 
   Args:
     address: where the server listens, as 'host:port'.
@@ -65,7 +65,7 @@ def open_first(
     timeout_secs: how long to wait for its answer.
 
   Raises:
-    grpc.RpcError: the server did not do it.
+    grpc.RpcError: the call failed.
   """
   server_def = tf.train.ServerDef(
     cluster=tf.train.ClusterSpec({job: {index: address}}).as_cluster_def(),
@@ -84,10 +84,10 @@ def open_first(
 
 
 def close(address: str, number: int, *, timeout_secs: float) -> None:
-  """Closes the context of some process on a server, if it has one there.
+  """Closes a process' context on a server, if it exists.
 
-  What that process does there from now on fails, and the memory of variables
-  without a name that it had there is free.
+  Later operations of that process fail there, and the memory of its variables
+  without a shared name is freed.
 
   Args:
     address: where the server listens, as 'host:port'.
@@ -95,7 +95,7 @@ def close(address: str, number: int, *, timeout_secs: float) -> None:
     timeout_secs: how long to wait for its answer.
 
   Raises:
-    grpc.RpcError: the server did not do it.
+    grpc.RpcError: the call failed.
   """
   _call(
     address,
@@ -107,7 +107,7 @@ def close(address: str, number: int, *, timeout_secs: float) -> None:
 
 
 def empty(address: str, container: str, *, timeout_secs: float) -> None:
-  """Has a server let go of what has a name in a container.
+  """Deletes the resources of a container on a server.
 
   Args:
     address: where the server listens, as 'host:port'.
@@ -115,7 +115,7 @@ def empty(address: str, container: str, *, timeout_secs: float) -> None:
     timeout_secs: how long to wait for its answer.
 
   Raises:
-    grpc.RpcError: the server did not do it.
+    grpc.RpcError: the call failed.
   """
   _call(address, _CLEAN_UP, timeout_secs, container=container)
 

@@ -1,4 +1,4 @@
-"""Variables of this process that functions on other tasks have copies of."""
+"""Variables of this process that are replaced by copies on remote workers."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from tfps._compat import shared_variables
 
 
 class ExecutionVariable(resource_variable_ops.BaseResourceVariable):
-  """A variable that is another one while an execution is being traced.
+  """Local variable that stands for a worker's copy while a step is traced.
 
   Metrics and seeds belong to this process, but a function that runs on a worker
   would reach back for each of their reads and writes. Within `copies` such a
-  function works on a variable of the worker instead.
+  function uses a variable of the worker instead.
 
   Args:
     variable: the variable of this process.
@@ -55,10 +55,16 @@ _COPIES: Any = weakref.WeakKeyDictionary()
 def copies(
   variables: Sequence[ExecutionVariable],
 ) -> Iterator[list[tf.Tensor]]:
-  """Within the function that is being traced, uses the worker's copies.
+  """Makes the function that is being traced use the worker's copies.
 
-  They are there already at a worker's second execution, with the values that
-  the first one left. Gives their handles.
+  At a worker's second execution the copies have the values that the first one
+  left.
+
+  Args:
+    variables: to be replaced within the context.
+
+  Yields:
+    The handles of the copies, in the order of the variables.
   """
   graph = ops.get_default_graph()
   _COPIES[graph] = {

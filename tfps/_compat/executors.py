@@ -1,4 +1,4 @@
-"""Which of the runtime's executors a thread's operations go through."""
+"""Executors of TensorFlow's runtime, of which a thread may have its own."""
 
 from collections.abc import Iterator
 import contextlib
@@ -15,19 +15,19 @@ _kept: list[Any] = []
 
 @contextlib.contextmanager
 def own() -> Iterator[None]:
-  """Has what this thread does go through an executor of its own.
+  """Gives this thread an executor of its own within a context.
 
-  Otherwise it is that of the whole process, and TensorFlow's `executor_scope`
-  waits, as soon as it has taken that back, for all that anybody has under way
-  by it, even for a message to a worker that is frozen.
+  Otherwise it uses the process' executor, and the end of TensorFlow's
+  `executor_scope` waits for everything that any thread executes through it,
+  even for a message to a worker that is frozen.
 
-  A thread must not end without giving back the one from before: the runtime
-  knows threads by numbers, which are given again, and the next thread of that
-  number would use an executor that is deleted meanwhile.
+  A thread must not end without restoring the previous executor: the runtime
+  knows threads by numbers, which are reused, and the next thread of that number
+  would use an executor that has been deleted.
   """
   handle = context.context()._context_handle
-  # Bare ones: TensorFlow's `Executor` waits when it is deleted, and complains
-  # of errors that somebody has had already.
+  # Not TensorFlow's `Executor`, which waits when it is deleted, and reports
+  # errors that were raised already.
   before = pywrap_tfe.TFE_ContextGetExecutorForThread(handle)
   is_async, streams, unlimited = False, True, 0
   executor = pywrap_tfe.TFE_NewExecutor(is_async, streams, unlimited)
@@ -42,10 +42,9 @@ def own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-  """Has no executor be deleted for the time being.
+  """Defers the deletion of executors to the end of the context.
 
-  While the runtime waits for all of them, it goes on with those that have been
-  deleted meanwhile.
+  While the runtime waits for all executors, it would use deleted ones.
   """
   global _num_keeping
   with _lock:

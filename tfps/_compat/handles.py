@@ -1,9 +1,9 @@
-"""Gives variables new memory where their ps has lost it.
+"""New memory for variables whose ps has lost it.
 
 A variable, and every function that was traced with it, holds a handle of its
 memory. Once the ps has restarted, that memory is gone, but neither the variable
-nor the functions need be made anew: a new handle takes the place of the old one
-in each.
+nor the functions need to be recreated: a new handle replaces the old one in
+each.
 """
 
 from collections.abc import Iterable
@@ -23,10 +23,11 @@ _FUNCTIONS: dict[int, 'weakref.ref[Any]'] = {}
 
 @functools.cache
 def note_functions() -> None:
-  """To be called before variables are made that may have to be renewed.
+  """Starts to record the functions that are traced in this process.
 
-  TensorFlow has no list of its functions, users may have made some, and to look
-  for them among all objects takes a tenth of a second or more.
+  It must be called before variables are made that `renew` may get. TensorFlow
+  has no list of its functions, users may have made some, and finding them among
+  all objects takes a tenth of a second or more.
   """
   kind = concrete_function.ConcreteFunction
   new = kind.__new__
@@ -43,19 +44,20 @@ def note_functions() -> None:
 
 
 def renew(variables: Iterable[Any]) -> None:
-  """Gives variables memory without a value, on the devices they are on.
+  """Gives variables uninitialized memory on the devices they are on.
 
-  They were made after `note_functions` was called.
+  Args:
+    variables: made after `note_functions` was called.
 
   Raises:
-    tf.errors.OpError: a ps is lost; all are as they were.
+    tf.errors.OpError: a ps is lost; all variables are unchanged.
   """
   fresh = []
   for variable in variables:
     own = inner(variable)
     with tf.init_scope(), tf.device(variable.device):
       fresh.append((own, own._handle, _fresh(own)))
-  # Old handles live on in this list: else their ids could become others'.
+  # Old handles live on in this list: else their ids could be reused.
   for own, _, handle in fresh:
     own._handle = handle
   _replace_captures({id(old): handle for _, old, handle in fresh})
@@ -70,7 +72,7 @@ def _fresh(variable: Any) -> tf.Tensor:
 
 
 def inner(variable: Any) -> Any:
-  """The variable that TensorFlow's wrappers of distributed ones hold."""
+  """Returns the variable inside TensorFlow's wrappers of distributed ones."""
   while hasattr(variable, '_v'):
     variable = variable._v
   return variable
@@ -80,7 +82,7 @@ def _replace_captures(new: dict[int, tf.Tensor]) -> None:
   for reference in list(_FUNCTIONS.values()):
     function = reference()
     if function is not None:
-      # None yet, where another thread is just making it.
+      # It has no such attribute while another thread is still making it.
       captured = getattr(function, 'captured_inputs', ())
       if any(id(tensor) in new for tensor in captured):
         function.set_external_captures(

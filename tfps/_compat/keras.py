@@ -1,4 +1,4 @@
-"""What the strategies need of Keras' insides."""
+"""Keras variables whose additions and lookups take place on the ps."""
 
 import functools
 import sys
@@ -8,10 +8,13 @@ import tensorflow as tf
 
 
 def is_metric(kwargs: Any) -> bool:
-  """Whether a variable creator's arguments are a Keras metric's variable.
+  """Returns whether a variable creator's arguments are of a Keras metric.
 
-  Keras gives initial values as functions of its own, which tells its variables
-  from those of legacy Keras and of users.
+  Keras gives initial values as functions of its own, which distinguishes its
+  variables from those of legacy Keras and of users.
+
+  Args:
+    kwargs: the arguments of the variable creator.
   """
   made_by = getattr(kwargs.get('initial_value'), '__module__', None) or ''
   on_read = tf.VariableSynchronization.ON_READ
@@ -21,10 +24,13 @@ def is_metric(kwargs: Any) -> bool:
 
 
 def is_seed_state(kwargs: Any) -> bool:
-  """Whether a variable creator's arguments are a seed generator's state.
+  """Returns whether a variable creator's arguments are of a seed generator.
 
-  Every step reads and writes it, and each worker needs random numbers of its
-  own, so it does not belong on a ps. Nothing but its name tells it.
+  Every step reads and writes its state, and each worker needs random numbers of
+  its own, so it does not belong on a ps. Only the name identifies it.
+
+  Args:
+    kwargs: the arguments of the variable creator.
   """
   return str(kwargs.get('name')) == 'seed_generator_state'
 
@@ -33,8 +39,8 @@ def add_on_ps() -> None:
   """Makes `keras.Variable.assign_add` and `assign_sub` additions on the ps.
 
   In Keras they read, add and write, so that workers undo each other's steps in
-  `optimizer.iterations`. Variables that our strategies have not put there go
-  Keras' own way. Does nothing until Keras is imported.
+  `optimizer.iterations`. Variables that our strategies have not put on a ps
+  keep Keras' methods. Does nothing until Keras is imported.
   """
   if 'keras' in sys.modules:
     _replace_additions()
@@ -43,9 +49,9 @@ def add_on_ps() -> None:
 def look_up_on_ps() -> None:
   """Makes `keras.ops.take`, and so `Embedding`, read only the rows it needs.
 
-  In Keras it reads the whole table, and to know the number of its rows reads
-  it again. Tables that our strategies have not put on a ps go Keras' own way.
-  Does nothing until Keras is imported.
+  In Keras it reads the whole table, and again to get its number of rows. Tables
+  that our strategies have not put on a ps keep Keras' function. Does nothing
+  until Keras is imported.
   """
   if 'keras' in sys.modules:
     _replace_take()
@@ -69,7 +75,7 @@ def _replace_take() -> None:
 
 
 def _table_on_ps(x: Any) -> Any:
-  """The value of a Keras variable that is on one ps or several, or None."""
+  """Returns the value of a Keras variable that is on ps, or None."""
   from keras.src import backend
   from keras.src.backend.common import stateless_scope
 
@@ -81,7 +87,7 @@ def _table_on_ps(x: Any) -> Any:
 
 
 def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
-  """The rows of a table; each distinct one travels once, as its gradient does.
+  """Reads rows of a table; each distinct row, and its gradient, is sent once.
 
   Negative indices count from the end, as in Keras.
   """
@@ -110,7 +116,7 @@ def _replace_additions() -> None:
       if stateless_scope.in_stateless_scope() or not _is_on_ps(own):
         return theirs(self, value)
       if isinstance(value, int | float) and own.shape.rank == 0:
-        with tf.device(own.device):  # a number is made where it is added
+        with tf.device(own.device):  # so that no tensor is sent
           return getattr(own, name)(tf.constant(value, own.dtype))
       return getattr(own, name)(self._convert_to_tensor(value, own.dtype))
 
@@ -121,10 +127,10 @@ def _replace_additions() -> None:
 
 
 def _is_on_ps(value: Any) -> bool:
-  """Whether a strategy of ours has put a variable, or its shards, on a ps."""
+  """Returns whether our strategies have put a variable or its shards on ps."""
   first = getattr(value, 'variables', [value])[0]
   device = getattr(first, 'device', None)
   if not device or tf.DeviceSpec.from_string(device).job != 'ps':
     return False
-  # TensorFlow's own strategies for ps keep Keras' ways; see `keras_trainer`.
+  # TensorFlow's own strategies for ps keep Keras' methods.
   return hasattr(first._distribute_strategy, 'keras_functions')

@@ -1,6 +1,6 @@
-"""What `tfps.keras` needs of Keras' data adapters; imports Keras."""
+"""Base class of Keras' data adapters; this module imports Keras."""
 
 from keras.src.trainers.data_adapters import data_adapter
 
-# The trainer takes an instance of this class for what it is.
+# The trainer uses an instance of this class as it is.
 DataAdapter = data_adapter.DataAdapter

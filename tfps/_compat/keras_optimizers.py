@@ -1,12 +1,11 @@
-"""Where Keras' optimizers let our strategies apply gradients.
+"""Dispatch of Keras' optimizers to functions of our strategies.
 
 Keras' own code reads a variable's slots, computes and writes, so that workers
 undo each other's updates, and does some of it on the worker.
 
-A strategy that wants to do it otherwise names a module as `keras_optimizers`,
-with the functions below. Each gets Keras' own method, the optimizer and what
-that method takes. Optimizers of any other strategy, and of none, go Keras' own
-way.
+A strategy that replaces this names a module as `keras_optimizers`, which has
+the functions below. Each gets Keras' own method, the optimizer and the method's
+arguments. Optimizers of other strategies, and of none, keep Keras' methods.
 """
 
 import functools
@@ -14,7 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-# By the methods that they replace.
+# Method of Keras -> function that replaces it.
 _FUNCTIONS = {
   '_backend_apply_gradients': 'apply_gradients',
   '_all_reduce_sum_gradients': 'sum_gradients',
@@ -42,7 +41,7 @@ def _replace_methods() -> None:
     _replace(optimizer.TFOptimizer, method, function)
   _replace(base_optimizer.BaseOptimizer, 'apply', 'apply')
   _replace(loss_scale_optimizer.LossScaleOptimizer, 'apply', 'apply')
-  # It has one more variable, which all workers multiply.
+  # It has one more variable, which each worker's update multiplies.
   _replace(nadam.Nadam, '_backend_update_step', 'update_by_nadam')
 
 
@@ -61,6 +60,6 @@ def _replace(owner: Any, name: str, function: str) -> None:
 
 
 def _module(strategy: Any) -> Any:
-  """The module that a strategy names, or None."""
+  """Returns the module that a strategy names, or None."""
   name = getattr(strategy, 'keras_optimizers', None)
   return importlib.import_module(name) if name else None

@@ -1,13 +1,13 @@
-"""Where Keras' trainer lets our strategies do its work.
+"""Dispatch of Keras' trainer to functions of our strategies.
 
-Keras 3 has no notion of a strategy whose steps run elsewhere. Its `fit` needs
-none: it calls a function with an iterator, and reads metrics at the end. So the
-functions are ours, and reading metrics waits for what is under way; `fit`,
+Keras 3 does not know strategies whose steps run elsewhere. Its `fit` need not:
+it calls a function with an iterator, and reads metrics at the end. So the
+functions are ours, and reading metrics waits for steps under way; `fit`,
 `evaluate`, `predict` and all callbacks are Keras' own.
 
-A strategy that wants this names a module as `keras_functions`, which has
+A strategy that replaces them names a module as `keras_functions`, which has
 `input_of` and `dataset_of`, and may have `TrainFunction`, `TestFunction` and
-`PredictFunction`. Models of any other strategy, and of none, go Keras' own way.
+`PredictFunction`. Models of other strategies, and of none, keep Keras' methods.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def take_part() -> None:
 
 
 def _functions(strategy: Any) -> Any:
-  """The module that a strategy names, or None."""
+  """Returns the module that a strategy names, or None."""
   name = getattr(strategy, 'keras_functions', None)
   return importlib.import_module(name) if name else None
 
@@ -43,9 +43,9 @@ def _replace_methods() -> None:
   _replace(
     theirs, 'make_predict_function', _maker('predict', 'PredictFunction')
   )
-  _replace(theirs, 'get_metrics_result', _after_what_is_under_way)
-  _replace(theirs, 'reset_metrics', _after_what_is_under_way)
-  _replace(theirs, 'fit', _until_the_end)
+  _replace(theirs, 'get_metrics_result', _drained)
+  _replace(theirs, 'reset_metrics', _drained)
+  _replace(theirs, 'fit', _ended)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
 
 
@@ -72,8 +72,8 @@ def _maker(kind: str, name: str) -> Callable[[Any], Any]:
   return wrap
 
 
-def _after_what_is_under_way(theirs: Any) -> Any:
-  """Wraps a method that reads or resets metrics."""
+def _drained(theirs: Any) -> Any:
+  """Wraps a method that reads or resets metrics: waits for steps under way."""
 
   def method(self: Any) -> Any:
     if tf.executing_eagerly():
@@ -84,8 +84,8 @@ def _after_what_is_under_way(theirs: Any) -> Any:
   return method
 
 
-def _until_the_end(theirs: Any) -> Any:
-  """Wraps `fit`, of whose end nobody else is told if it has an error."""
+def _ended(theirs: Any) -> Any:
+  """Wraps `fit`: ends the train function, also when an error is raised."""
 
   def method(self: Any, *args: Any, **kwargs: Any) -> Any:
     try:
@@ -97,7 +97,7 @@ def _until_the_end(theirs: Any) -> Any:
 
 
 def _epoch_iterator(theirs: Any) -> Any:
-  """A subclass of `TFEpochIterator` that leaves datasets to our strategies."""
+  """Makes a `TFEpochIterator` that leaves datasets to our strategies."""
 
   class EpochIterator(theirs):
     def __init__(
@@ -115,9 +115,8 @@ def _epoch_iterator(theirs: Any) -> Any:
       self._distributed_dataset = functions.dataset_of(self.data_adapter)
 
     def tf_sync(self) -> None:
-      # Ours have nothing left to wait for: their functions return when they
-      # are through. What could fail here is that values are let go which were
-      # on a ps that has just been lost, and that is no loss.
+      # Our functions return only once they are done. A wait here could only
+      # fail, for values deleted on a ps that has just been lost.
       if _functions(self._distribute_strategy) is None:
         super().tf_sync()
 
@@ -125,12 +124,12 @@ def _epoch_iterator(theirs: Any) -> Any:
     def catch_stop_iteration(self) -> Iterator[None]:
       with super().catch_stop_iteration():
         yield
-      # Else the next epoch would end after as many batches as this one.
+      # Otherwise the next epoch would end after as many batches as this one.
       if self._has_own_epochs:
         self._num_batches = None
 
     def _interrupted_warning(self) -> None:
-      if not self._has_own_epochs:  # whose end is no surprise
+      if not self._has_own_epochs:  # they end as the dataset says
         super()._interrupted_warning()
 
     @property
@@ -138,8 +137,8 @@ def _epoch_iterator(theirs: Any) -> Any:
       return getattr(self._distributed_dataset, 'has_own_epochs', False)
 
     def reset(self) -> None:
-      # Comes after a look at the first batch, to build the model by. With a
-      # generator that batch, and what was prefetched, would be lost.
+      # Called after the first batch was read to build the model. A generator
+      # would lose that batch and the prefetched ones.
       put_back = getattr(self._distributed_dataset, 'put_back', None)
       if put_back is not None:
         put_back()

@@ -1,6 +1,6 @@
-"""How Keras' variables come to be in shards, and are saved.
+"""Sharded values of Keras' variables: creation and checkpoints.
 
-Variables of other strategies than ours, and of none, go Keras' own way.
+Variables of other strategies than ours, and of none, keep Keras' methods.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# What Keras calls the table of an `Embedding`, and the counter of an optimizer,
-# when it has TensorFlow make them: nothing else tells them from others.
+# Keras' names of the table of an `Embedding` and of an optimizer's counter,
+# which nothing else distinguishes from other variables.
 TABLE = 'embeddings'
 COUNTER = 'iteration'
 
@@ -25,14 +25,14 @@ def take_part(sharded_type: type) -> None:
   """Replaces methods of Keras' variables, once Keras is imported.
 
   Args:
-    sharded_type: of the values that are in shards.
+    sharded_type: the class of sharded values.
   """
   if 'keras' in sys.modules:
     _replace_methods(sharded_type)
 
 
 def is_making() -> bool:
-  """Whether a variable that is about to be made is the value of a Keras'."""
+  """Returns whether this thread is creating the value of a Keras variable."""
   return _MAKING.get()
 
 
@@ -41,12 +41,12 @@ def _replace_methods(sharded_type: type) -> None:
   from keras.src import backend
 
   class Sharded(backend.Variable):
-    """A variable of which each shard is saved and restored on its own.
+    """Keras variable of which each shard is saved and restored on its own.
 
-    What a Keras variable tells checkpoints is what its value tells them in the
-    newer of TensorFlow's two ways. Shards use the older one, because of several
-    parts of a value the newer one restores only the first; see
-    `saveable_objects_from_trackable`. TensorFlow goes by the class.
+    Keras variables delegate to their value by the newer of TensorFlow's two
+    checkpoint interfaces, which restores only the first of several parts; see
+    `saveable_objects_from_trackable`. Shards use the older one. TensorFlow
+    chooses the interface by the class.
     """
 
     def _gather_saveables_for_checkpoint(self) -> Any:
@@ -99,7 +99,7 @@ def _is_ours() -> bool:
 
 
 def _is_constant(initializer: Any) -> bool:
-  """Whether an initializer gives all elements the same value."""
+  """Returns whether an initializer gives all elements the same value."""
   from keras.src.initializers import constant_initializers
 
   if type(initializer) is constant_initializers.Constant:
@@ -109,15 +109,15 @@ def _is_constant(initializer: Any) -> bool:
 
 
 def _in_parts(initializer: Any, shape: Any, dtype: str) -> Callable[..., Any]:
-  """An initial value of which a part can be had without the whole.
+  """Returns an initial value that can be made in parts, one for each shard.
 
-  The arguments are those that TensorFlow gives to initial values of shards.
+  Its arguments are those that TensorFlow gives to initial values of shards.
   """
 
   def value(partition_shape: Any = None, partition_offset: Any = None) -> Any:
     del partition_offset
     return initializer(partition_shape or shape, dtype=dtype)
 
-  # By which Keras' variables are told from others; see `_compat.keras`.
+  # `_compat.keras.is_metric` recognizes Keras' variables by this.
   value.__module__ = initializer.__module__
   return value

@@ -1,7 +1,7 @@
-"""Resources of which each worker of a coordinator's has its own.
+"""Resources that exist once per worker of a coordinator.
 
-TensorFlow makes them for the workers that are there. For one that joins later
-they are made like those of the first, once it is to use them.
+TensorFlow makes them for the workers that exist at that time. For a worker that
+joins later they are made like those of worker 0, on first use.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 
-_making_up = threading.Lock()
+_adding = threading.Lock()
 
 
-def make_up(closure: Any, workers: Sequence[Any]) -> bool:
-  """Makes what a closure needs on each worker, where that is not there.
+def add_missing(closure: Any, workers: Sequence[Any]) -> bool:
+  """Schedules the creation of per-worker resources that a closure lacks.
 
-  What is scheduled for one worker comes before all else.
+  Closures of one worker, such as these, are executed before all others.
 
   Args:
     closure: to be executed.
     workers: those of the coordinator.
 
   Returns:
-    Whether there was anything to be made.
+    Whether any were missing.
   """
   given = tf.nest.flatten((closure._args, closure._kwargs))
   wanted = [
@@ -37,7 +37,7 @@ def make_up(closure: Any, workers: Sequence[Any]) -> bool:
     and len(value._values) < len(workers)
   ]
   for value in wanted:
-    with _making_up:
+    with _adding:
       for worker in workers[len(value._values) :]:
         value._values = (*value._values, _like(value._values[0], worker))
   return bool(wanted)
@@ -48,18 +48,18 @@ def iterators(
   dataset_fn: Callable[[int, int], Any],
   over: Callable[[tf.data.Dataset], Any],
 ) -> tuple[Any, Any]:
-  """An iterator on each worker, of that worker's own endless dataset.
+  """Makes an iterator on each worker over that worker's own endless dataset.
 
-  `create_per_worker_dataset` calls one function on all workers, which then
-  cannot know its worker but through a tensor.
+  `create_per_worker_dataset` calls one function on all workers, which then can
+  know its worker only through a tensor.
 
   Args:
     coordinator: a `ClusterCoordinator`.
-    dataset_fn: a concrete function that returns the dataset of a worker, for
-      its index and how many there are; all of one element type. They begin
-      again when the loss of a ps has cut short what used them: TensorFlow may
-      leave an iterator near its end then, and a step without a batch may make
-      some of its updates nevertheless.
+    dataset_fn: gets a worker's index and the number of workers; returns a
+      concrete function that returns the worker's dataset. All have one element
+      type. They restart when the loss of a ps has interrupted steps: TensorFlow
+      may leave an iterator near its end then, and a step without a batch may
+      make some of its updates nevertheless.
     over: makes an iterator over a dataset.
 
   Returns:
@@ -70,7 +70,7 @@ def iterators(
 
   def make_on(worker: Any) -> Any:
     fn = dataset_fn(worker.worker_index, len(workers))
-    # Made again, by the same function, when a lost worker is back.
+    # Made again by the same function when a lost worker has returned.
     iterator = worker.create_resource(functools.partial(_iterate, over, fn))
     iterator._never_ends = True
     iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
@@ -91,7 +91,7 @@ def _iterate(
 
 
 def _like(resource: Any, worker: Any) -> Any:
-  """A resource on a worker like that which another worker has."""
+  """Makes a resource on a worker that is like another worker's."""
   make_on = getattr(resource, '_make_on', None)
   if make_on is not None:
     return make_on(worker)

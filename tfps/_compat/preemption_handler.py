@@ -1,9 +1,9 @@
-"""Base of a failure handler in the place of TensorFlow's.
+"""Base class of a failure handler that replaces TensorFlow's.
 
-TensorFlow's coordinator asks its failure handler around everything that a
+TensorFlow's coordinator calls its failure handler around everything that a
 worker executes, and when it stops. The handler's constructor starts a thread
-that runs a method by its name. A subclass of `PreemptionHandler` says what is
-done, in terms of the public names here.
+that runs a method by its name. Subclasses of `PreemptionHandler` use only the
+public names of this module.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfps._utils import timeouts
 
-# The errors for which TensorFlow's handler is asked.
+# The errors for which TensorFlow calls its handler.
 FAILURES = (
   tf.errors.OpError,
   cluster_coordinator.ClosureInputError,
@@ -25,20 +25,20 @@ FAILURES = (
 
 
 class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
-  """A failure handler of a coordinator.
+  """Failure handler of a coordinator, with abstract reactions.
 
   Args:
     server_def: the cluster as the runtime knows it.
     cluster: the coordinator's cluster.
 
   Attributes:
-    condition: guards what threads of workers and of the handler share, and is
-      notified when that changes.
-    due: set while there is something to do for the thread of the handler.
+    condition: guards state shared by the threads of workers and of the handler,
+      and is notified when it changes.
+    due: set while the thread of the handler has work.
   """
 
   def __init__(self, server_def: Any, cluster: Any) -> None:
-    # Starts the thread: whatever `run` needs has to be there already.
+    # Starts the thread: attributes that `run` needs must exist already.
     super().__init__(server_def, cluster)
 
   @property
@@ -58,23 +58,23 @@ class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
     return thread
 
   def run(self) -> None:
-    """What the thread of the handler does, until `stop` is called."""
+    """Runs in the thread of the handler until `stop` is called."""
     raise NotImplementedError
 
   def absent(self) -> set[int]:
-    """The indices of the workers that do nothing now."""
+    """Returns the indices of the workers that are lost at the moment."""
     raise NotImplementedError
 
   def is_dismissed(self, worker: int) -> bool:
-    """Whether a worker is to end, and has not restarted."""
+    """Returns whether a worker was told to end, and has not restarted."""
     raise NotImplementedError
 
   def wait_for_return(self, worker: int, recover: Callable[[], object]) -> None:
-    """Waits until a worker that is to end has restarted, and recovers it."""
+    """Waits until a worker that was told to end has restarted; recovers it."""
     raise NotImplementedError
 
   def stop(self) -> None:
-    """Ends the thread of the handler, without waiting for it."""
+    """Tells the thread of the handler to end, without waiting for it."""
     self._should_preemption_thread_run = False
     self.due.set()
     secs = timeouts.current().repair_stop_secs
@@ -83,15 +83,15 @@ class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
       self._cluster_update_lock.release()
 
   def check_is_lost_worker(self, failure: Exception) -> None:
-    """Raises a failure that is not the loss of a worker."""
+    """Raises a failure unless it is the loss of a worker."""
     self._validate_preemption_failure(failure)
 
   def is_transient_loss_of_ps(self, failure: Exception) -> bool:
-    """Whether TensorFlow would try again what has lost a ps; counts it."""
+    """Counts a loss of a ps; returns whether TensorFlow would retry it."""
     return bool(self._cluster._record_and_ignore_transient_ps_failure(failure))
 
   def is_transient_timeout(self, failure: Exception) -> bool:
-    """Whether TensorFlow would try again what timed out; counts it."""
+    """Counts a timeout; returns whether TensorFlow would retry it."""
     return bool(self._cluster._record_and_ignore_transient_timeouts(failure))
 
   def _preemption_handler(self) -> None:
@@ -99,10 +99,10 @@ class PreemptionHandler(cluster_coordinator.WorkerPreemptionHandler):
 
 
 def is_loss_of_worker(failure: Exception) -> bool:
-  """Whether TensorFlow takes an error for the loss of a worker."""
+  """Returns whether TensorFlow takes an error for the loss of a worker."""
   return bool(cluster_coordinator._is_worker_failure(failure))
 
 
 def is_loss_of_ps(failure: Exception) -> bool:
-  """Whether TensorFlow takes an error for the loss of a ps."""
+  """Returns whether TensorFlow takes an error for the loss of a ps."""
   return bool(cluster_coordinator._is_ps_failure(failure))

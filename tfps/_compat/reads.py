@@ -1,9 +1,9 @@
-"""How functions that are being traced read variables, and write to them.
+"""Interception of the variable reads and writes of functions being traced.
 
-TensorFlow's code reads each variable where it is used, one at a time, and
-writes likewise. A reader may do it otherwise. Only `_read_variable_op` and
-`sparse_read` of a resource variable see all reads, and only with the tape told
-what it would have been told do gradients reach the variable.
+TensorFlow reads and writes each variable where it is used, one at a time. A
+`Reader` can replace that. Only `_read_variable_op` and `sparse_read` of a
+resource variable see all reads, and gradients reach the variable only if the
+tape is told of the replaced read.
 """
 
 from collections.abc import Callable
@@ -33,34 +33,39 @@ _READS = {
 
 
 class Reader(Protocol):
-  """Reads variables within a function; None leaves it to TensorFlow.
+  """Replacement of variable reads and writes within a function.
 
-  So does False of a write.
+  A read that returns None, and a write that returns False, is left to
+  TensorFlow.
   """
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
-    """The variable's value, for use in the graph that is `place`."""
+    """Returns the variable's value for the graph `place`, or None."""
 
   def read_rows(
     self, variable: Any, indices: Any, place: Any
   ) -> tf.Tensor | None:
-    """Some of its rows, for use in the graph that is `place`."""
+    """Returns rows of the variable for the graph `place`, or None."""
 
   def write(self, variable: Any, value: Any, place: Any, *, sign: int) -> bool:
-    """Gives the variable a value, in the graph that is `place`.
+    """Assigns a value in the graph `place`; returns whether it did.
 
-    A sign of 1 means to add it, and -1 to subtract it.
+    Args:
+      variable: to be written to.
+      value: the operand.
+      place: the graph of the write.
+      sign: 0 to assign the value, 1 to add and -1 to subtract it.
     """
 
 
-# By graph and not by thread: a replica's step is traced in a thread of its own,
+# By graph, not by thread: a replica's step is traced in a thread of its own,
 # branches and loops in graphs of their own.
 _READERS: Any = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def reading(reader: Reader) -> Iterator[None]:
-  """Within the function that is being traced, has a reader do the reads."""
+  """Uses a reader for the function that is being traced, within a context."""
   _take_reads()
   graph = ops.get_default_graph()
   before = _READERS.get(graph)
@@ -75,13 +80,13 @@ def reading(reader: Reader) -> Iterator[None]:
 
 
 def reader() -> Reader | None:
-  """The reader of the function that is being traced, if it has one."""
+  """Returns the reader of the function that is being traced, or None."""
   if not _READERS or tf.executing_eagerly():
     return None
   graph = ops.get_default_graph()
   while graph is not None and graph not in _READERS:
     if not isinstance(graph, control_flow.ControlFlowFuncGraph):
-      # A function is called with what it read when it was traced.
+      # An inner function is called with what it captured while traced.
       return None
     graph = graph.outer_graph
   found: Reader | None = _READERS.get(graph)
@@ -89,32 +94,44 @@ def reader() -> Reader | None:
 
 
 def is_function_being_traced() -> bool:
-  """Whether operations go into a function, and not into a session's graph."""
+  """Returns whether operations go into a function, not a session's graph."""
   return (
     not tf.executing_eagerly() and ops.get_default_graph().building_function
   )
 
 
 def is_in_loop(place: Any, home: Any) -> bool:
-  """Whether a graph is within a loop in another."""
+  """Returns whether a graph is within a loop of the graph `home`."""
   loops = control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph
   return any(isinstance(graph, loops) for graph in _up_to(place, home))
 
 
 def num_writes(variable: Any, place: Any, home: Any) -> int:
-  """How many operations up to here may write to a variable."""
+  """Returns how many operations up to here may write to a variable.
+
+  Args:
+    variable: whose writes are counted.
+    place: the innermost graph.
+    home: the outermost graph.
+  """
   graphs = [*_up_to(place, home), home]
   return sum(len(_writes(_inner(graph, variable))) for graph in graphs)
 
 
 def writes_by_handle(graph: Any) -> dict[int, int]:
-  """How many operations may write to a variable, by its handle's identity."""
+  """Returns how many operations may write, by the handle's identity."""
   captured = graph._function_captures.by_val_internal
   return {handle: len(_writes(inner)) for handle, inner in captured.items()}
 
 
 def is_written_within(variable: Any, place: Any, home: Any) -> bool:
-  """Whether a graph that is complete, or one it is in, may write to one."""
+  """Returns whether a complete graph, or one around it, may write to one.
+
+  Args:
+    variable: to look for.
+    place: the innermost graph.
+    home: the outermost graph, which is not considered.
+  """
   return any(_writes(_inner(graph, variable)) for graph in _up_to(place, home))
 
 
@@ -125,7 +142,7 @@ def _up_to(place: Any, home: Any) -> Iterator[Any]:
 
 
 def _inner(graph: Any, variable: Any) -> Any:
-  """What stands for a variable's handle within a function's graph, or None."""
+  """Returns the capture of a variable's handle in a graph, or None."""
   return graph._function_captures.by_val_internal.get(id(variable.handle))
 
 
@@ -138,32 +155,38 @@ def _writes(handle: Any) -> list[Any]:
 def _only_reads(operation: Any, handle: Any) -> bool:
   if operation.type in _READS:
     return True
-  # A call, a branch or a loop knows what it does to its inputs.
+  # Calls, branches and loops know which inputs they write to.
   _, written = resources.get_read_write_resource_inputs(operation)
   return handle not in written
 
 
 def write(variable: Any, value: tf.Tensor, *, is_added: bool) -> None:
-  """Gives a variable a value, or adds one, whatever readers there are."""
+  """Assigns or adds a value without asking any reader."""
   ops = tf.raw_ops
   assign = ops.AssignAddVariableOp if is_added else ops.AssignVariableOp
   assign(resource=variable.handle, value=value)
 
 
 def unique_id(variable: Any) -> str:
-  """Tells a variable from all others of this process, and of its name."""
+  """Returns an identifier that no other variable of this process has."""
   return str(variable._unique_id)
 
 
 def note_read(variable: Any, value: tf.Tensor) -> None:
-  """Tells the tape that a tensor is a variable's value."""
+  """Records on the tape that a tensor is a variable's value."""
   _note('ReadVariableOp', variable, value, lambda gradient: [gradient])
 
 
 def note_rows(
   variable: Any, rows: tf.Tensor, gradient_of: Callable[[tf.Tensor], Any]
 ) -> None:
-  """Tells the tape that a tensor is some of a variable's rows."""
+  """Records on the tape that a tensor is some of a variable's rows.
+
+  Args:
+    variable: that has the rows.
+    rows: the tensor.
+    gradient_of: converts the rows' gradient to the variable's.
+  """
   _note('ResourceGather', variable, rows, lambda g: [gradient_of(g)])
 
 
@@ -175,7 +198,7 @@ def _note(
 
 
 def current_device() -> str:
-  """The device of operations made here; empty if that is left open."""
+  """Returns the device of operations made here; empty if it is open."""
   graph = ops.get_default_graph()
   if list(graph._colocation_stack.peek_objs()):
     return _device_of_an_operation()
@@ -186,7 +209,7 @@ def current_device() -> str:
   return known[scopes]
 
 
-# By graph and by the device scopes that are open in it.
+# By graph and by the device scopes that are active in it.
 _DEVICES: Any = weakref.WeakKeyDictionary()
 
 
@@ -196,12 +219,17 @@ def _device_of_an_operation() -> str:
 
 
 def stop_recording() -> Any:
-  """A context in which the tape is told nothing."""
+  """Returns a context in which the tape records nothing."""
   return record.stop_recording()
 
 
 def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
-  """Has what takes an identity's value take another one's instead."""
+  """Replaces the input of an identity, and makes its consumers bypass it.
+
+  Args:
+    tensor: the identity's output.
+    source: used instead.
+  """
   tensor.op._update_input(0, source)
   for consumer in tensor.consumers():
     for i, taken in enumerate(consumer.inputs):
@@ -210,11 +238,11 @@ def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
 
 
 def sources(tensor: tf.Tensor, ends: Container[str]) -> Iterator[tf.Operation]:
-  """All operations that a tensor's value depends on.
+  """Yields all operations that a tensor's value depends on.
 
   Args:
     tensor: of the graph that is being built.
-    ends: names of operations whose own sources are left out.
+    ends: names of operations beyond which the search does not go.
   """
   seen: set[Any] = set()
   waiting = [tensor.op]
@@ -256,10 +284,10 @@ def _take_reads() -> None:
 
 
 def _uncolocated() -> Any:
-  """Has operations be where they are called, not where a variable is.
+  """Places operations where they are called, not where a variable is.
 
-  `tf.nn.embedding_lookup` colocates what it does with the variable. Rows that
-  have come from there would go back to be sorted, and come again.
+  `tf.nn.embedding_lookup` colocates its operations with the variable. Rows that
+  were read would be sent back to be sorted, and be read again.
   """
   graph = ops.get_default_graph()
   if not list(graph._colocation_stack.peek_objs()):

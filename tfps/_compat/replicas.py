@@ -1,8 +1,8 @@
-"""The replicas of a step, which TensorFlow traces into one graph.
+"""Replicas of a step, which TensorFlow traces into one graph.
 
 `mirrored_run`, which TensorFlow's strategy calls, traces a step once for each
-of the strategy's `worker_devices`, all in one graph, and has them meet where
-the step calls `merge_call`.
+of the strategy's `worker_devices`, all in one graph, and synchronizes them
+where the step calls `merge_call`.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from tensorflow.python.distribute import values_util
 
 
 class Batches(values.PerReplica):
-  """A batch for each replica; `Strategy.run` gives each its own.
+  """A batch for each replica, distributed by `Strategy.run`.
 
   Args:
     batches: by replica.
-    sizes: how many examples each has, if that is to make a difference.
+    sizes: the number of examples of each, if replicas are weighted by it.
   """
 
   def __init__(
@@ -31,7 +31,7 @@ class Batches(values.PerReplica):
 
 
 def batches_among(args: Any) -> values.PerReplica | None:
-  """The first of the arguments of a step that replicas have one each of."""
+  """Returns the first argument of a step that has a value per replica."""
   found = [
     value
     for value in tf.nest.flatten(args)
@@ -41,22 +41,22 @@ def batches_among(args: Any) -> values.PerReplica | None:
 
 
 def current() -> int:
-  """The number of the replica that is being traced, or 0 outside of any."""
+  """Returns the index of the replica being traced; 0 outside of any."""
   # The public `replica_id_in_sync_group` is a tensor in functions.
   return int(values_util.get_current_replica_id_as_int() or 0)
 
 
 def of_each(value: Any, number: int) -> list[Any]:
-  """What each replica has for a value, which may be the same for all."""
+  """Returns a value of each replica, which may be the same for all."""
   if isinstance(value, values.DistributedValues):
     return list(value.values)
   return [value] * number
 
 
 def built(dataset: Any) -> Any:
-  """A distributed dataset that can be iterated over outside of functions.
+  """Returns a distributed dataset, built, so that it can be iterated over.
 
-  TensorFlow's strategy leaves it to a coordinator to build it on each worker.
+  TensorFlow's strategy leaves building it to a coordinator, on each worker.
   """
   if not dataset._built:
     dataset.build()
@@ -66,11 +66,15 @@ def built(dataset: Any) -> Any:
 def aggregating(
   strategy: Any, make: Callable[..., Any], aggregation: Any
 ) -> Callable[..., Any]:
-  """A variable creator for steps of several replicas.
+  """Returns a variable creator for steps of several replicas.
 
-  What the replicas assign to such a variable is made one, by the aggregation,
-  and assigned once. TensorFlow's strategy makes these where a worker has
-  several GPUs.
+  The values that replicas assign to such a variable are aggregated and assigned
+  once. TensorFlow's strategy makes these where a worker has several GPUs.
+
+  Args:
+    strategy: whose variables they are.
+    make: the next variable creator.
+    aggregation: a `tf.VariableAggregation`.
   """
 
   def create(**kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Variables with a twin elsewhere, to which everything is written, too.
+"""Variables with a replica on another device that receives the same writes.
 
 In a function, each operation that writes to such a variable is followed by one
-for its twin, with the same inputs. Where operations are made, all ways to write
-are seen: variables' methods, anybody's optimizers, raw operations. Outside of
-functions, those are variables' methods and the restoring of checkpoints.
+for its replica, with the same inputs. They are added where operations are made,
+which covers variables' methods, all optimizers and raw operations. Outside of
+functions, variables' methods and the restore of checkpoints are covered.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _WRITE = re.compile(
   r'Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+'
   r'|ResourceStridedSliceAssign'
 )
-# Methods that write, and are no `assign`.
+# Methods that write, besides `assign`.
 _METHODS = (
   'assign_add',
   'assign_sub',
@@ -40,21 +40,21 @@ _METHODS = (
   *(f'scatter_nd_{what}' for what in ('add', 'sub', 'update', 'min', 'max')),
 )
 
-# By the identity of a variable's handle: that handle, and the twin.
+# The identity of a variable's handle -> that handle, and the replica.
 _BY_HANDLE: dict[int, tuple[tf.Tensor, Any]] = {}
-# Of an operation that writes to a variable: that for its twin.
-_SECOND = '_tfps_second'
-# Of what stands for a handle in a function.
-_TWIN = '_tfps_twin'
+# Attribute of an operation that writes to a variable: the replica's operation.
+_REPLICA_WRITE = '_tfps_replica_write'
+# Attribute of the capture of a variable's handle: the replica.
+_REPLICA = '_tfps_replica'
 _own = threading.local()
 
 
 def make(variable: Any, device: str) -> Any:
-  """A variable like another one, on a device, that has no value yet."""
+  """Makes an uninitialized variable on a device that is like another one."""
   own = handles.inner(variable)
   with tf.init_scope(), tf.device(device):
     if isinstance(own, shared_variables.NamedVariable):
-      name = f'{own.memory.name}/twin'
+      name = f'{own.memory.name}/replica'
       return shared_variables.NamedVariable(
         memory=dataclasses.replace(own.memory, name=name),
         name=name,
@@ -65,15 +65,15 @@ def make(variable: Any, device: str) -> Any:
     return resource_variable_ops.UninitializedVariable(
       shape=own.shape,
       dtype=own.dtype,
-      name=f'{own._handle_name}/twin',
+      name=f'{own._handle_name}/replica',
       trainable=False,
     )
 
 
 class ReplicatedWrites:
-  """Variables and their twins; what is written to the ones goes to both.
+  """Pairs of a variable and its replica, to which all writes go, too.
 
-  Until this object is gone.
+  The pairs exist as long as this object.
   """
 
   def __init__(self) -> None:
@@ -81,64 +81,65 @@ class ReplicatedWrites:
     self._handles: list[tf.Tensor] = []
     weakref.finalize(self, _forget, self._handles)
 
-  def add(self, variable: Any, twin: Any) -> None:
-    """Has everything that is written to a variable from now on go to both."""
+  def add(self, variable: Any, replica: Any) -> None:
+    """Starts to send all writes of a variable to its replica, too."""
     _take_writes()
-    self._pairs.append((variable, twin))
-    self._enter(variable, twin)
+    self._pairs.append((variable, replica))
+    self._enter(variable, replica)
 
-  def note_handles(self) -> None:
-    """To be called once some of them have new handles."""
+  def update_handles(self) -> None:
+    """Takes note that variables have got new handles."""
     _forget(self._handles)
-    for variable, twin in self._pairs:
-      self._enter(variable, twin)
+    for variable, replica in self._pairs:
+      self._enter(variable, replica)
 
-  def _enter(self, variable: Any, twin: Any) -> None:
+  def _enter(self, variable: Any, replica: Any) -> None:
     handle = handles.inner(variable)._handle
     self._handles.append(handle)
-    _BY_HANDLE[id(handle)] = handle, twin
+    _BY_HANDLE[id(handle)] = handle, replica
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
-  """Within it, what is written to a variable is not written to its twin."""
-  before = _are_apart()
-  _own.are_apart = True
+def suspended() -> Iterator[None]:
+  """Keeps this thread's writes from going to replicas within a context."""
+  before = _are_suspended()
+  _own.are_suspended = True
   try:
     yield
   finally:
-    _own.are_apart = before
+    _own.are_suspended = before
 
 
-def of(variable: Any) -> Any:
-  """A variable's twin, or None."""
+def replica_of(variable: Any) -> Any:
+  """Returns a variable's replica, or None."""
   return _of_handle(handles.inner(variable)._handle) if _BY_HANDLE else None
 
 
 def is_write(operation: Any) -> bool:
-  """Whether an operation itself writes to a variable."""
+  """Returns whether an operation itself writes to a variable."""
   return bool(_WRITE.fullmatch(operation.type))
 
 
-def handles_of_all() -> set[int]:
-  """The identities of all twins' handles."""
-  return {id(twin.handle) for _, twin in _BY_HANDLE.values()}
+def replica_handles() -> set[int]:
+  """Returns the identities of all replicas' handles."""
+  return {id(replica.handle) for _, replica in _BY_HANDLE.values()}
 
 
-def second(operation: Any) -> Any:
-  """What does to the twin what an operation does to its variable, or None."""
-  return getattr(operation, _SECOND, None)
+def replica_write(operation: Any) -> Any:
+  """Returns the replica's operation for one that writes, or None."""
+  return getattr(operation, _REPLICA_WRITE, None)
 
 
 def repeat(variable: Any, method: str, *args: Any, **kwargs: Any) -> None:
-  """Outside of functions, writes to the twin what a variable was just given."""
-  twin = None if _are_apart() or not tf.executing_eagerly() else of(variable)
-  if twin is not None:
-    getattr(twin, method)(*args, **kwargs)
+  """Repeats a variable's write on its replica, outside of functions."""
+  is_off = _are_suspended() or not tf.executing_eagerly()
+  replica = None if is_off else replica_of(variable)
+  if replica is not None:
+    getattr(replica, method)(*args, **kwargs)
 
 
 def writing_to_both(kind: Any) -> dict[str, Callable[..., Any]]:
-  """The methods by which a class of variables writes, other than `assign`."""
+  """Returns replacements of the writing methods of a class, but `assign`."""
   return {name: _writing_to_both(kind, name) for name in _METHODS}
 
 
@@ -161,15 +162,15 @@ def _forget(entered: list[tf.Tensor]) -> None:
 
 
 def _of_handle(handle: Any) -> Any:
-  """The twin of a variable whose handle it is, or stands for in a function."""
+  """Returns the replica for a handle or its capture in a function, or None."""
   found = _BY_HANDLE.get(id(handle))
   if found is not None and found[0] is handle:
     return found[1]
-  return getattr(handle, _TWIN, None)
+  return getattr(handle, _REPLICA, None)
 
 
-def _are_apart() -> bool:
-  return getattr(_own, 'are_apart', False)
+def _are_suspended() -> bool:
+  return getattr(_own, 'are_suspended', False)
 
 
 @functools.cache
@@ -181,9 +182,9 @@ def _take_writes() -> None:
   @functools.wraps(capture)
   def capture_both(self: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     captured = capture(self, tensor, *args, **kwargs)
-    twin = _of_handle(tensor) if _BY_HANDLE else None
-    if twin is not None:
-      setattr(captured, _TWIN, twin)
+    replica = _of_handle(tensor) if _BY_HANDLE else None
+    if replica is not None:
+      setattr(captured, _REPLICA, replica)
     return captured
 
   @functools.wraps(create_operation)
@@ -200,30 +201,31 @@ def _take_writes() -> None:
   ) -> Any:
     given = dtypes, input_types, name, attrs, op_def, compute_device
     made = create_operation(self, op_type, inputs, *given)
-    if not _BY_HANDLE or _are_apart() or not _WRITE.fullmatch(op_type):
+    if not _BY_HANDLE or _are_suspended() or not _WRITE.fullmatch(op_type):
       return made
-    twins = [_of_handle(tensor) for tensor in inputs]
-    if twins[0] is None:
+    replicas = [_of_handle(tensor) for tensor in inputs]
+    if replicas[0] is None:
       return made
-    given = dtypes, input_types, f'{op_type}_twin', attrs, op_def, True
+    given = dtypes, input_types, f'{op_type}_replica', attrs, op_def, True
     inputs = [
-      tensor if twin is None else twin.handle
-      for tensor, twin in zip(made.inputs, twins, strict=True)
+      tensor if replica is None else replica.handle
+      for tensor, replica in zip(made.inputs, replicas, strict=True)
     ]
     with (
       ops.colocate_with(None, ignore_existing=True),
-      tf.device(twins[0].device),
+      tf.device(replicas[0].device),
     ):
-      setattr(made, _SECOND, create_operation(self, op_type, inputs, *given))
+      repeated = create_operation(self, op_type, inputs, *given)
+      setattr(made, _REPLICA_WRITE, repeated)
     return made
 
   @functools.wraps(assign)
   def assign_both(handle: Any, *args: Any, **kwargs: Any) -> Any:
-    # By which checkpoints are restored.
+    # Checkpoints are restored by this function.
     result = assign(handle, *args, **kwargs)
-    twin = None if _are_apart() else _of_handle(handle)
-    if twin is not None and tf.executing_eagerly():
-      assign(twin.handle, *args, **kwargs)
+    replica = None if _are_suspended() else _of_handle(handle)
+    if replica is not None and tf.executing_eagerly():
+      assign(replica.handle, *args, **kwargs)
     return result
 
   func_graph.FuncGraph.capture = capture_both

@@ -1,4 +1,4 @@
-"""Strategies' scopes that a thread has entered and cannot leave any more."""
+"""Strategy scopes that a thread has entered but not left."""
 
 import collections
 
@@ -6,11 +6,11 @@ from tensorflow.python.framework import ops
 
 
 def leave_all() -> bool:
-  """Leaves every scope that this thread is in; whether there was one.
+  """Leaves every scope that this thread is in; returns whether there was one.
 
-  An exception that interrupts the leaving of a scope, such as that of a signal
-  handler, leaves it entered in part: each scope that is entered later then
-  fails, be it another strategy's.
+  An exception that interrupts the exit of a scope, such as a signal handler's,
+  leaves it entered in part: every scope that is entered later fails, even
+  another strategy's.
   """
   graph = ops.get_default_graph()
   is_within = any(

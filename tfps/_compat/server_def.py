@@ -1,4 +1,4 @@
-"""Tells TensorFlow's runtime which tasks are in the cluster now."""
+"""Updates of the cluster as TensorFlow's runtime knows it."""
 
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -23,17 +23,18 @@ def update(
   moved: Mapping[tuple[str, int], str] | None = None,
   forget_secs: float | None = None,
 ) -> None:
-  """Takes back tasks that have restarted.
+  """Connects this process to tasks that have restarted or moved.
 
   Args:
-    server_def: the whole cluster; by default the one that was told last.
-    without: by job and index, the tasks to leave out. With one that does not
-      answer, the call would wait for it.
-    moved: by job and index, the addresses that are others now.
-    forget_secs: how long to wait for what is being executed.
+    server_def: the whole cluster; by default the one of the last call.
+    without: the job and index of tasks to leave out: the call would wait for a
+      task that does not answer.
+    moved: job and index -> new address.
+    forget_secs: how long to wait for executions to end.
 
   Raises:
-    stale.StillExecutingError: it is not over. The runtime knows of the tasks.
+    stale_cache.StillExecutingError: executions have not ended in time. The
+      runtime knows the tasks nevertheless.
     tf.errors.OpError: a task could not be reached.
   """
   server_def = copy.deepcopy(server_def or context.get_server_def())
@@ -49,14 +50,14 @@ def update(
 
 
 def become(cluster: tf.train.ClusterSpec) -> None:
-  """Has the server of this process go on as a member of another cluster.
+  """Makes the server of this process a member of another cluster.
 
-  It keeps its port, and its name, which has to be in that cluster. Once told,
-  connecting to the cluster keeps the server; else it would start another one,
-  and of a cluster that lists this process the port is taken, by itself.
+  It keeps its port and its task, which must be in that cluster. Connecting to
+  the cluster afterwards keeps the server; otherwise it would start another one,
+  whose port, if the cluster lists this process, is taken by the first.
 
   Args:
-    cluster: where other tasks may be elsewhere, or be others.
+    cluster: in which other tasks may be new or have new addresses.
 
   Raises:
     tf.errors.OpError: a task could not be reached.
@@ -68,10 +69,16 @@ def become(cluster: tf.train.ClusterSpec) -> None:
 
 
 def place(server_def: Any, job: str, index: int, address: str) -> None:
-  """Notes where a task is, which may be a new one.
+  """Sets the address of a task, which may be new, in a `ServerDef`.
 
-  It gets the device filters of the job's other tasks: with tasks that it does
-  not see it does not connect.
+  A new task gets the device filters of the job's other tasks: it does not
+  connect to tasks that it does not see.
+
+  Args:
+    server_def: to be changed.
+    job: of the task.
+    index: of the task.
+    address: 'host:port'.
   """
   for each in server_def.cluster.job:
     if each.name == job:
@@ -82,23 +89,23 @@ def place(server_def: Any, job: str, index: int, address: str) -> None:
 
 
 def forget_losses() -> None:
-  """Keeps errors of an earlier cluster from whoever does something next.
+  """Discards errors of an earlier cluster, which the next call would raise.
 
-  What is let go on a task that is dead fails with nobody waiting for it, and
-  the runtime tells that to the next caller, whatever it does and with whom. So
+  The deletion of a value on a dead task fails in the background, and the
+  runtime raises that error in the next call, whatever it does on which task. So
   does a connection from before a task's restart.
   """
   try:
     context.async_wait()
   except tf.errors.OpError:
-    gc.collect()  # rather now than later, which would fail in the same way
+    gc.collect()  # deletions that come later would fail in the same way
     context.context().clear_executor_errors()
   for device in tf.config.list_logical_devices('CPU'):
-    _try_out(device.name)
+    _wait_until_usable(device.name)
 
 
-def _try_out(device: str) -> None:
-  """Does nothing on a device, again and again until that succeeds."""
+def _wait_until_usable(device: str) -> None:
+  """Repeats an empty operation on a device until it succeeds."""
   for _ in range(_MAX_TRIALS):
     try:
       with tf.device(device):

@@ -1,4 +1,4 @@
-"""What `tfps.shared_variables` needs of TensorFlow's insides."""
+"""Variables whose memory has a name on its device."""
 
 import dataclasses
 from typing import Any
@@ -12,8 +12,8 @@ class NamedVariable(resource_variable_ops.BaseResourceVariable):
   """A variable whose memory has a name and outlives this object.
 
   `tf.Variable` takes no shared name in eager mode: its memory is private to
-  this process and goes with the object. Its base class takes any handle. (And
-  its metaclass takes nothing but keyword arguments.)
+  this process and freed with the object. Its base class takes any handle. (And
+  its metaclass takes only keyword arguments.)
 
   Args:
     memory: its name, and the container that it is in.
@@ -51,21 +51,21 @@ class Memory:
 
   Attributes:
     name: unique in its container.
-    container: what a server can be told to empty; '' is its own.
+    container: group of resources that a server can empty; '' is its default.
   """
 
   name: str
   container: str = ''
 
   def handle(self, *, shape: Any, dtype: tf.DType) -> tf.Tensor:
-    """A handle of a variable that it holds, on the current device."""
+    """Returns a handle of the variable on the current device."""
     return handle(self.name, shape=shape, dtype=dtype, container=self.container)
 
 
 def handle(
   name: str, *, shape: Any, dtype: tf.DType, container: str = ''
 ) -> tf.Tensor:
-  """A handle of the variable of that name on the current device."""
+  """Returns a handle of the variable of that name on the current device."""
   made = tf.raw_ops.VarHandleOp(
     dtype=dtype, shape=shape, shared_name=name, container=container
   )

@@ -1,7 +1,8 @@
-"""What a process does on servers beside everything else.
+"""Background operations on servers, which can be cancelled and drained.
 
-Some of what the runtime does waits for all operations that are under way, and
-connecting to other servers is fatal to them. Those here can be cancelled.
+Some calls of the runtime wait for all operations that are under way, and
+connecting to other servers is fatal to them. Background operations can be ended
+first.
 """
 
 from collections.abc import Iterator
@@ -17,14 +18,14 @@ from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
 
 
-class _Asides:
+class _SideExecutor:
   def __init__(self) -> None:
     self._gate = quiesce_lock.QuiesceLock()
     self._managers: dict[cancellation.CancellationManager, str] = {}
     self._is_cancelling = False
 
   @contextlib.contextmanager
-  def aside(self, device: str) -> Iterator[None]:
+  def run_aside(self, device: str) -> Iterator[None]:
     with self._gate:
       manager = cancellation.CancellationManager()
       self._managers[manager] = device
@@ -41,7 +42,7 @@ class _Asides:
         del self._managers[manager]
 
   @contextlib.contextmanager
-  def none(self, patience_secs: float) -> Iterator[None]:
+  def drained(self, patience_secs: float) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
       try:
         stack.enter_context(self._gate.closed(within_secs=patience_secs))
@@ -52,8 +53,8 @@ class _Asides:
         except TimeoutError:
           where = ', '.join(sorted(set(self._managers.values())))
           raise errors.DeadlineError(
-            f'What this process did on {where} has been cancelled, but is not '
-            f'over after {secs:g} seconds.'
+            f'Operations of this process on {where} were cancelled, but have '
+            f'not ended after {secs:g} seconds.'
           ) from None
       yield
 
@@ -64,39 +65,42 @@ class _Asides:
         manager.start_cancel()
 
 
-_asides = _Asides()
+_executor = _SideExecutor()
 
 
-def aside(device: str) -> contextlib.AbstractContextManager[None]:
-  """Has this thread call functions on a device beside everything else.
+def run_aside(device: str) -> contextlib.AbstractContextManager[None]:
+  """Makes this thread's calls background operations within a context.
 
-  They are done, or have failed, when it ends.
-
-  Raises:
-    tf.errors.OpError: one has failed, or somebody needed to be without.
-  """
-  cancellation_lib.keep_apart()
-  return _asides.aside(device)
-
-
-def none(
-  patience_secs: float = 0.0,
-) -> contextlib.AbstractContextManager[None]:
-  """Lets nobody begin with what is done so, and has it end.
+  They have ended when the context does.
 
   Args:
-    patience_secs: how long to wait before it is cancelled.
+    device: where they are executed.
 
   Raises:
-    errors.DeadlineError: it names the devices where it is not over.
+    tf.errors.OpError: one has failed, or was cancelled by `drained`.
   """
-  return _asides.none(patience_secs)
+  cancellation_lib.keep_apart()
+  return _executor.run_aside(device)
 
 
-def none_while_connecting() -> contextlib.AbstractContextManager[None]:
-  """As `none`, for what connects this process, perhaps to other servers.
+def drained(
+  patience_secs: float = 0.0,
+) -> contextlib.AbstractContextManager[None]:
+  """Ends background operations, and lets none begin within a context.
 
-  Servers on which something is cancelled may still be at it, and do not all
-  survive the end of a connection then.
+  Args:
+    patience_secs: how long to wait before they are cancelled.
+
+  Raises:
+    errors.DeadlineError: some have not ended; names their devices.
   """
-  return none(timeouts.current().pipeline_end_secs)
+  return _executor.drained(patience_secs)
+
+
+def drained_to_connect() -> contextlib.AbstractContextManager[None]:
+  """Drains background operations patiently, before this process connects.
+
+  Servers may still execute what was cancelled, and some do not survive the end
+  of a connection then.
+  """
+  return drained(timeouts.current().pipeline_end_secs)

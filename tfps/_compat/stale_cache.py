@@ -1,9 +1,9 @@
-"""Has the runtime forget what it has of tasks as they were before a restart.
+"""Removal of what the runtime caches of tasks from before their restart.
 
-Both calls that do so wait for all that is being executed, by whomever, and have
-no deadline. What is executed may last, may hang, or may wait for just the task
-that has restarted. So they are made in a thread of their own, which is given up
-after a while, and ends once that is over.
+Both calls that do so wait, without a deadline, for all executions of all
+threads. An execution may take long, may hang, or may wait for the very task
+that has restarted. So they are made in a thread of their own, which is left
+behind at a deadline, and ends with the executions.
 """
 
 from collections.abc import Callable
@@ -30,20 +30,23 @@ _pointer_of = ctypes.PYFUNCTYPE(
 
 
 class StillExecutingError(errors.DeadlineError):
-  """What this process has others execute is not over."""
+  """Executions of this process have not ended in time."""
 
   def __init__(self, secs: float) -> None:
     super().__init__(
-      f'After {secs:g} seconds, what this process has tasks execute is not '
-      'over. What it knows of them as they were is forgotten then.'
+      f'After {secs:g} seconds, executions of this process on other tasks have '
+      'not ended. What is cached of earlier tasks is removed when they have.'
     )
 
 
 def forget(within_secs: float | None = None) -> None:
-  """Forgets all, once the runtime was told of the tasks as they are.
+  """Removes cached kernels and errors, after the runtime got the new tasks.
+
+  Args:
+    within_secs: how long to wait for executions; None for the default.
 
   Raises:
-    StillExecutingError: that is put off until what is executed is over.
+    StillExecutingError: the removal is deferred until executions have ended.
     tf.errors.OpError: a task could not be reached.
   """
   if within_secs is None:
@@ -52,10 +55,10 @@ def forget(within_secs: float | None = None) -> None:
 
 
 def forget_if_stale(failure: Exception) -> None:
-  """Has functions made anew, if they were made for tasks as they once were.
+  """Removes cached kernels if a call failed because they are stale.
 
-  One that another thread has called while the runtime was being told of a
-  restart would fail for ever.
+  A function that another thread has called while the runtime got the new tasks
+  would fail forever.
 
   Args:
     failure: of a call.
@@ -68,13 +71,13 @@ def forget_if_stale(failure: Exception) -> None:
 
 
 class _Forgetting:
-  """One at a time: they would pile up behind what hangs."""
+  """Removals one at a time: they would pile up behind a hung execution."""
 
   def __init__(self) -> None:
     self._under_way: concurrent.futures.Future[None] | None = None
 
   def wait(self, forget: Callable[[Any], None], secs: float) -> None:
-    """Returns once the function, which gets the context, has forgotten."""
+    """Calls a function with the context's handle; waits until it returns."""
     deadline = deadlines.after(secs)
     if self._under_way is not None:
       _wait(self._under_way, deadline, secs)
@@ -86,8 +89,8 @@ class _Forgetting:
       with executors.kept():
         forget(handle)
 
-    # What begins later is not waited for, and need not stay away.
-    with side_executor.none():
+    # Operations that begin later do not delay the removal.
+    with side_executor.drained():
       begun = self._under_way = threads.begin('tfps-forget', run)
       _wait(begun, deadline, secs)
     begun.result()
@@ -107,13 +110,13 @@ def _wait(
 
 def _forget_kernels_and_errors(handle: Any) -> None:
   _forget_kernels(handle)
-  # Else whatever another thread does next would fail of what was lost.
+  # Otherwise another thread's next call would raise an error of a lost task.
   context.context().clear_executor_errors()
 
 
 def _forget_kernels(handle: Any) -> None:
-  # `Context.clear_kernel_cache` has the interpreter's lock meanwhile; `ctypes`
-  # lets it go.
+  # `Context.clear_kernel_cache` holds the interpreter's lock; `ctypes` releases
+  # it.
   pointer = _pointer_of(ctypes.py_object(handle), None)
   _library().TFE_ContextClearCaches(ctypes.c_void_p(pointer))
 

@@ -1,4 +1,4 @@
-"""What `tfps.strategy` needs of TensorFlow's insides."""
+"""Internals of strategies, and of the server that this process connects by."""
 
 from collections.abc import Iterator
 import contextlib
@@ -13,15 +13,15 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.training import server_lib
 
-# A strategy's variables, updates and input are the business of its `extended`
-# object, whose class for parameter servers is not public.
+# A strategy delegates variables, updates and input to its `extended` object,
+# whose class for parameter servers is not public.
 Extended: TypeAlias = (
   parameter_server_strategy_v2.ParameterServerStrategyV2Extended
 )
 
 
 def replace_extended(strategy: Any, extended: Any) -> None:
-  """Gives a strategy another `extended`; its constructor takes none."""
+  """Replaces a strategy's `extended`, which its constructor does not take."""
   extended._retrace_functions_for_each_device = (
     strategy.extended._retrace_functions_for_each_device
   )
@@ -29,24 +29,32 @@ def replace_extended(strategy: Any, extended: Any) -> None:
 
 
 def updating(variable: Any) -> Any:
-  """The context in which a strategy updates a variable on its own device."""
+  """Returns the context of updates of a variable on its own device."""
   return distribute_lib.UpdateContext(variable.device)
 
 
 def colocated(variable: Any) -> Any:
-  """A scope for operations on the variable's device, whatever the scope."""
+  """Returns a scope of the variable's device, independent of outer scopes."""
   # `tf.compat.v1.colocate_with` takes no variable of eager mode.
   return ops.colocate_with(variable, ignore_existing=True)
 
 
 def own_address(job: str) -> str:
-  """Where the server of this process listens once it is in a cluster."""
+  """Returns the address of this process' server, which is connected."""
   spec = tf.train.ClusterSpec(context.get_server_def().cluster)
   return str(spec.task_address(job, context.get_server_def().task_index))
 
 
 def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
-  """Likewise, or None unless it is in the cluster of just these others."""
+  """Returns this server's address if its cluster has just these other tasks.
+
+  Args:
+    job: of this process.
+    others: all other tasks of the cluster.
+
+  Returns:
+    None if this process is not connected, or to another cluster.
+  """
   if context.get_server_def() is None:
     return None
   jobs = tf.train.ClusterSpec(context.get_server_def().cluster).as_dict()
@@ -55,7 +63,7 @@ def own_address_beside(job: str, others: tf.train.ClusterSpec) -> str | None:
 
 
 def is_own_address(job: str, address: str, *, index: int = 0) -> bool:
-  """Whether the server of this process is this task, and listens there."""
+  """Returns whether this process' server is a task and has an address."""
   server_def = context.get_server_def()
   if server_def is None or server_def.job_name != job:
     return False
@@ -65,10 +73,10 @@ def is_own_address(job: str, address: str, *, index: int = 0) -> bool:
 
 
 def num_server_threads() -> int | None:
-  """How many threads the servers of this process share; None without any.
+  """Returns how many threads the servers of this process share.
 
-  The server that connecting starts takes what the context says, what the
-  environment says if that says nothing, or else one for each core.
+  The server that connecting starts takes the number from the context, else from
+  the environment, else the number of cores. None if there is no server.
   """
   if context.get_server_def() is None:
     return None
@@ -81,9 +89,9 @@ def num_server_threads() -> int | None:
 
 @contextlib.contextmanager
 def letting_ps_see_each_other() -> Iterator[None]:
-  """Has a strategy that connects meanwhile not hide ps from each other.
+  """Lets ps see each other in a strategy that connects within the context.
 
-  One that sends to a hidden one is not told when that has moved.
+  A ps that sends to one that is hidden from it does not learn its new address.
   """
   filters = server_lib.ClusterDeviceFilters
   set_filters = filters.set_device_filters
@@ -100,9 +108,10 @@ def letting_ps_see_each_other() -> Iterator[None]:
 
 
 def let_threads_sleep() -> None:
-  """Has the server that connecting starts sleep while there is no work.
+  """Lets idle threads of the server that connecting starts sleep.
 
-  See `server.default_config`: this one takes its settings from the context.
+  See `tfps.server.server.default_config`: that server is configured by the
+  context.
   """
   own = context.context()
   config = tf.compat.v1.ConfigProto()

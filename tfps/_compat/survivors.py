@@ -1,8 +1,8 @@
-"""Variables that are read although their ps is being replaced.
+"""Variables whose eager reads and assignments survive the loss of their ps.
 
-What a program does with a variable outside of functions, such as a callback of
-Keras' that reads the number of iterations, goes through the methods below. What
-it writes is written to the variable's twin, too, if it has one.
+Accesses outside of functions, such as those of a Keras callback that reads the
+number of iterations, go through the methods below. Writes also go to the
+variable's replica, if it has one.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ Surviving = Callable[[Callable[[], Any]], Any]
 
 
 def make_survive(variable: Any, surviving: Surviving) -> None:
-  """Has a variable's reads, and its assignment, done by `surviving`.
+  """Makes a variable read, and assign, through `surviving`.
 
-  It may call what it is given again. That would be wrong of `assign_add`.
+  It may repeat a call, which would be wrong for `assign_add`.
 
   Args:
     variable: a `tf.Variable`, or one that TensorFlow has wrapped.
@@ -42,7 +42,7 @@ def _survivor(kind: Any) -> Any:
       read = functools.partial(super()._read_variable_op, *args, **kwargs)
       if not tf.executing_eagerly():
         return read()
-      # What has been read is still on the ps until somebody asks for it.
+      # A read value stays on the ps; `identity` copies it here.
       return self._tfps_surviving(lambda: tf.identity(read()))
 
     def assign(self, *args: Any, **kwargs: Any) -> Any:

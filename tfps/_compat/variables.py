@@ -1,4 +1,4 @@
-"""What `tfps.sharded` needs of TensorFlow's insides."""
+"""Classes of TensorFlow's sharded variables that are not public."""
 
 from tensorflow.python.distribute import sharded_variable
 from tensorflow.python.framework import composite_tensor_gradient
@@ -8,11 +8,11 @@ from tensorflow.python.saved_model import save_context
 # must be of this class, what to differentiate by. It is not public.
 CompositeTensorGradient = composite_tensor_gradient.CompositeTensorGradient
 
-# A sharded variable that enters a `tf.function` is taken apart and put together
-# again by its spec, which must then make our class.
+# A sharded variable that enters a `tf.function` is flattened and rebuilt by its
+# spec, which must make our class.
 ShardedVariableSpec = sharded_variable.ShardedVariableSpec
 
 
 def is_saving() -> bool:
-  """Whether a SavedModel is being written, in which shards become one."""
+  """Returns whether a SavedModel is being saved, which merges shards."""
   return bool(save_context.in_save_context())

@@ -1,4 +1,4 @@
-"""What operations of a function that is being traced write to, and where."""
+"""Operations of a function being traced, by the device they write to."""
 
 import collections
 from collections.abc import Iterable
@@ -13,30 +13,30 @@ from tfps._compat import replicated_writes
 
 
 def num_operations() -> int:
-  """How many operations the function has that is being traced."""
+  """Returns the number of operations of the function being traced."""
   return len(tf.compat.v1.get_default_graph().get_operations())
 
 
 class Place(NamedTuple):
-  """Where something is that is written to.
+  """Location of a resource that is written to.
 
   Attributes:
     device: its device.
-    is_twin: whether it is the twin of a variable; see `twins`.
+    is_replica: whether it is a variable's replica; see `replicated_writes`.
   """
 
   device: str
-  is_twin: bool
+  is_replica: bool
 
 
 def by_place(first: int) -> dict[Place, list[Any]]:
-  """The operations that write to something, by where that is.
+  """Returns the operations that write to resources, by their locations.
 
   A call, a branch or a loop may write in several places. Its last effect comes
-  before what has it as a control input.
+  before the operations that have it as a control input.
 
   Args:
-    first: how many operations to leave out: the first of the function.
+    first: how many operations of the function to skip.
   """
   graph = tf.compat.v1.get_default_graph()
   handles = _Handles(graph)
@@ -50,35 +50,35 @@ def by_place(first: int) -> dict[Place, list[Any]]:
 
 
 def put_after(first: Any, operations: Iterable[Any]) -> None:
-  """Has operations that write to variables wait for another one.
+  """Makes operations that write to variables wait for another operation.
 
-  Calls, branches and loops wait already for what they touch.
+  Calls, branches and loops wait already for the resources they use.
   """
   for operation in filter(replicated_writes.is_write, operations):
     operation._add_control_input(first)
 
 
 def current_device() -> str:
-  """The device scope of this thread outside of functions; empty for none."""
+  """Returns this thread's device scope outside of functions; empty for none."""
   return context.context().device_name or ''
 
 
 def current_worker() -> int:
-  """The index of the worker where this thread has functions executed."""
+  """Returns the index of the worker in this thread's device scope."""
   spec: Any = tf.DeviceSpec.from_string(current_device())
   return int(spec.task)
 
 
 class _Handles:
-  """Those that a function has for what is outside of it.
+  """Handles in a function's graph, resolved to those outside of it.
 
   Args:
     graph: of the function.
   """
 
   def __init__(self, graph: Any) -> None:
-    self._twins = replicated_writes.handles_of_all()
-    # Within a loop, what stands for a resource stands for what stands for it.
+    self._replicas = replicated_writes.replica_handles()
+    # A loop's captures are captures of the outer graph's captures.
     self._outer: dict[int, Any] = {}
     while isinstance(graph, tf.__internal__.FuncGraph):
       self._outer.update((id(inner), outer) for outer, inner in graph.captures)
@@ -87,4 +87,4 @@ class _Handles:
   def place(self, handle: Any) -> Place:
     while (outer := self._outer.get(id(handle))) is not None:
       handle = outer
-    return Place(handle.device, id(handle) in self._twins)
+    return Place(handle.device, id(handle) in self._replicas)

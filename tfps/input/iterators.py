@@ -144,7 +144,7 @@ def _delete(unused: _Unused) -> None:
     return
   with (
     contextlib.suppress(tf.errors.OpError),  # deleted with its server
-    side_executor.aside(unused.device),
+    side_executor.run_aside(unused.device),
   ):
     if unused.connection == eager_contexts.own_id():
       unused.emptying(unused.handle)

@@ -145,7 +145,7 @@ class Replicas:
         replica for _, replica in self._pairs if _ps_of(replica) in ps
       ]
       handles.renew([*variables, *replicas])
-      self._written.note_handles()
+      self._written.update_handles()
 
   def have_all_of(self, ps: set[int]) -> bool:
     """Returns whether other ps have all variables of these ps."""
@@ -267,7 +267,7 @@ class ReplicaCopier:
 
 
 def _copy(source: Any, target: Any) -> None:
-  with tf.init_scope(), compat.apart():
+  with tf.init_scope(), compat.suspended():
     target.assign(source.read_value())
     if not target.is_initialized():
       # TensorFlow reports the failure of a remote operation late or not at all.

@@ -94,7 +94,7 @@ def connect(
   compat.let_threads_sleep()
   if elsewhere and is_own:  # as this process was this task before
     server_def.become(spec)
-  with side_executor.none_while_connecting():
+  with side_executor.drained_to_connect():
     tf.config.experimental_connect_to_cluster(
       spec, job_name=task.job, task_index=task.index, protocol='grpc'
     )

@@ -339,7 +339,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     with contextlib.ExitStack() as stack:
       if self._recovers:  # ps may move, and send to each other
         stack.enter_context(compat.letting_ps_see_each_other())
-      stack.enter_context(side_executor.none_while_connecting())
+      stack.enter_context(side_executor.drained_to_connect())
       super()._connect_to_cluster(coordinator_name)
     server_def.forget_losses()
     self._fence = fencing.Fence(_CHIEF, self._servers, self._job)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import coordinator as compat
+from tfps._compat import closure_queue
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.updates.sync import session as session_lib
@@ -24,7 +24,7 @@ class IdleNotice:
   """
 
   def __init__(
-    self, strategy: tf.distribute.Strategy, queue: compat.Queue
+    self, strategy: tf.distribute.Strategy, queue: closure_queue.Queue
   ) -> None:
     self._strategy = strategy
     self._queue = queue

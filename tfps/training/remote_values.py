@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import closure_queue
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import timeouts
@@ -91,7 +92,7 @@ class RemoteValues:
     """Ends what is queued and in flight after an error that the caller gets."""
     try:
       self._cluster.closure_queue.done()
-    except compat.StillInFlightError:
+    except closure_queue.StillInFlightError:
       raise
     except Exception as first:
       if first is not error:

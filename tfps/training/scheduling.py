@@ -14,6 +14,7 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
+from tfps._compat import closure_queue
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import timeouts
@@ -290,8 +291,8 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     return guard
 
   @property
-  def _queue(self) -> compat.Queue:
-    queue: compat.Queue = self._cluster.closure_queue
+  def _queue(self) -> closure_queue.Queue:
+    queue: closure_queue.Queue = self._cluster.closure_queue
     return queue
 
   def _timeout(self, timeout_secs: float | None) -> float | None:
@@ -308,7 +309,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     self._queue.deadline = deadlines.after(timeout_secs)
     try:
       yield self._queue.deadline
-    except compat.StillInFlightError as error:
+    except closure_queue.StillInFlightError as error:
       raise self.monitor.error(what, timeout_secs) from error.__cause__
 
   @contextlib.contextmanager

@@ -163,7 +163,7 @@ class Marking:
       self._latest[index] = self._mark(ring, number)
 
   def _mark(self, ring: Any, number: int) -> tf.Operation:
-    with replicated_writes.apart(), tf.device(ring.device):
+    with replicated_writes.suspended(), tf.device(ring.device):
       id, slot = self._id_on(ring.device)
       return tf.raw_ops.ResourceScatterUpdate(
         resource=ring.handle, indices=slot, updates=id + number
@@ -224,5 +224,5 @@ def marking(
 
 
 def _with_twins(rings: Sequence[Any]) -> list[Any]:
-  found = [replicated_writes.of(ring) for ring in rings]
+  found = [replicated_writes.replica_of(ring) for ring in rings]
   return [*rings, *(twin for twin in found if twin is not None)]

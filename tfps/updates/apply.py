@@ -49,7 +49,7 @@ class Update:
   @property
   def twin(self) -> 'Update | None':
     """The same of the variable's twin, if it has one."""
-    variable, *slots = map(replicated_writes.of, self.variables)
+    variable, *slots = map(replicated_writes.replica_of, self.variables)
     if variable is None:
       return None
     return dataclasses.replace(self, variable=variable, slots=slots)
@@ -75,7 +75,7 @@ def apply(
     for each in filter(None, (update, update.twin)):
       by_device[each.variable.device].append(each)
   ages = _Ages(staleness)
-  with replicated_writes.apart():
+  with replicated_writes.suspended():
     for device, own in by_device.items():
       _apply_on(device, own, step, ages)
 

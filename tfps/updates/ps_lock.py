@@ -66,7 +66,9 @@ def _run_here(jobs: Sequence[Job]) -> None:
   with tf.control_dependencies([lock]):
     last = [job.fn(*own) for job, own in zip(jobs, inputs, strict=True)]
   last = _tensors(last)
-  last += _tensors([replicated_writes.second(operation) for operation in last])
+  last += _tensors(
+    [replicated_writes.replica_write(operation) for operation in last]
+  )
   with tf.control_dependencies(last):
     # The lock is held for as long as its tensor is needed.
     tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)

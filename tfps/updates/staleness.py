@@ -71,7 +71,7 @@ class Staleness:
     assert ps is not None
     with (
       tf.device(device),
-      replicated_writes.apart(),
+      replicated_writes.suspended(),
       tf.control_dependencies([tag]),
     ):
       now = tf.raw_ops.ReadVariableOp(

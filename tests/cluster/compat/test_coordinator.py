@@ -12,13 +12,14 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
   ParameterServerStrategyV2,
 )
 
+from tfps._compat import closure_queue
 from tfps._compat import coordinator as compat
 from tfps._compat import per_worker
 
 
 def make_queue(num_closures):
   queue = cc._CoordinatedClosureQueue()
-  queue.__class__ = compat.Queue
+  queue.__class__ = closure_queue.Queue
   for _ in range(num_closures):
     closure = cc.Closure(tf.function(lambda: 1.0), queue._cancellation_mgr)
     closure.value = closure.build_output_remote_value()
@@ -249,7 +250,7 @@ def test_the_queue_gives_up_draining_at_its_deadline_and_keeps_the_error():
   queue.mark_failed(ValueError('a bug'))
   queue.deadline = time.monotonic() + 0.1
   for wait in (queue.done, queue.wait):
-    with pytest.raises(compat.StillInFlightError):
+    with pytest.raises(closure_queue.StillInFlightError):
       wait()
   queue.mark_finished()
   with pytest.raises(ValueError, match='a bug'):

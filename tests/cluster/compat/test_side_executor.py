@@ -35,7 +35,7 @@ class Waiting:
 
   def _run(self):
     try:
-      with side_executor.aside(_WORKER):
+      with side_executor.run_aside(_WORKER):
         self.fn()
     except tf.errors.OpError as error:
       self.result.append(error)
@@ -70,7 +70,7 @@ def test_it_is_done_at_its_end(waiting):
 
 def test_it_is_cancelled_for_who_needs_to_be_without(waiting):
   began = time.monotonic()
-  with side_executor.none():
+  with side_executor.drained():
     assert time.monotonic() - began < _AT_ONCE_SECS
     waiting.thread.join(_AT_ONCE_SECS)
     assert isinstance(waiting.result[0], tf.errors.CancelledError)
@@ -79,7 +79,7 @@ def test_it_is_cancelled_for_who_needs_to_be_without(waiting):
 def test_who_connects_waits_for_it(waiting):
   timer = threading.Timer(0.5, waiting.may_end.set)
   timer.start()
-  with side_executor.none_while_connecting():
+  with side_executor.drained_to_connect():
     assert waiting.may_end.is_set()
     waiting.thread.join(_LONG_SECS)
     assert waiting.result == ['done']
@@ -89,10 +89,10 @@ def test_nobody_begins_meanwhile(connected):
   begun = threading.Event()
 
   def begin():
-    with side_executor.aside(_WORKER):
+    with side_executor.run_aside(_WORKER):
       begun.set()
 
-  with side_executor.none():
+  with side_executor.drained():
     beginning = threading.Thread(target=begin, daemon=True)
     beginning.start()
     assert not begun.wait(0.2)
@@ -103,14 +103,14 @@ def test_nobody_begins_meanwhile(connected):
 def test_what_cannot_be_cancelled_is_named(set_timeouts):
   set_timeouts(cancel_secs=0.1)
   with (
-    side_executor.aside('/CPU:0'),
+    side_executor.run_aside('/CPU:0'),
     pytest.raises(errors.DeadlineError, match='/CPU:0'),
-    side_executor.none(),
+    side_executor.drained(),
   ):
     pass
 
 
 def test_others_are_not_cancelled(waiting):
   function = tf.function(lambda: tf.constant(1))
-  with side_executor.none(), executors.own(), tf.device(_WORKER):
+  with side_executor.drained(), executors.own(), tf.device(_WORKER):
     assert function().numpy() == 1

@@ -65,7 +65,7 @@ def test_what_hangs_is_not_waited_for_for_ever(hanging):
       stale_cache.forget(0.2)
   threads = [thread.name for thread in threading.enumerate()]
   assert threads.count('tfps-forget') == 1
-  with side_executor.aside('/CPU:0'):  # others need not stay away
+  with side_executor.run_aside('/CPU:0'):  # others need not stay away
     pass
   go_on(7)
   assert taken.fetch() == 7

@@ -17,7 +17,7 @@ def _twins_of(variable):
   if isinstance(variable, keras.Variable):
     variable = variable.value
   shards = getattr(variable, 'variables', [variable])
-  found = [replicated_writes.of(shard) for shard in shards]
+  found = [replicated_writes.replica_of(shard) for shard in shards]
   assert all(twin is not None for twin in found)
   for shard, twin in zip(shards, found, strict=True):
     assert shard.device != twin.device
@@ -153,7 +153,7 @@ def test_the_placement_report_counts_them(strategy):
     if 'marks' in entry.key or 'staleness' in entry.key:
       continue  # they are in no report
     for piece in entry.pieces():
-      twin = replicated_writes.of(piece.variable)
+      twin = replicated_writes.replica_of(piece.variable)
       ps = int(tf.DeviceSpec.from_string(twin.device).task)
       on_ps[ps] += twin.dtype.size * twin.shape.num_elements()
   assert strategy.placement_report().replica_bytes == tuple(on_ps)

@@ -1,4 +1,4 @@
-"""Canaries for what `tfps._compat.twins` relies upon."""
+"""Canaries for what `tfps._compat.replicated_writes` relies on."""
 
 import gc
 import inspect
@@ -116,7 +116,7 @@ def test_what_is_written_apart_goes_to_one(make):
   def add():
     variable.assign_add(1)
 
-  with compat.apart():
+  with compat.suspended():
     add()
     variable.assign_add(1)
   assert (variable.numpy(), twin.numpy()) == (3, 1)
@@ -125,18 +125,18 @@ def test_what_is_written_apart_goes_to_one(make):
 def test_a_variable_without_a_twin_has_none(make):
   _, twin = make(1)
   alone = tf.Variable(1)
-  assert compat.of(alone) is None
-  assert compat.of(twin) is None
+  assert compat.replica_of(alone) is None
+  assert compat.replica_of(twin) is None
 
 
 def test_twins_of_what_is_gone_are_forgotten():
   made = compat.ReplicatedWrites()
   variable = tf.Variable(1)
   made.add(variable, compat.make(variable, 'CPU:0'))
-  assert compat.of(variable) is not None
+  assert compat.replica_of(variable) is not None
   del made
   gc.collect()
-  assert compat.of(variable) is None
+  assert compat.replica_of(variable) is None
 
 
 def test_what_is_replaced_takes_the_same_arguments():

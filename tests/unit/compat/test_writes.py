@@ -33,7 +33,7 @@ def test_all_ways_to_write_are_found_and_reads_are_not():
 
   _trace(function)
   ((place, operations),) = found.items()
-  assert place == writes.Place(variable.device, is_twin=False)
+  assert place == writes.Place(variable.device, is_replica=False)
   types = [operation.type for operation in operations]
   kinds = ('AssignAddVariableOp', 'PartitionedCall', 'If', 'While')
   assert len(types) == 4
@@ -53,7 +53,7 @@ def test_what_a_loop_writes_to_is_found_within_it():
     return (i + 1,)
 
   _trace(lambda: tf.while_loop(lambda i: i < 3, loop, (0,)))
-  assert found == [writes.Place(variable.device, is_twin=False)]
+  assert found == [writes.Place(variable.device, is_replica=False)]
 
 
 def test_writes_can_wait_for_others():
