@@ -233,7 +233,7 @@ def test_a_topology_aware_placement_takes_bytes_off_links():
     (lambda: _job(by_host=True), 'by_host is True with mode async and 0'),
     (lambda: _job(mode='sync', prefetch=1), 'prefetch is 1, but in mode sync'),
     (lambda: _job(prefetch=3), 'prefetch is 3'),
-    (lambda: _job(host_of={'ps:4': 'a'}).cluster, "names 'ps:4', which there"),
+    (lambda: _job(host_of={'ps:4': 'a'}).cluster, "names 'ps:4', not one of"),
     (lambda: _job(rack_of={'a': 'x'}).topology, "host 'ps-0' is in no rack"),
   ],
 )
