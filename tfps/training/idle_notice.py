@@ -1,4 +1,4 @@
-"""Tells workers that wait for each other when nothing more is scheduled."""
+"""Notice to synchronous workers that a coordinator schedules nothing more."""
 
 from collections.abc import Callable
 import contextlib
@@ -16,11 +16,13 @@ Surviving = Callable[[Callable[[], Any]], Any]
 
 
 class IdleNotice:
-  """Those of one coordinator.
+  """Tells idle workers that nothing more is scheduled, so busy ones don't wait.
+
+  Without synchronous updates, all methods do nothing.
 
   Args:
-    strategy: the coordinator's; its workers may wait for each other.
-    queue: of what is scheduled.
+    strategy: the coordinator's.
+    queue: the coordinator's queue of scheduled functions.
   """
 
   def __init__(
@@ -31,11 +33,11 @@ class IdleNotice:
     self._is_on = False
 
   def begin(self, timeout_secs: float | None, surviving: Surviving) -> None:
-    """See `Coordinator.rest`.
+    """Announces it once no function is queued; see `Coordinator.rest`.
 
     Args:
-      timeout_secs: how long to wait until all is begun.
-      surviving: does what this process does on a ps.
+      timeout_secs: how many seconds to wait until all functions are executing.
+      surviving: calls a function that uses a ps, again after a repair.
     """
     sync_session = session_lib.of(self._strategy)
     if sync_session is None or self._is_on:
@@ -43,20 +45,20 @@ class IdleNotice:
     deadline = deadlines.after(timeout_secs)
     while self._queue.num_queued and not self._queue.failed:
       if deadlines.is_over(deadline):
-        return  # who waits for what is scheduled names the tasks
+        return  # the wait that follows reports the tasks
       time.sleep(timeouts.current().short_poll_secs)
     self._is_on = True
     surviving(sync_session.rest)
 
   def begin_at_once(self) -> None:
-    """To be called once what was scheduled and not begun is cancelled."""
+    """Announces it after all queued functions were cancelled."""
     sync_session = session_lib.of(self._strategy)
     if sync_session is not None:
       self._is_on = True
       sync_session.try_to_rest(True)
 
   def awaited(self) -> contextlib.AbstractContextManager[None]:
-    """Within which nothing is scheduled, for the caller waits for a result."""
+    """Announces it while the caller waits for a result, scheduling nothing."""
     sync_session = session_lib.of(self._strategy)
     return (
       contextlib.nullcontext()
@@ -70,11 +72,11 @@ class IdleNotice:
     timeout_secs: float | None,
     surviving: Surviving,
   ) -> None:
-    """To be called before something is scheduled.
+    """Withdraws the notice; called before a function is scheduled.
 
     Args:
-      is_done: whether all that was scheduled has ended.
-      timeout_secs: how long to wait for that.
+      is_done: returns whether all scheduled functions have ended.
+      timeout_secs: how many seconds to wait for that.
       surviving: as for `begin`.
     """
     sync_session = session_lib.of(self._strategy)
@@ -83,7 +85,7 @@ class IdleNotice:
     deadline = deadlines.after(timeout_secs)
     while not (done := is_done()) and self._is_on:
       if deadlines.is_over(deadline):
-        break  # as it will be for what is about to be scheduled
+        break  # scheduling reports the timeout
       time.sleep(timeouts.current().short_poll_secs)
     if self._is_on or done:
       self._is_on = False

@@ -1,4 +1,4 @@
-"""Executions of steps of one graph on batches of all its workers."""
+"""Attempts at executions of one graph over all workers, with a queue."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from tfps.training import queue_attempts
 class Attempt:
   """Does steps on batches of a queue; see `queue_attempts.Attempt`.
 
-  Nothing is left of one that is cut short, for nothing goes on then.
+  It is never called again: training ends when a worker is lost.
 
   Args:
-    readers: where the batches come from.
-    wanted: how many steps to do, if there are as many batches.
-    steps: how to do them.
+    readers: the readers of all workers.
+    wanted: how many steps to do, if there are enough batches.
+    steps: executes them.
 
   Attributes:
-    num_steps: how many it did, once it is done.
-    sat_out: whether others did some meanwhile; there are no others.
+    num_steps: how many steps were done, once it has ended.
+    sat_out: False, as no other process does steps.
   """
 
   sat_out = False
@@ -41,10 +41,10 @@ class Attempt:
     self._results: list[Any] = []
 
   def note(self) -> None:
-    """To be called once it is scheduled."""
+    """Does nothing; see `queue_attempts.Attempt`."""
 
   def __call__(self, function: Callable[..., Any]) -> Any:
-    """What the execution returns; see `queue_attempts.Attempt`."""
+    """Executes the steps; see `queue_attempts.Attempt`."""
     full = self._steps.num_steps * self._readers.per_worker
     ready = self._readers.gather(self._wanted * self._readers.per_worker)
     if min(ready) == full:
@@ -71,7 +71,11 @@ class Attempt:
     readers.add_read_ahead(ahead.result())
 
   def _do_singly(self, ready: list[int]) -> None:
-    """Does steps on so many batches of each worker."""
+    """Does single steps.
+
+    Args:
+      ready: by worker, how many batches are buffered.
+    """
     while len(self._results) < self._wanted:
       numbers = _shares(ready, self._readers.per_worker, self._steps.sizes)
       if not any(numbers):
@@ -89,7 +93,13 @@ class Attempt:
 def _shares(
   ready: Sequence[int], per_worker: int, sizes: Sequence[int]
 ) -> list[int]:
-  """How many batches a step takes of each worker; most of who has most."""
+  """Returns how many batches a step takes of each worker.
+
+  Args:
+    ready: by worker, how many batches are buffered.
+    per_worker: how many a worker gives at most.
+    sizes: how many batches a step may take, in descending order.
+  """
   most = [min(number, per_worker) for number in ready]
   size = next((size for size in sizes if size <= sum(most)), 0)
   numbers = [0] * len(ready)

@@ -1,4 +1,4 @@
-"""Trains through a coordinator: keeps workers busy, saves, logs, resumes."""
+"""Training loop of a coordinator: keeps workers busy, saves, logs, resumes."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
-from tfps.input import readers as input_feeds
-from tfps.input import tracing as input_orders
+from tfps.input import readers as readers_lib
+from tfps.input import tracing
 from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import progress as progress_lib
@@ -32,12 +32,12 @@ _CHIEF = spec_lib.Task('chief', 0)
 
 @dataclasses.dataclass(frozen=True)
 class _Scheduled:
-  """What has been scheduled.
+  """An execution that has been scheduled.
 
   Attributes:
     to_do: the execution.
-    done: has the number of steps that were done, once they are.
-    num_steps: how many were to be done.
+    done: has the number of steps that were done, once it has ended.
+    num_steps: how many steps were scheduled.
   """
 
   to_do: step_program.Execution
@@ -50,8 +50,8 @@ class TrainingLoop:
 
   Args:
     coordinator: schedules the executions.
-    progress: how to train, and who is told.
-    saving: what to save, where and how often.
+    progress: has the settings, and reports to hooks.
+    saving: the settings of checkpoints.
   """
 
   def __init__(
@@ -71,8 +71,7 @@ class TrainingLoop:
     self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
     sync_session = session_lib.of(coordinator.strategy)
-    # Where all workers make one update of a step.
-    self._sync_session = (
+    self._sync_session = (  # only if all workers' gradients make one update
       sync_session
       if sync_session is not None and sync_session.makes_one_update
       else None
@@ -83,7 +82,12 @@ class TrainingLoop:
   def run(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> progress_lib.TrainResult:
-    """Trains to the end."""
+    """Trains to the end.
+
+    Args:
+      step_fn: computes and applies the gradients of a batch.
+      dataset_fn: makes the dataset of a worker, or of a split.
+    """
     self._checkpoints, start = self._call('restore', self._restore)
     self._step = self._scheduled = start
     if start < self._plan.steps:
@@ -92,44 +96,43 @@ class TrainingLoop:
     self._progress.begin(start)
     with self._cancelling(), self._sync_step():
       self._advance()
-      while self._is_set_back():
+      while self._has_lost_steps():
         self._advance()
     self._save()
     return self._progress.end(self._step)
 
   def _advance(self) -> None:
-    while self._pending or self._goes_on():
+    while self._pending or self._has_work():
       self._fill()
       if self._pending:
         self._collect()
-      elif self._goes_on():
-        self._scheduled = self._step  # if some came too late for an update
+      elif self._has_work():
+        self._scheduled = self._step  # late steps of an update did not count
         self._save()
 
-  def _goes_on(self) -> bool:
-    """Whether there is more to be done than has been."""
+  def _has_work(self) -> bool:
+    """Returns whether steps are left to do."""
     is_finished = self._supply is not None and self._supply.finished
     return self._step < self._plan.steps and not is_finished
 
-  def _is_set_back(self) -> bool:
-    """Whether steps were lost, with a ps, and are to be done again."""
+  def _has_lost_steps(self) -> bool:
+    """Returns whether steps were lost with a ps and must be repeated."""
     guard = getattr(self._coordinator.strategy, 'guard', None)
-    if guard is not None:  # what is counted below is not to be lost later
+    if guard is not None:  # the steps counted below must not be lost later
       self._call('recovery', lambda: self._coordinator.surviving(guard.keep))
     self._step = self._scheduled = min(self._step, self._global_step())
     if self._supply is not None:
-      self._call('splits', self._supply.look_again)
-    return self._goes_on()
+      self._call('splits', self._supply.refresh)
+    return self._has_work()
 
   def _fill(self) -> None:
-    """Schedules until workers are busy, or all is to come to rest and saved."""
+    """Schedules until workers are busy, or a checkpoint is due."""
     plan, num_workers = self._plan, self._coordinator.num_workers
-    number = (
-      num_workers if self._sync_session else 1
-    )  # that make the same steps
+    # With one update of all workers, each of them does the same steps.
+    number = num_workers if self._sync_session else 1
     while (
       self._scheduled < plan.steps
-      and self._goes_on()
+      and self._has_work()
       and len(self._pending) <= plan.in_flight_per_worker * num_workers - number
     ):
       if self._checkpoints.is_due(self._scheduled, self._progress.secs):
@@ -139,12 +142,13 @@ class TrainingLoop:
         value, scheduled = self._schedule(plan.steps - self._scheduled)
         self._pending[value] = scheduled
       self._scheduled += scheduled.num_steps
-    is_all = self._scheduled >= plan.steps or not self._goes_on()
+    is_all = self._scheduled >= plan.steps or not self._has_work()
+    # Late steps of a synchronous update do not count, and are scheduled again.
     if is_all and (self._supply is not None or not self._sync_session):
-      self._coordinator.rest()  # unless some steps turn out to be missing
+      self._coordinator.rest()
 
   def _schedule(self, missing: int) -> tuple[Any, '_Scheduled']:
-    """Schedules an execution of as many steps as are missing, or fewer."""
+    """Schedules an execution of at most `missing` steps."""
     if self._supply is not None:
       attempt = self._supply.attempt(missing)
       scheduled = _Scheduled(self._supply.full, attempt, attempt.num_steps)
@@ -152,7 +156,7 @@ class TrainingLoop:
         attempt, self._supply.full.function, ()
       )
       return value, scheduled
-    # After a loss, what is missing is done by what has been traced.
+    # After a loss, the missing steps are done by functions traced before.
     size = max(size for size in self._executions if size <= missing)
     to_do = self._executions[size]
     value, done = attempts_lib.schedule(
@@ -161,25 +165,27 @@ class TrainingLoop:
     return value, _Scheduled(to_do, done, size)
 
   def _collect(self) -> None:
-    """Takes in one execution or more."""
+    """Waits for one execution or more, and reports their progress."""
     timeout_secs = self._plan.timeout_secs
     for value in self._coordinator.wait_any(self._pending, timeout_secs):
       scheduled = self._pending.pop(value)
-      metrics = self._take_in(value, scheduled)
+      metrics = self._read_metrics(value, scheduled)
       num_steps = scheduled.done.num_steps
       if self._sync_session:
         self._step = self._coordinator.surviving(self._read_global_step)
-        if self._supply:  # who has batches goes ahead of who has none
+        if self._supply:  # workers with batches are ahead of those without
           self._scheduled = max(self._scheduled, self._step)
       else:
         self._step += num_steps
         self._scheduled -= scheduled.num_steps - num_steps
       if self._supply and not num_steps:
-        continue  # others are at all there is
-      self._progress.go_on(self._step, metrics)
+        continue  # other workers read all remaining splits
+      self._progress.advance(self._step, metrics)
 
-  def _take_in(self, value: Any, scheduled: '_Scheduled') -> dict[str, float]:
-    """An execution's metrics; none if it was cut short."""
+  def _read_metrics(
+    self, value: Any, scheduled: '_Scheduled'
+  ) -> dict[str, float]:
+    """Returns an execution's metrics; none if it was interrupted."""
     vector = self._coordinator.fetch(value, self._plan.timeout_secs)
     if vector is None:
       return {}
@@ -208,16 +214,17 @@ class TrainingLoop:
   def _prepare(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> None:
-    """Traces all there is to trace, before a worker can be lost.
+    """Traces all functions before a worker can be lost.
 
-    Tracing holds the interpreter's lock while a frozen worker is told.
+    Tracing registers functions on all workers, with the interpreter's lock
+    held; a hung worker would block this process.
     """
     strategy = self._coordinator.strategy
     readers = None
     try:
       given = per_worker.iterators(self._coordinator, dataset_fn)
-    except input_orders.NeedsOrderError:
-      readers = input_feeds.WorkerReaders(self._coordinator, dataset_fn)
+    except tracing.NeedsOrderError:
+      readers = readers_lib.WorkerReaders(self._coordinator, dataset_fn)
     self._plan.check_end(readers)
     marks = step_log_lib.of(strategy)
     with self._coordinator.scheduling():
@@ -259,7 +266,7 @@ class TrainingLoop:
 
   @contextlib.contextmanager
   def _sync_step(self) -> Iterator[None]:
-    """Within it, updates end at the last step, if all workers make one."""
+    """Stops synchronous updates of all workers at the last step."""
     sync_session = self._sync_session
     if sync_session is None or self._step >= self._plan.steps:
       yield

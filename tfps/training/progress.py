@@ -1,4 +1,4 @@
-"""The course that training takes: how fast it is, and who is told."""
+"""Progress of training: its rate, its result, and calls of hooks."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,13 +15,13 @@ _RATE_WINDOW = 64
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """Where training stands at its end.
+  """Result of training.
 
   Attributes:
-    step: the global step.
-    steps: how many of them this call did.
-    metrics: averaged over the steps of the last line logged.
-    secs: how long it took.
+    step: the global step at the end.
+    steps: by how many this call advanced the global step.
+    metrics: the means over the steps of the last log line.
+    secs: how many seconds the call took.
   """
 
   step: int
@@ -31,13 +31,13 @@ class TrainResult:
 
 
 class TrainProgress:
-  """Where one call of `train` stands.
+  """Progress of one call of `train`; logs it and calls hooks.
 
   Args:
-    plan: how to train.
-    hooks: get the progress, after the log has.
-    log_every_secs: how often to log a line.
-    clock: seconds that only go forward.
+    plan: the settings.
+    hooks: called with the progress, after it was logged.
+    log_every_secs: the period of log lines in seconds.
+    clock: returns a monotonic time in seconds.
   """
 
   def __init__(
@@ -58,16 +58,16 @@ class TrainProgress:
 
   @property
   def secs(self) -> float:
-    """Since the call."""
+    """Seconds since the call."""
     return self._clock() - self._started_at
 
   def begin(self, step: int) -> None:
-    """Tells that training begins, at a global step."""
+    """Reports that training begins at a global step."""
     self._start = step
-    self._tell('begin', step)
+    self._report('begin', step)
 
-  def go_on(self, step: int, metrics: Mapping[str, float]) -> None:
-    """Tells that an execution is done.
+  def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Reports that an execution is done.
 
     Args:
       step: the global step after it.
@@ -78,14 +78,14 @@ class TrainProgress:
     """
     self._rate.add(self.secs, step)
     self.plan.check(metrics, step)
-    self._tell('step', step, metrics)
+    self._report('step', step, metrics)
 
   def end(self, step: int) -> TrainResult:
-    """Tells that training has ended, at a global step."""
-    self._tell('end', step)
+    """Reports that training has ended at a global step; returns the result."""
+    self._report('end', step)
     return TrainResult(step, step - self._start, self._log.metrics, self.secs)
 
-  def _tell(
+  def _report(
     self, moment: str, step: int, metrics: Mapping[str, float] | None = None
   ) -> None:
     progress = hooks_lib.Progress(
@@ -107,11 +107,11 @@ class _Rate:
     self._seen: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW)
 
   def add(self, secs: float, step: int) -> None:
-    """Notes the step reached at a time."""
+    """Records the global step reached at a time."""
     self._seen.append((secs, step))
 
   def steps_per_sec(self) -> float:
-    """The rate; 0 while it is not known."""
+    """Returns the rate; 0 while unknown."""
     if len(self._seen) < 2:
       return 0.0
     (first_secs, first), (last_secs, last) = self._seen[0], self._seen[-1]

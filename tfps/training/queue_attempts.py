@@ -1,4 +1,4 @@
-"""Executions of steps for which there are batches, be they fewer than asked."""
+"""Attempts at executions on batches of a queue, which may run short."""
 
 from collections.abc import Callable
 import contextlib
@@ -18,19 +18,19 @@ from tfps.updates.sync import turnouts
 
 _AGAIN = object()
 
-# What functions get besides batches, of who waits for each other, or of marks.
-_Told = tuple[Any, ...]
+# Further arguments of a function: its worker's index, or its id.
+_ExtraArgs = tuple[Any, ...]
 
 
 class Steps(Protocol):
-  """How steps are done on batches that are at hand.
+  """Interface to the functions that execute steps on buffered batches.
 
   Attributes:
-    num_steps: how many are done at once, where there are as many batches.
-    sizes: how many batches a step may take, the most first: one for each of its
-      replicas, or of some of them where there are fewer batches.
-    marks: of executions; None if nothing is known of those that are cut short.
-    sync_session: where workers wait for each other; None if they do not.
+    num_steps: how many steps a full execution has.
+    sizes: how many batches a step may take, in descending order: one for each
+      of its replicas, or for some of them if there are fewer batches.
+    marks: the step log; None without a `Recovery`.
+    sync_session: synchronizes workers; None without synchronous updates.
   """
 
   num_steps: int
@@ -39,51 +39,58 @@ class Steps(Protocol):
   sync_session: session_lib.SyncSession | None
 
   def attempt(self) -> attempts_lib.Attempt | None:
-    """Says what is to be repeated of an execution that is cut short."""
+    """Returns an attempt that handles interruptions; None if not logged."""
 
   def do_all(
     self, function: Callable[..., Any], given: Any, *told: Any
   ) -> tuple[Any, int, bool, int, Any]:
-    """Does them at once, and reads batches ahead meanwhile.
+    """Executes all steps at once, and prefetches batches concurrently.
+
+    Args:
+      function: the execution's.
+      given: its input; see `step_program.Source`.
+      *told: its further arguments.
 
     Returns:
-      These, how many they are, whether the split has ended, how many steps
-      count, and the result.
+      The prefetched batches, their number, whether the split has ended, how
+      many steps count, and the result.
     """
 
   def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    """Does them at once, and reads nothing meanwhile; their result."""
+    """Executes all steps at once, without prefetching; returns the result."""
 
   def do_one(
     self, size: int, given: Any, before: list[Any], *told: Any
   ) -> tuple[int, Any]:
-    """Does one step, after those that have been done singly.
+    """Executes a single step.
 
     Args:
       size: how many batches it takes.
-      given: what the function gets for them.
-      before: the results of the other steps.
-      *told: what else it gets.
+      given: its input.
+      before: the results of earlier single steps of the execution.
+      *told: its further arguments.
 
     Returns:
       Whether it counts, as 1 or 0, and its result.
     """
 
   def join(self, results: list[Any]) -> Any:
-    """What single steps amount to."""
+    """Returns the execution's result from those of its single steps."""
 
 
 class Attempt:
-  """Does steps on batches of a queue, and what a loss leaves of them.
+  """Does steps on batches of a queue, and repeats them after a loss if needed.
+
+  With enough batches it does one full execution, otherwise single steps.
 
   Args:
-    readers: where the batches come from.
-    wanted: how many steps to do, if there are as many batches.
-    steps: how to do them.
+    readers: the readers of this process' workers.
+    wanted: how many steps to do, if there are enough batches.
+    steps: executes them.
 
   Attributes:
-    num_steps: how many it did, once it is done.
-    sat_out: whether it did none while others did some that it waited for.
+    num_steps: how many steps were done, once it has ended.
+    sat_out: whether this worker did none, but waited for steps of others.
   """
 
   def __init__(
@@ -95,14 +102,12 @@ class Attempt:
     self._wanted = wanted
     self._steps = steps
     self._width = steps.sizes[0]
-    self._reader: worker_reader.WorkerReader | None = (
-      None  # that it was begun with
-    )
+    self._reader: worker_reader.WorkerReader | None = None  # of an interruption
     self._execution: attempts_lib.Attempt | None = None
     self._singles: list[Any] = []
-    self._task = ''  # where a single step was begun
-    self._results: list[Any] = []  # the one, once there is any
-    # What counts once others have got what has come of it.
+    self._task = ''  # on which a single step was started
+    self._results: list[Any] = []  # one, once the steps are done
+    # Progress of splits to record once all workers have the updates.
     self._uncounted: list[split_progress_lib.BatchMarks] = []
     self._is_counted_later = False
     self._shift: shifts.QueueParticipation | None = None
@@ -110,19 +115,22 @@ class Attempt:
       self._shift = shifts.QueueParticipation(steps.sync_session)
 
   def note(self) -> None:
-    """To be called once it is scheduled."""
+    """Announces the steps to other workers, once they are scheduled."""
     if self._shift is not None:
       self._shift.note()
 
   def __call__(self, function: Callable[..., Any]) -> Any:
-    """What the execution returns; None if that is not known.
+    """Executes the steps; after a loss, what is left of them.
 
     Args:
       function: does all steps at once.
 
+    Returns:
+      The execution's result; None if a loss made it unavailable.
+
     Raises:
       errors.InputError: a split cannot be read.
-      tf.errors.OpError: a task is lost; to be called again.
+      tf.errors.OpError: a task is lost; call it again after the repair.
       ValueError: the dataset of a split does not end.
     """
     if not self._results:
@@ -132,7 +140,7 @@ class Attempt:
     return self._results[0]
 
   def _execute(self, function: Callable[..., Any]) -> Any:
-    with self._at_work() as told:
+    with self._participating() as told:
       if self._reader is not None and self._is_settled(self._reader):
         return self._steps.join(self._singles)
       reader = self._reader = self._readers.here()
@@ -144,17 +152,17 @@ class Attempt:
           self._do_singly(reader, turnout.number, told)
       self._end(reader)
     if turnout.is_idle and not reader.finished:
-      self._readers.check_owners()
+      self._readers.check_owners()  # of the splits that other workers read
       time.sleep(timeouts.current().poll_secs)
     return self._steps.join(self._singles)
 
-  def _at_work(self) -> contextlib.AbstractContextManager[_Told]:
+  def _participating(self) -> contextlib.AbstractContextManager[_ExtraArgs]:
     if self._shift is None:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
   def _agree(self, reader: worker_reader.WorkerReader) -> turnouts.StepDecision:
-    """Gathers batches; what to do with them."""
+    """Buffers batches; returns the workers' joint decision about steps."""
     with reader.in_use():
       ready = reader.gather(
         self._wanted * self._width, self._readers.taking, self._readers.until
@@ -164,14 +172,14 @@ class Attempt:
     else:
       turnout = self._shift.agree(ready, finished=reader.finished)
     if reader.finished and not (turnout.finished or ready):
-      self._readers.until += 1  # others are in the next epoch
+      self._readers.until += 1  # other workers are in the next epoch
     reader.finished = turnout.finished
     self.sat_out = turnout.is_partial and not turnout.number
     self._is_counted_later = turnout.is_partial
     return turnout
 
   def _settle(self, shift: shifts.QueueParticipation) -> None:
-    """Counts what could not before; or gives it back, if it is lost."""
+    """Records progress that had to wait, or reads the batches again if lost."""
     if shift.settle():
       for marks in self._uncounted:
         self._readers.split_progress.note(marks)
@@ -194,7 +202,7 @@ class Attempt:
     self,
     reader: worker_reader.WorkerReader,
     function: Callable[..., Any],
-    told: _Told,
+    told: _ExtraArgs,
   ) -> Any:
     given = self._given(reader, self._wanted, self._width)
     self._execution = self._steps.attempt()
@@ -217,9 +225,9 @@ class Attempt:
     return result
 
   def _do_singly(
-    self, reader: worker_reader.WorkerReader, ready: int, told: _Told
+    self, reader: worker_reader.WorkerReader, ready: int, told: _ExtraArgs
   ) -> None:
-    """Does steps on so many batches; if there are no more, others go ahead."""
+    """Does single steps on `ready` batches, then lets other workers proceed."""
     left = ready
     while left and len(self._singles) < self._wanted:
       size = next(size for size in self._steps.sizes if size <= left)
@@ -231,7 +239,7 @@ class Attempt:
       self._shift.step_out()
 
   def _do_one(
-    self, reader: worker_reader.WorkerReader, size: int, told: _Told
+    self, reader: worker_reader.WorkerReader, size: int, told: _ExtraArgs
   ) -> int:
     if self._steps.marks is not None:
       self._task = self._steps.marks.task()
@@ -249,7 +257,7 @@ class Attempt:
       self._shift.num_steps = num_steps
 
   def _give_back(self, reader: worker_reader.WorkerReader) -> None:
-    """Has done again what came too late, from where the ledger is."""
+    """Discards batches that came too late; they are read again."""
     reader.is_broken = True
     self._readers.release(reader)
 
@@ -259,7 +267,7 @@ class Attempt:
     self._readers.finished |= reader.finished
 
   def _is_settled(self, reader: worker_reader.WorkerReader) -> bool:
-    """Whether what was done before it was cut short is good enough."""
+    """Returns whether steps done before an interruption end the attempt."""
     number = len(self._singles)
     if self._execution is not None:
       again = self._execution(lambda *id: _AGAIN, *self._execution.args)

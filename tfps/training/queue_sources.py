@@ -1,4 +1,4 @@
-"""What executions of a queue's batches work on, and what has them done."""
+"""Sources and attempts of executions on batches of a queue."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ _Traced = TypeVar('_Traced')
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-  """Of batches.
+  """Sources of full executions and of single steps.
 
   Attributes:
-    full: of as many steps as are done at once.
-    singles: of one step, by how many batches it takes.
-    may_wait: whether the latter may be traced once they are needed, because
-      nothing is executed any more once a task is lost.
+    full: the source of a full execution.
+    singles: the sources of a single step, by how many batches it takes.
+    may_wait: whether single steps may be traced when first needed, because
+      training ends when a task is lost.
   """
 
   full: step_program.Source
@@ -37,7 +37,14 @@ class Sources:
   may_wait: bool = False
 
   def traced(self, trace: Callable[[Any], _Traced]) -> Callable[[int], _Traced]:
-    """Has single steps traced; gives them by how many batches one takes."""
+    """Traces single steps.
+
+    Args:
+      trace: traces a step of a source.
+
+    Returns:
+      A function from the number of batches to the traced step.
+    """
     traced = functools.cache(lambda size: trace(self.singles[size]))
     if not self.may_wait:
       for size in self.singles:
@@ -50,7 +57,13 @@ def of(
   replicas: step_replicas.Replicas,
   num_steps: int,
 ) -> Sources:
-  """Those of so many steps at once, or of one, which have some replicas."""
+  """Returns the sources of executions.
+
+  Args:
+    readers: the readers of the batches.
+    replicas: the replicas of a step.
+    num_steps: how many steps a full execution has.
+  """
   spec, add = readers.element_spec, readers.split_progress.add
   if isinstance(readers, joint_readers.JointReaders):
     own = batch_list.Source(spec, add, ahead=0, width=replicas.per_worker)
@@ -69,7 +82,13 @@ def attempt(
   wanted: int,
   steps: queue_attempts.Steps,
 ) -> Attempt:
-  """One to do so many steps, if there are batches for them."""
+  """Returns an attempt at an execution.
+
+  Args:
+    readers: the readers of the batches.
+    wanted: how many steps to do, if there are enough batches.
+    steps: executes them.
+  """
   if isinstance(readers, joint_readers.JointReaders):
     return joint_attempts.Attempt(readers, wanted, steps)
   return queue_attempts.Attempt(readers, wanted, steps)

@@ -1,4 +1,4 @@
-"""What training loops take executions from, where there is a queue."""
+"""Supply of executions on batches of a queue, for training loops."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,20 +14,21 @@ from tfps.variables import step_replicas
 
 
 class Supply:
-  """Attempts to do steps on the batches of a queue.
+  """Makes attempts at executions on batches of a queue.
 
-  To be made in the strategy's scope, before a task is lost: it traces.
+  It traces, so make it in the strategy's scope, before a task can be lost.
 
   Args:
-    readers: where the batches come from.
-    replicas: of a step.
+    readers: the readers of the batches.
+    replicas: the replicas of a step.
     trace: traces an execution of a source for a number of steps.
-    num_steps: how many steps to do at a time.
-    counts: counts what was cut short; None if nothing is known about that.
-    sync_session: where workers wait for each other; None if they do not.
+    num_steps: how many steps a full execution has.
+    counts: counts the steps of interrupted executions; None without a
+      `Recovery`.
+    sync_session: synchronizes workers; None without synchronous updates.
 
   Attributes:
-    full: does as many.
+    full: the full execution.
   """
 
   def __init__(
@@ -50,16 +51,16 @@ class Supply:
 
   @property
   def finished(self) -> bool:
-    """Whether all has been done that ever is to be."""
+    """True once all splits of the queue are done."""
     return self._readers.finished
 
   def attempt(self, missing: int) -> queue_sources.Attempt:
-    """One to do so many steps, or as many as are done at a time."""
+    """Returns an attempt at the missing steps, a full execution at most."""
     wanted = min(missing, self.full.num_steps)
     return queue_sources.attempt(self._readers, wanted, self._steps)
 
-  def look_again(self) -> None:
-    """Finds out whether all is done, which the loss of a ps may have undone.
+  def refresh(self) -> None:
+    """Updates `finished`, which the loss of a ps may have set back.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -68,14 +69,14 @@ class Supply:
 
 
 class _Steps:
-  """Steps of which the means of metrics, and the bytes, are wanted.
+  """Executes steps whose results are mean metrics and numbers of bytes.
 
   Args:
-    full: does many.
+    full: the full execution.
     sizes: how many batches a step may take.
-    single: gives what does one, of such a size.
-    counts: counts what was cut short; None if nothing is known about that.
-    sync_session: where workers wait for each other; None if they do not.
+    single: returns the execution of one step that takes some batches.
+    counts: as for `Supply`.
+    sync_session: as for `Supply`.
   """
 
   def __init__(
@@ -119,7 +120,7 @@ class _Steps:
     return int(counted), np.array(vector)
 
   def join(self, results: list[Any]) -> Any:
-    """The means of the metrics, and the sums of the bytes; None of none."""
+    """Returns mean metrics and total bytes; None without any step."""
     if not results:
       return None
     stacked = np.stack(results)

@@ -1,4 +1,4 @@
-"""Waits for the results of what a coordinator's workers execute."""
+"""Waits for results of functions that a coordinator scheduled."""
 
 from collections.abc import Iterable
 import math
@@ -15,11 +15,11 @@ from tfps.server import task_monitor as task_monitor_lib
 
 
 class RemoteValues:
-  """Those of one coordinator.
+  """Waits for remote values of one coordinator, with deadlines.
 
   Args:
-    cluster: the coordinator's own.
-    monitor: names the tasks that hold something up.
+    cluster: the coordinator's internal cluster object.
+    monitor: finds the tasks that do not respond, for errors.
   """
 
   def __init__(
@@ -31,15 +31,15 @@ class RemoteValues:
   def fetch(
     self, val: Any, deadline: float | None, timeout_secs: float | None
   ) -> Any:
-    """See `Coordinator.fetch`.
+    """Returns results of remote values; see `Coordinator.fetch`.
 
     Args:
       val: a remote value, or a structure that contains some.
-      deadline: until when to wait.
-      timeout_secs: how long that is, for the error.
+      deadline: when to stop waiting, by the monotonic clock.
+      timeout_secs: the same in seconds from the call on, for the error.
 
     Raises:
-      errors.DeadlineError: names the tasks that hold it up.
+      errors.DeadlineError: names the tasks that it waits for.
     """
     return tf.nest.map_structure(
       lambda value: self._fetch(value, deadline, timeout_secs), val
@@ -48,10 +48,15 @@ class RemoteValues:
   def wait_any(
     self, remote_values: Iterable[Any], timeout_secs: float | None
   ) -> list[Any]:
-    """See `Coordinator.wait_any`.
+    """Waits for some remote value; see `Coordinator.wait_any`.
+
+    Args:
+      remote_values: the remote values, at least one.
+      timeout_secs: how many seconds to wait, and how many one execution may
+        take.
 
     Raises:
-      errors.DeadlineError: names the tasks that hold it up.
+      errors.DeadlineError: names the tasks that it waits for.
     """
     deadline = deadlines.after(timeout_secs)
     waiting = list(remote_values)
@@ -89,7 +94,7 @@ class RemoteValues:
       raise
 
   def _drain(self, error: Exception) -> None:
-    """Ends what is queued and in flight after an error that the caller gets."""
+    """Waits until an error has cancelled all functions; raises the first."""
     try:
       self._cluster.closure_queue.done()
     except closure_queue.StillInFlightError:

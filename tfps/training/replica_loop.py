@@ -1,4 +1,4 @@
-"""Trains in a process that calls the steps itself."""
+"""Training loop of a process that executes the steps itself."""
 
 from collections.abc import Callable
 import functools
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
-from tfps.input import tracing as input_orders
+from tfps.input import tracing
 from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import progress as progress_lib
@@ -23,7 +23,7 @@ from tfps.wire import transfers as transfers_lib
 
 
 class Batches(Protocol):
-  """What steps have their batches from."""
+  """Input of steps: an iterator that may change between executions."""
 
   @property
   def spec(self) -> Any:
@@ -31,18 +31,18 @@ class Batches(Protocol):
 
   @property
   def iterator(self) -> Any:
-    """An iterator over batches that does not end, or one for each worker."""
+    """Iterator over batches that does not end, or one for each worker."""
 
 
 class Strategy(Protocol):
-  """What is asked of a strategy whose variables are trained.
+  """Interface of a strategy to the training loop.
 
   Attributes:
-    task: of this process.
-    is_chief: whether this process saves.
-    guard: repairs what is lost, if anything does.
-    transfers: of its wire.
-    extended: as TensorFlow's strategies have it.
+    task: the task of this process.
+    is_chief: whether this process saves checkpoints.
+    guard: recovers lost tasks; None without a `Recovery`.
+    transfers: transfers variables and gradients.
+    extended: as in TensorFlow's strategies.
   """
 
   task: spec_lib.Task
@@ -68,9 +68,9 @@ class ReplicaLoop:
   """One call of `BetweenGraphStrategy.train`, or of `InGraphStrategy.train`.
 
   Args:
-    strategy: whose variables are trained.
-    progress: how to train, and who is told.
-    saving: what to save, where and how often, if this is the chief.
+    strategy: executes the steps.
+    progress: has the settings, and reports to hooks.
+    saving: the settings of checkpoints, which only the chief saves.
   """
 
   def __init__(
@@ -97,7 +97,12 @@ class ReplicaLoop:
   def run(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> progress_lib.TrainResult:
-    """Trains to the end."""
+    """Trains to the end.
+
+    Args:
+      step_fn: computes and applies the gradients of a batch.
+      dataset_fn: makes the dataset of this worker, or of a split.
+    """
     start = self._begin()
     try:
       step = self._train(start, step_fn, dataset_fn)
@@ -112,17 +117,17 @@ class ReplicaLoop:
     step_fn: step_program.StepFn,
     dataset_fn: per_worker.DatasetFn,
   ) -> int:
-    """Does what is left to do from a step on; returns the last."""
-    self._count_what_is_cut_short()
+    """Does the steps after a global step; returns the last one."""
+    self._trace_counts()
     execute = self._executing(step_fn, dataset_fn)
-    while self._goes_on(step) or self._is_set_back():
+    while self._has_work(step) or self._has_lost_steps():
       step = execute(step)
       if self._checkpoints.is_due(step, self._progress.secs):
         self._save(step)
     return step
 
   def _leave(self) -> None:
-    """Has other workers wait no longer for this one."""
+    """Tells other workers not to wait for this one any more."""
     sync_session = self._sync_session
     if sync_session is not None:
       self._surviving(lambda: sync_session.end(sync_session.worker()))
@@ -130,10 +135,13 @@ class ReplicaLoop:
   def _executing(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> Callable[[int], int]:
-    """A function that does some steps; of the global step, before and after."""
+    """Returns a function that does some steps.
+
+    It maps the global step before them to that after them.
+    """
     try:
       batches = self._strategy.batches(dataset_fn)
-    except input_orders.NeedsOrderError:
+    except tracing.NeedsOrderError:
       self._supply = self._supplied(step_fn, dataset_fn)
       return self._execute_of_queue
     self._plan.check_end(None)
@@ -166,12 +174,12 @@ class ReplicaLoop:
     to_do = self._supply.full
     return self._execute(to_do, attempt, lambda: attempt(to_do.function))
 
-  def _goes_on(self, step: int) -> bool:
-    """Whether there is more to be done than has been."""
+  def _has_work(self, step: int) -> bool:
+    """Returns whether steps are left to do."""
     is_finished = self._supply is not None and self._supply.finished
     return step < self._plan.steps and not is_finished
 
-  def _count_what_is_cut_short(self) -> None:
+  def _trace_counts(self) -> None:
     marks = step_log_lib.of(self._strategy)
     if marks is not None:
       with self._strategy.scope():
@@ -179,21 +187,21 @@ class ReplicaLoop:
           self._strategy, marks, self._strategy.global_step
         )
 
-  def _is_set_back(self) -> bool:
-    """Whether steps were lost, with a ps, before the chief could keep them."""
+  def _has_lost_steps(self) -> bool:
+    """Returns whether steps were lost with a ps and must be repeated."""
     guard = self._strategy.guard
     if guard is None or not self._strategy.is_chief:
       return False
     try:
       guard.keep()
-    except tf.errors.OpError as error:  # the next line mends it
-      logging.warning('A ps is lost at the end: %s', error)
+    except tf.errors.OpError as error:  # the calls below wait for the repair
+      logging.warning('A ps was lost at the end of training: %s', error)
     if self._supply is not None:
-      self._surviving(self._supply.look_again)
-    return self._goes_on(self._global_step())
+      self._surviving(self._supply.refresh)
+    return self._has_work(self._global_step())
 
   def _begin(self) -> int:
-    """Restores a checkpoint unless somebody has trained; the global step."""
+    """Restores a checkpoint if nothing is trained; returns the global step."""
     if self._global_step() == 0:
       self._checkpoints.restore()
     self._strategy.wait_for_chief('train', self._plan.timeout_secs)
@@ -203,7 +211,7 @@ class ReplicaLoop:
     return step
 
   def _size(self, step: int) -> int:
-    """Full executions as long as they fit, then single steps."""
+    """Returns the size of the next execution: full if it fits, or one step."""
     full = self._plan.steps_per_execution
     return full if step + full <= self._plan.steps else 1
 
@@ -223,12 +231,12 @@ class ReplicaLoop:
   def _execute(
     self, to_do: step_program.Execution, done: Any, attempt: Callable[[], Any]
   ) -> int:
-    """Does some steps; the global step after them.
+    """Does some steps; returns the global step after them.
 
     Args:
-      to_do: what is executed.
-      done: has the number of steps that were done, once they are.
-      attempt: does it, and may be called again after a loss.
+      to_do: the execution.
+      done: has the number of steps that were done, once it has ended.
+      attempt: calls the execution, and is called again after a loss.
     """
     try:
       vector = self._surviving(attempt)
@@ -237,19 +245,19 @@ class ReplicaLoop:
         'dataset_fn: the dataset ran out; repeat() it.'
       ) from error
     metrics = {}
-    if vector is not None:  # else it was cut short
+    if vector is not None:  # otherwise it was interrupted
       metrics = to_do.metrics(vector)
       self._strategy.transfers.count(to_do.num_bytes(vector), done.num_steps)
     step = self._global_step()
     if self._supply and not done.num_steps:
-      return step  # others are at all there is
-    self._progress.go_on(step, metrics)
+      return step  # other workers read all remaining splits
+    self._progress.advance(step, metrics)
     return step
 
   def _attempt(
     self, to_do: step_program.Execution, batches: Batches
   ) -> Callable[[], Any]:
-    """What does some steps, and may be called again after a loss."""
+    """Returns a function that calls an execution, and again after a loss."""
 
     def execute(*id: tf.Tensor) -> Any:
       return to_do.function(batches.iterator, *id).numpy()

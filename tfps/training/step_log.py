@@ -1,13 +1,14 @@
-"""Marks on the ps: how many steps of an execution have been applied there.
+"""Step log on the ps: how many steps of an execution have been applied there.
 
-When a task is lost, nobody knows how far an execution had come that it cut
-short. So each step ends with one small operation on each ps that it has written
-to: once all else of the step is done there, the execution's slot in a ring
-tells its number. Who begins the execution again looks there first.
+The loss of a task interrupts an execution after an unknown number of its steps.
+So each step ends with one small write on each ps whose variables it updates:
+after all other operations of the step there, it sets the execution's slot in a
+ring buffer to the number of the step. The client reads the slots before it
+repeats an execution.
 
-A ring is a variable like any other. Where variables are set back, so are the
-marks, and they are right again. Where variables have twins, the ring's tells
-what those have.
+A ring buffer is a variable. When variables are set back to a snapshot, so is
+the ring buffer, and both agree. Replicas of variables have replicas of the ring
+buffer, which tell the steps that were applied to the replicas.
 """
 
 from collections.abc import Callable
@@ -25,8 +26,8 @@ from tfps._compat import replicated_writes
 from tfps._compat import writes
 from tfps._utils import timeouts
 
-# A mark is an id and a number of steps. An id has, in its lowest bits, the slot
-# for its marks.
+# A slot contains the sum of an execution's id and a number of steps. The bits
+# of an id are, from the highest: a number, the slot, and zeros for the steps.
 _STEP_BITS, _SLOT_BITS, _ID_BITS = 24, 12, 27
 NUM_SLOTS = 1 << _SLOT_BITS
 MAX_STEPS = (1 << _STEP_BITS) - 2
@@ -35,10 +36,10 @@ ID = tf.TensorSpec([], tf.int64)
 
 
 def rings(make: Callable[..., Any], num_ps: int) -> list[Any]:
-  """One on each ps.
+  """Makes the ring buffers, one on each ps.
 
   Args:
-    make: makes a variable; gets a ps, a name and a value.
+    make: makes a variable, given a ps, a name and a value.
     num_ps: how many ps there are.
   """
   empty = tf.zeros([NUM_SLOTS], tf.int64)
@@ -46,14 +47,14 @@ def rings(make: Callable[..., Any], num_ps: int) -> list[Any]:
 
 
 class StepLog:
-  """Those of the executions that one process begins.
+  """Step log of the executions that one process starts.
 
   Args:
-    rings: one on each ps.
-    slots: which of a ring's to use, one after another; those of executions that
-      are under way at the same time must differ.
+    rings: the ring buffers, one on each ps.
+    slots: the slots to use, one after another; concurrent executions must have
+      different ones.
     own: this process' task.
-    tell: gets a task, and how many steps were applied twice because of it.
+    tell: called with a task and how many steps its loss may apply twice.
   """
 
   def __init__(
@@ -71,24 +72,33 @@ class StepLog:
     self._number = random.SystemRandom().getrandbits(_ID_BITS)
 
   def new_id(self) -> int:
-    """An id that no other execution has, of whatever process."""
+    """Returns an id that no other execution of any process has."""
     self._number = (self._number + 1) % (1 << _ID_BITS)
     slot = next(self._slots) % NUM_SLOTS
     return (self._number << _SLOT_BITS | slot) << _STEP_BITS
 
   def task(self) -> str:
-    """The task where this thread has functions executed."""
+    """Returns the task on which this thread executes functions."""
     spec: Any = tf.DeviceSpec.from_string(writes.current_device())
     return self._own if spec.job is None else f'{spec.job}:{spec.task}'
 
   def marking(self, id: tf.Tensor) -> 'Marking':
-    """For the function that is being traced, whose id an argument is."""
+    """Returns the log writer of a function that is being traced.
+
+    Args:
+      id: the execution's id, a scalar int64 argument of the function.
+    """
     return Marking(self._rings, id)
 
   def read(self, id: int) -> list[int]:
-    """By ring, the number of the last step that is marked, or 0.
+    """Reads the log of an execution, once no more steps are being written.
 
-    After the rings come their twins. Returns once nothing changes any more.
+    Args:
+      id: the execution's.
+
+    Returns:
+      By ring buffer, and then by its replicas, the number of the last step
+      that is logged, or 0.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -104,7 +114,7 @@ class StepLog:
   def _read(self, id: int) -> list[int]:
     slot = id >> _STEP_BITS & (NUM_SLOTS - 1)
     found = []
-    for ring in _with_twins(self._rings):
+    for ring in _with_replicas(self._rings):
       with tf.init_scope(), tf.device(ring.device):
         mark = tf.raw_ops.ResourceGather(
           resource=ring.handle, indices=slot, dtype=tf.int64
@@ -115,15 +125,14 @@ class StepLog:
 
 
 class Marking:
-  """Marks the steps of one function while it is being traced.
+  """Adds writes to the step log to a function that is being traced.
 
   Args:
-    rings: one on each ps.
-    id: a scalar, of the execution.
+    rings: the ring buffers, one on each ps.
+    id: the execution's id, a scalar int64.
 
   Attributes:
-    marked: the rings in which steps have been marked, as `Marks.read` numbers
-      them.
+    marked: the ring buffers that are written, as `StepLog.read` orders them.
   """
 
   def __init__(self, rings: Sequence[Any], id: tf.Tensor) -> None:
@@ -134,28 +143,29 @@ class Marking:
     self._ids: dict[str, tuple[tf.Tensor, tf.Tensor]] = {}
     self._places = {
       writes.Place(ring.device, index >= len(rings)): (index, ring)
-      for index, ring in enumerate(_with_twins(rings))
+      for index, ring in enumerate(_with_replicas(rings))
     }
 
   def after(self, num_steps: tf.Tensor | int) -> 'Marking':
-    """One that counts on from so many steps, such as those before a loop's."""
+    """Returns a writer whose numbers follow `num_steps`, for a loop."""
     marking = Marking(self._rings, self._id + tf.cast(num_steps, tf.int64))
     marking.marked = self.marked
     return marking
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """A step to be traced within; its number begins with 1."""
+    """Context in which one step is traced; numbers start at 1."""
     first = writes.num_operations()
     yield
     for place, operations in writes.by_place(first).items():
-      if place in self._places:  # else it is on no ps
+      if place in self._places:  # otherwise it is on no ps
         self._end(*self._places[place], operations, number)
 
   def _end(
     self, index: int, ring: Any, operations: Sequence[Any], number: int
   ) -> None:
-    # What needs nothing from the worker, such as counting, would run ahead.
+    # Operations without input from the worker, such as counting, would
+    # otherwise run before those of the step before.
     if index in self._latest:
       writes.put_after(self._latest[index], operations)
     self.marked.add(index)
@@ -170,7 +180,7 @@ class Marking:
       )
 
   def _id_on(self, device: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """The id, which crosses to each ps once, and its slot."""
+    """Returns the id, sent to each ps once, and its slot."""
     if device not in self._ids:
       with tf.control_dependencies(None):
         id = tf.identity(self._id)
@@ -183,7 +193,7 @@ class Marking:
 
 
 class Unmarked:
-  """Stands for a `Marking` where there are to be no marks."""
+  """Null object in place of a `Marking`: writes nothing."""
 
   marked: frozenset[int] = frozenset()
 
@@ -195,15 +205,16 @@ class Unmarked:
 
 
 def are_made(num_steps: int) -> bool:
-  """Whether executions of so many steps are marked.
+  """Returns whether executions of `num_steps` steps are logged.
 
-  One step is at most repeated as a whole, and a mark would cost it most.
+  A single step is not: it can only be repeated as a whole, and the write would
+  cost it the most.
   """
   return 1 < num_steps <= MAX_STEPS
 
 
 def of(strategy: tf.distribute.Strategy) -> StepLog | None:
-  """A strategy's; None without a `Recovery`."""
+  """Returns a strategy's step log; None without a `Recovery`."""
   found: StepLog | None = getattr(strategy, 'marks', None)
   return found
 
@@ -211,18 +222,28 @@ def of(strategy: tf.distribute.Strategy) -> StepLog | None:
 def id_spec(
   strategy: tf.distribute.Strategy, num_steps: int
 ) -> tuple[tf.TensorSpec, ...]:
-  """The argument of a function of so many steps that is its id, if any."""
+  """Returns the signature of a function's id argument, if it is logged.
+
+  Args:
+    strategy: executes the function.
+    num_steps: how many steps the function has.
+  """
   return (ID,) if of(strategy) is not None and are_made(num_steps) else ()
 
 
 def marking(
   strategy: tf.distribute.Strategy, id: tf.Tensor | None = None
 ) -> Marking | Unmarked:
-  """For the function that is being traced; no id, no marks."""
+  """Returns the log writer of a function that is being traced.
+
+  Args:
+    strategy: executes the function.
+    id: the execution's id; None to log nothing.
+  """
   own = of(strategy)
   return Unmarked() if own is None or id is None else own.marking(id)
 
 
-def _with_twins(rings: Sequence[Any]) -> list[Any]:
+def _with_replicas(rings: Sequence[Any]) -> list[Any]:
   found = [replicated_writes.replica_of(ring) for ring in rings]
-  return [*rings, *(twin for twin in found if twin is not None)]
+  return [*rings, *(replica for replica in found if replica is not None)]

@@ -1,8 +1,8 @@
-"""Many training steps in one function, so that a worker is called less often.
+"""Step programs: functions of several training steps.
 
-Steps are laid out one after another in the graph: the worker then runs without
-the round trips to the ps that controlling a loop takes. Beyond a bound a loop
-goes over such stretches, to keep the graph small.
+A worker is called once for several steps. The steps are unrolled in the graph,
+which avoids the round trips to the ps that the control of a loop takes. Beyond
+a limit, a loop repeats the unrolled steps, to keep the graph small.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,9 @@ from tfps.wire import transfers
 MAX_UNROLL = 32
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
-Course = (
+
+# Logs or synchronizes the steps of an execution: each is traced in its `step`.
+_Stepper = (
   step_log_lib.Marking
   | step_log_lib.Unmarked
   | step_sync.BarrierStep
@@ -34,41 +36,45 @@ Course = (
 
 
 class Source(Protocol):
-  """Where the steps of an execution have their batches from.
+  """Source of an execution's batches.
 
   Attributes:
-    may_be_empty: whether there may be none for a worker, while others have
-      some.
+    may_be_empty: whether a worker may have no batches while others have some.
   """
 
   may_be_empty: ClassVar[bool]
 
   @property
   def spec(self) -> Any:
-    """The type of what the function gets for it."""
+    """The type of the function's input `given`."""
 
   def batches(self, given: Any) -> Any:
-    """That part of what is given that the steps need."""
+    """Returns the part of the input that the steps need."""
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    """What `next` gets batches of, once steps have had so many of them."""
+    """Returns the iterator over the batches after `number` steps."""
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """A step's batch, or one for each of its replicas."""
+    """Returns the batch of a step, or one for each of its replicas."""
 
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
-    """What to return, too; the last is a vector that goes to the others."""
+    """Prefetches batches.
+
+    Returns:
+      Further results of the function; the last one is a vector, and appended
+      to the vector of metrics and bytes.
+    """
 
   def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
-    """What to do once steps are applied, and so many count."""
+    """Returns what to execute after the steps, of which `counted` count."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Iterated:
-  """An iterator over batches, which does not end, or one for each worker.
+  """Source that is an iterator that does not end, or one for each worker.
 
   Attributes:
-    spec: its type, or theirs.
+    spec: the type of the iterator or iterators.
   """
 
   may_be_empty: ClassVar[bool] = False
@@ -96,15 +102,15 @@ class Iterated:
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """A function of a source of batches that does some steps.
+  """Traced function that does some steps on the batches of a source.
 
   Attributes:
-    function: returns, last of all, the mean of each metric and the bytes that
-      have crossed, as one vector, so that a single tensor comes back. It gets
-      an id, too, if it marks its steps; see `tfps.marks`.
-    names: the metrics' names, in that order.
+    function: gets the source's input, and an id if its steps are logged; see
+      `step_log`. Its last result is a single vector, to be fetched at once:
+      the mean of each metric and the bytes that were transferred.
+    names: the metrics' names, in the order of the vector.
     num_steps: how many steps it does.
-    marked: the rings in which they are marked; see `tfps.marks`.
+    marked: the ring buffers to which the steps are logged; see `step_log`.
   """
 
   function: Any
@@ -113,11 +119,14 @@ class Execution:
   marked: frozenset[int]
 
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
-    """The metrics in a result of the function."""
+    """Returns the metrics in the function's vector."""
     return {n: float(v) for n, v in zip(self.names, vector, strict=False)}
 
   def num_bytes(self, vector: Sequence[float]) -> np.ndarray:
-    """The bytes in a result of the function, by direction and ps."""
+    """Returns the bytes in the function's vector, of shape [2, ps].
+
+    The first row is what was pulled from each ps, the second what was pushed.
+    """
     return np.reshape(vector[len(self.names) :], [2, -1]).astype(np.int64)
 
 
@@ -130,15 +139,19 @@ def trace(
   num_steps: int,
   max_unroll: int = MAX_UNROLL,
 ) -> Execution:
-  """Builds an execution; to be called in the strategy's scope.
+  """Traces an execution; to be called in the strategy's scope.
 
   Args:
     strategy: runs the step, in its replica context.
-    step_fn: one step on a batch.
-    source: of the batches.
+    step_fn: does one step on a batch; returns scalar metrics by name, or None.
+    source: the source of the batches.
     global_step: increased by `num_steps` once all steps have been applied.
     num_steps: how many steps to do.
-    max_unroll: how many of them to lay out in the graph.
+    max_unroll: how many of them to unroll in the graph.
+
+  Raises:
+    TypeError: `step_fn` does not return metrics by name.
+    ValueError: a metric is not a scalar.
   """
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
@@ -146,7 +159,7 @@ def trace(
 
   marked: set[int] = set()
 
-  def course_of(*told: tf.Tensor) -> Course:
+  def make_stepper(*told: tf.Tensor) -> _Stepper:
     if sync_session is None:
       return step_log_lib.marking(strategy, *told)
     return sync_session.sync_step(
@@ -158,17 +171,17 @@ def trace(
   @tf.function
   def steps(batches: Any, *told: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     workspace = own.workspace()
-    progress = course_of(*told)
+    stepper = make_stepper(*told)
     unrolled = own.unrolled(max_unroll) if sync_session is None else num_steps
     unroll = _Unroll(step, own, workspace, source, batches)
-    total = _repeat(unroll, progress, num_steps, unrolled)
-    marked.update(progress.marked)
-    if isinstance(progress, step_sync.StaleSyncStep):
-      with tf.control_dependencies(progress.written):
+    total = _repeat(unroll, stepper, num_steps, unrolled)
+    marked.update(stepper.marked)
+    if isinstance(stepper, step_sync.StaleSyncStep):
+      with tf.control_dependencies(stepper.written):
         global_step.assign_add(num_steps)
     num_bytes = tf.reshape(workspace.counted(), [-1])
     vector = [total / num_steps, tf.cast(num_bytes, total.dtype)]
-    return tf.concat(vector, axis=0), step_sync.num_counted(progress, num_steps)
+    return tf.concat(vector, axis=0), step_sync.num_counted(stepper, num_steps)
 
   def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
     counting = step_log_lib.marking(strategy, *id).step(num_steps + 1)
@@ -185,7 +198,7 @@ def trace(
     if sync_session is None:
       vector, counted = steps(source.batches(given), *told)
       count_all(given, counted, *told)
-    else:  # whose updates count the steps
+    else:  # synchronous updates count the steps
       vector, counted = sync_session.around(steps)(source.batches(given), *told)
       source.end(given, counted)
     return _with_ahead(ahead, vector, counted)
@@ -204,7 +217,7 @@ def trace(
 def _with_ahead(
   ahead: tuple[tf.Tensor, ...], vector: tf.Tensor, counted: tf.Tensor
 ) -> Any:
-  """What a function returns, as `Source.read_ahead` has it."""
+  """Returns a function's results with those of `Source.read_ahead`."""
   if not ahead:
     return vector
   *others, last = ahead
@@ -213,7 +226,11 @@ def _with_ahead(
 
 
 class _Step:
-  """One step, its metrics as a vector; knows their names once traced."""
+  """One step, whose result is the vector of its metrics.
+
+  Attributes:
+    names: the metrics' names; None until the step was traced.
+  """
 
   def __init__(
     self,
@@ -248,7 +265,7 @@ class _Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Unroll:
-  """Lays out steps in the graph; gives the sum of their metrics."""
+  """Unrolls steps in the graph; returns the sum of their metrics."""
 
   step: _Step
   own: transfers.Transfers
@@ -257,41 +274,36 @@ class _Unroll:
   batches: Any
 
   def __call__(
-    self, number: int, progress: Course, done: tf.Tensor | int = 0
+    self, number: int, stepper: _Stepper, done: tf.Tensor | int = 0
   ) -> tf.Tensor:
-    is_alone = isinstance(
-      progress, step_log_lib.Marking | step_log_lib.Unmarked
-    )
-    sync_step = None if is_alone else progress
+    is_alone = isinstance(stepper, step_log_lib.Marking | step_log_lib.Unmarked)
+    sync_step = None if is_alone else stepper
     steps = self.own.steps(self.workspace, number, sync_step)
     batches = self.source.after(self.batches, done)
     totals = []
     for i in range(number):
-      with progress.step(i + 1), steps.step():
+      with stepper.step(i + 1), steps.step():
         totals.append(self.step(batches))
     return sum(totals[1:], totals[0])
 
 
 def _repeat(
-  unroll: _Unroll,
-  progress: Course,
-  num_steps: int,
-  max_unroll: int,
+  unroll: _Unroll, stepper: _Stepper, num_steps: int, max_unroll: int
 ) -> tf.Tensor:
-  """The sum of the metrics of so many steps."""
+  """Traces `num_steps` steps; returns the sum of their metrics."""
   loops, rest = divmod(num_steps, max_unroll)
   first = rest or max_unroll
-  total = unroll(first, progress)
+  total = unroll(first, stepper)
   loops = loops if rest else loops - 1
 
-  def go_on(i: tf.Tensor, total: tf.Tensor) -> Any:
+  def body(i: tf.Tensor, total: tf.Tensor) -> Any:
     done = first + i * max_unroll
-    later = progress.after(done)
+    later = stepper.after(done)
     return i + 1, total + unroll(max_unroll, later, done)
 
   if loops:
     _, total = tf.while_loop(
-      lambda i, _: i < loops, go_on, (0, total), parallel_iterations=1
+      lambda i, _: i < loops, body, (0, total), parallel_iterations=1
     )
   return total
 

@@ -1,4 +1,4 @@
-"""How to train: how far, and how much at a time."""
+"""Settings of training: the last step, and the steps of one execution."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -6,28 +6,31 @@ import math
 
 from absl import logging
 
-from tfps.input import readers as input_feeds
+from tfps.input import readers as readers_lib
 from tfps.training import hooks as hooks_lib
 from tfps.training import step_program
 
 _COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
 
-# The step to reach where the end of the input is to be that of training.
+# `TrainSpec.steps` of training that ends with its input.
 ENDLESS = hooks_lib.ENDLESS
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-  """How to train.
+  """Settings of training.
 
   Attributes:
     steps: the global step to reach; `ENDLESS` for the end of the input.
-    steps_per_execution: how many steps a worker does at a time.
-    max_unroll: how many of them to lay out in one graph.
-    in_flight_per_worker: executions to keep scheduled for each worker.
+    steps_per_execution: how many steps a worker does in one function call.
+    max_unroll: how many of them to unroll in the graph.
+    in_flight_per_worker: how many executions to keep scheduled per worker.
     stop_on_nan: whether a metric that is not a number is an error.
-    timeout_secs: how long an execution or a checkpoint may take; None is for
-      ever.
+    timeout_secs: how many seconds an execution or a checkpoint may take; None
+      for no limit.
+
+  Raises:
+    ValueError: a count is not a positive integer.
   """
 
   steps: int
@@ -43,25 +46,43 @@ class TrainSpec:
       if not isinstance(value, int) or value < 1:
         raise ValueError(f'train: {name}={value!r} must be 1 or more.')
 
-  def check_end(self, readers: input_feeds.Readers | None) -> None:
-    """Raises ValueError if training would not end."""
+  def check_end(self, readers: readers_lib.Readers | None) -> None:
+    """Checks that training ends.
+
+    Args:
+      readers: the readers of the queue; None without a queue.
+
+    Raises:
+      ValueError: neither steps nor a finite queue ends it.
+    """
     if self.steps == ENDLESS and (readers is None or readers.are_endless):
       raise ValueError(
         'train: steps=None is for input that ends, which is that of a '
-        'tfps.input.SplitQueue with a number of epochs. Say how many steps.'
+        'tfps.input.SplitQueue with a number of epochs. Set steps.'
       )
 
   def sizes(self, start: int, *, may_be_cut: bool) -> set[int]:
-    """The sizes of the executions that lead from a step to the last.
+    """Returns the sizes of the executions that lead to the last step.
 
-    Of those that may be cut short, single steps do the rest.
+    Args:
+      start: the global step from which to train.
+      may_be_cut: whether interrupted executions are counted; single steps then
+        do the rest.
     """
     todo = max(0, self.steps - start)
     full = [self.steps_per_execution] * (todo >= self.steps_per_execution)
     return {*full, todo % self.steps_per_execution, int(may_be_cut)} - {0}
 
   def check(self, metrics: Mapping[str, float], step: int) -> None:
-    """Raises FloatingPointError, or warns, of a metric that is not a number."""
+    """Checks that all metrics are numbers; warns unless `stop_on_nan`.
+
+    Args:
+      metrics: the means over an execution.
+      step: the global step after it.
+
+    Raises:
+      FloatingPointError: one is not, and `stop_on_nan` is set.
+    """
     for name, value in metrics.items():
       if math.isnan(value):
         message = f'At step {step} the metric {name} is not a number.'
