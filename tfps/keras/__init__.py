@@ -1,4 +1,4 @@
-"""What this package adds to Keras; imports Keras, so import it by need."""
+"""Additions to Keras for users; importing them imports Keras."""
 
 from tfps.keras import optimizers
 from tfps.keras.callbacks import StopAtStep

@@ -6,16 +6,19 @@ import keras
 
 
 class StopAtStep(keras.callbacks.Callback):
-  """Ends `fit` once the optimizer has done so many steps, over all workers.
+  """Ends `fit` after a number of the optimizer's steps over all workers.
 
   `model.fit(dataset, epochs=1_000_000, callbacks=[StopAtStep(10_000)])`
 
-  Workers look after each execution and do not wait for each other, so that
-  `optimizer.iterations` may end up to `steps_per_execution` above `steps` for
-  every further worker.
+  Workers check it after each execution and do not wait for each other, so that
+  `optimizer.iterations` may exceed `steps` by up to `steps_per_execution` for
+  each further worker.
 
   Args:
     steps: the value of `optimizer.iterations` to reach.
+
+  Raises:
+    ValueError: `steps` is less than 1.
   """
 
   def __init__(self, steps: int) -> None:

@@ -1,6 +1,6 @@
-"""The functions that Keras' trainer calls where each worker runs the program.
+"""Functions of Keras' trainer for workers that each run the program.
 
-Steps are done in this very process, which has the metrics as well.
+Steps are executed in this process, which also keeps the metrics.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,13 @@ from tfps.keras import train_functions
 
 
 def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
-  """What `fit` gets as its input, as Keras takes it.
+  """Returns the input of `fit` in a form that Keras accepts.
 
-  A function of an `InputContext` makes this worker's dataset.
+  Args:
+    strategy: the model's strategy.
+    x: the input; a function of an `InputContext` is called to make this
+      worker's dataset.
+    steps_per_epoch: the length of an epoch; None until the data ends.
   """
   if not data_adapters.is_dataset_fn(x):
     return x
@@ -39,7 +43,7 @@ dataset_of = train_functions.dataset_of
 
 
 class TrainFunction(step_function.StepFunction):
-  """Stands for `model.train_function`."""
+  """Replaces `model.train_function`."""
 
   def __init__(self, model: keras.Model) -> None:
     super().__init__(
@@ -51,14 +55,14 @@ class TrainFunction(step_function.StepFunction):
     )
 
   def leave(self) -> None:
-    """Has other workers wait no longer for this one; it is done."""
+    """Tells the other workers not to wait for this one any more."""
     sync_session = self._sync_session
     if sync_session is not None:
       self._executor.surviving(lambda: sync_session.end(sync_session.worker()))
 
 
 class TestFunction(step_function.StepFunction):
-  """Stands for `model.test_function`."""
+  """Replaces `model.test_function`."""
 
   __test__ = False  # for pytest
 
@@ -68,17 +72,17 @@ class TestFunction(step_function.StepFunction):
 
 
 class PredictFunction(train_functions.PredictFunction):
-  """Stands for `model.predict_function`."""
+  """Replaces `model.predict_function`."""
 
   def __init__(self, model: keras.Model) -> None:
     super().__init__(model, Here(model.distribute_strategy))
 
 
 class Here:
-  """Executes functions in this process, as long as the strategy survives.
+  """Executor that runs functions in this process and survives lost ps.
 
   Args:
-    strategy: whose `surviving` calls them.
+    strategy: its `surviving` calls the functions.
   """
 
   def __init__(self, strategy: Any) -> None:
@@ -91,7 +95,7 @@ class Here:
     return self.surviving(lambda: attempt(fn, *args))
 
   def fetch(self, val: Any) -> Any:
-    if val is None:  # others have done it
+    if val is None:  # other workers have done these steps
       return None
     return tf.nest.map_structure(np.asarray, val)
 
@@ -103,7 +107,7 @@ class Here:
     return scope
 
   def rest(self) -> None:
-    pass  # for nothing is under way
+    pass  # functions end before `schedule` returns
 
   def cancel(self) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What Keras' trainer iterates over under our strategies."""
+"""Data adapters for Keras' trainer, and division and grouping of batches."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -17,29 +17,29 @@ from tfps.variables import step_replicas
 
 
 class Batches:
-  """The batches of a data adapter, each of which is handed out once.
+  """Batches of a dataset, of which building a model consumes none.
 
-  Keras takes the first batch to build a model by, and begins anew. `put_back`
-  makes it begin with what it has looked at, so that a generator loses nothing.
+  Keras takes the first batch to build a model, and then iterates again. After
+  `put_back`, that begins with this batch, so that generators lose none.
 
   Args:
-    dataset: a `tf.data.Dataset` of batches.
+    dataset: the batches.
   """
 
   def __init__(self, dataset: tf.data.Dataset) -> None:
     self._dataset = dataset
-    self._looked_at: Taking | None = None
+    self._kept: Taking | None = None
     self._current: Taking | None = None
 
   def __iter__(self) -> Iterator[Any]:
-    self._current = self._looked_at or Taking(iterators_lib.over(self._dataset))
-    self._looked_at = None
+    self._current = self._kept or Taking(iterators_lib.over(self._dataset))
+    self._kept = None
     return self._current
 
   def put_back(self) -> None:
-    """Has the next iteration go on from before the batch just taken."""
+    """Makes the next iteration begin with the batch that was taken."""
     if self._current is not None:
-      self._looked_at = self._current.rewound()
+      self._kept = self._current.rewound()
 
 
 class Taking:
@@ -61,12 +61,12 @@ class Taking:
     return batch
 
   def rewound(self) -> 'Taking | None':
-    """The same, before its only batch so far; None if there is no such."""
+    """Returns an iterator from the first batch on, if only that was taken."""
     return Taking(self._batches, *self._taken) if self._taken else None
 
 
 def is_dataset_fn(x: Any) -> bool:
-  """Whether it is a function of a `tf.distribute.InputContext`."""
+  """Returns whether an input is a function of an `InputContext`."""
   return (
     inspect.isfunction(x)
     or inspect.ismethod(x)
@@ -75,11 +75,12 @@ def is_dataset_fn(x: Any) -> bool:
 
 
 class PerWorkerAdapter(keras_data.DataAdapter):
-  """A dataset for each worker, made there; stands for Keras' data adapters.
+  """Data adapter of a dataset for each worker, which is made there.
 
   Args:
-    dataset_fn: makes a worker's dataset, given its `InputContext`.
-    make: gets who executes steps, and the function, and makes the iterators.
+    dataset_fn: makes a worker's dataset from its `InputContext`.
+    make: makes the iterators from an executor and `dataset_fn`; by default one
+      on each worker.
   """
 
   def __init__(
@@ -92,7 +93,7 @@ class PerWorkerAdapter(keras_data.DataAdapter):
     self._batches: PerWorkerBatches | None = None
 
   def get_tf_dataset(self) -> tf.data.Dataset:
-    """As if there were one worker: what a model can be built by."""
+    """Returns the dataset of a single worker, by which a model is built."""
     return self._dataset_fn(tf.distribute.InputContext(num_input_pipelines=1))
 
   def __iter__(self) -> 'PerWorkerBatches':
@@ -101,7 +102,7 @@ class PerWorkerAdapter(keras_data.DataAdapter):
     return self._batches
 
   def iterators(self, executor: Any) -> Any:
-    """An iterator on each worker."""
+    """Makes the workers' iterators."""
     return self._make(executor, self._dataset_fn)
 
   @property
@@ -110,7 +111,7 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 
 
 class PerWorkerBatches:
-  """Batches that workers take from datasets of their own."""
+  """Batches that each worker takes from its own dataset."""
 
   def __init__(self, adapter: PerWorkerAdapter) -> None:
     self._adapter = adapter
@@ -123,7 +124,7 @@ class PerWorkerBatches:
     return next(iter(self._adapter.get_tf_dataset()))
 
   def iterators(self, executor: Any) -> Any:
-    """The workers' iterators, which go on where the last epoch ended."""
+    """Returns the workers' iterators, which continue over all epochs."""
     if self._iterators is None:
       self._iterators = self._adapter.iterators(executor)
     return self._iterators
@@ -134,16 +135,19 @@ def take(
   number: int,
   surviving: Callable[[Callable[[], Any]], Any],
 ) -> list[Any]:
-  """Up to so many batches, as tensors.
+  """Takes batches from an iterator, and converts them to tensors.
 
   Args:
-    batches: taken from.
-    number: how many at most.
-    surviving: calls a function, again if need be: TensorFlow may report the
-      loss of a ps to whatever this thread does next.
+    batches: the iterator.
+    number: how many batches to take at most.
+    surviving: calls a function, and again after the loss of a ps, which
+      TensorFlow may report to the next call of this thread.
+
+  Returns:
+    The batches, at least one.
 
   Raises:
-    StopIteration: there is none left.
+    StopIteration: there are no more batches.
   """
   taken = []
   for _ in range(number):
@@ -158,7 +162,7 @@ def take(
 
 
 def _as_tensor(leaf: Any) -> Any:
-  """What a function takes: absent inputs are None, arrays are tensors."""
+  """Converts an input: absent optionals to None, arrays to tensors."""
   if isinstance(leaf, tf.experimental.Optional):
     return leaf.get_value() if leaf.has_value() else None
   is_composite = isinstance(leaf, tf.__internal__.CompositeTensor)
@@ -166,12 +170,19 @@ def _as_tensor(leaf: Any) -> Any:
 
 
 def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-  """The batch, or for several replicas of a step a tuple of their pieces.
+  """Divides a batch among the replicas of a step.
 
-  A batch with fewer examples than there are replicas is for as many.
+  A batch of fewer examples than replicas has a piece for each example.
+
+  Args:
+    batch: a structure of tensors with the same first dimension, and scalars.
+    strategy: the strategy of the step.
+
+  Returns:
+    The batch if a step has one replica; otherwise a tuple of pieces.
 
   Raises:
-    ValueError: parts of the batch have different numbers of examples.
+    ValueError: tensors of the batch have different first dimensions.
   """
   number = len(step_replicas.of(strategy).devices)
   if number == 1:
@@ -186,7 +197,7 @@ def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
   size = rows.pop() if rows else 1
   number = max(1, min(number, size))
   ends = [size * i // number for i in range(number + 1)]
-  # No list, which would be one of batches.
+  # A list would be taken for several batches.
   return tuple(
     keras.tree.map_structure(
       functools.partial(_rows, first=first, last=last), batch
@@ -214,13 +225,13 @@ def _rows(leaf: Any, *, first: int, last: int) -> Any:
 def group(
   batches: list[Any], size: int, *, singly: bool = True
 ) -> Iterator[list[Any]]:
-  """Groups of `size` batches of equal shapes, and smaller ones between.
+  """Yields groups of `size` successive batches of equal shapes, and the rest.
 
   Args:
-    batches: to be divided, in their order.
-    size: of a group.
-    singly: whether batches that make no full group come one by one, so that
-      functions need to be traced for these two sizes only.
+    batches: the batches.
+    size: the size of a full group.
+    singly: whether batches outside of full groups are yielded one by one, so
+      that functions are traced for two sizes only.
   """
   for _, run in itertools.groupby(batches, _kinds):
     equal = list(run)
@@ -235,9 +246,11 @@ def group(
 
 
 def stack(batches: list[Any]) -> Any:
-  """Batches of equal shapes as one, to travel in one piece.
+  """Stacks batches of equal shapes, so that they are sent as one.
 
-  A single batch stays as it is, in a list.
+  Returns:
+    A structure of tensors with a new first dimension; for a single batch, the
+    list with it.
   """
   if len(batches) == 1:
     return batches
@@ -247,7 +260,7 @@ def stack(batches: list[Any]) -> Any:
 
 
 def unstack(stacked: Any, number: int) -> list[Any]:
-  """The batches that `stack` made one, in a graph."""
+  """Returns the `number` batches that `stack` stacked, in a graph."""
   pieces = [
     [None] * number if leaf is None else tf.unstack(leaf, number)
     for leaf in keras.tree.flatten(stacked)
@@ -263,7 +276,7 @@ def _kinds(batch: Any) -> tuple[Any, ...]:
 
 
 def _kind(leaf: Any) -> Any:
-  """What must be equal for leaves to be stacked; None if they cannot be."""
+  """Returns the kind of leaves that can be stacked; None if none can."""
   if leaf is None:
     return 'absent'
   return (leaf.dtype, *leaf.shape) if isinstance(leaf, tf.Tensor) else None

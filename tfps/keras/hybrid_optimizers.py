@@ -1,8 +1,8 @@
-"""Keras' optimizers, whose work workers and ps share.
+"""Methods of Keras' optimizers for variables on both workers and ps.
 
-Each worker applies the mean of all gradients to what it holds; of the rest, one
-worker has the ps do so, as with `updates.Sync()`. All else is as in
-`tfps.keras.optimizers`.
+Each worker applies the mean of all gradients to the variables that it holds.
+Variables on the ps are updated by one worker, as with `updates.Sync()`, by the
+methods of `tfps.keras.optimizers`.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,17 @@ def apply(
   grads: Sequence[Any],
   trainable_variables: Iterable[Any] | None = None,
 ) -> None:
-  """Applies gradients, of what is here and of what is on the ps.
+  """Applies gradients to this worker's variables and to those on the ps.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    grads: this worker's gradients; None for a variable without one.
+    trainable_variables: their variables; by default the optimizer's.
 
   Raises:
-    ValueError: the optimizer does what takes all gradients, or needs more than
-      a step's.
+    ValueError: the optimizer needs the gradients of all variables at once, or
+      those of several steps.
   """
   if not sync_apply.is_asked_for(optimizer):
     own(grads, trainable_variables)
@@ -49,29 +55,29 @@ def apply(
     _check_is_fresh(optimizer, strategy)
   variables = shards.variables_of(optimizer, trainable_variables)
   here, there = _divide(strategy, zip(grads, variables, strict=True))
-  course: Any = sync_apply.steps_of(optimizer).sync_step
+  sync_step: Any = sync_apply.steps_of(optimizer).sync_step
   first = writes.num_operations()
-  with tf.control_dependencies(course.written):
+  with tf.control_dependencies(sync_step.written):
     means = strategy.begin_means([tf.convert_to_tensor(g) for g, _ in here])
   count = optimizer.iterations.value
   before = tf.identity(count)
   sync_apply.apply(own, optimizer, [g for g, _ in there], [v for _, v in there])
-  count.assign(before)  # who makes the update on the ps has counted it
+  count.assign(before)  # the worker that updated the ps has counted
   with tf.control_dependencies([step_sync.after_writes(first, before)]):
     found = means.result()
-  with tf.control_dependencies(found):  # else it would count at once
+  with tf.control_dependencies(found):  # counts after the update
     if here:
       own(found, [variable for _, variable in here])
     else:
       count.assign_add(tf.ones_like(before))
-  course.note_written(first, before)
+  sync_step.note_written(first, before)
 
 
 def check(optimizer: Any) -> None:
-  """Makes sure that an optimizer's work can be shared.
+  """Checks that workers and ps can each update variables with an optimizer.
 
   Raises:
-    ValueError: it cannot.
+    ValueError: they cannot.
   """
   wanted = None
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -93,18 +99,18 @@ def check(optimizer: Any) -> None:
 
 
 def _check_is_fresh(optimizer: Any, strategy: Any) -> None:
-  """Makes sure that no slots are missing which only the chief would restore.
+  """Checks that restored training has not left slots on other workers behind.
 
   Raises:
-    ValueError: training goes on, and they are.
+    ValueError: the optimizer has no slots although training was restored.
   """
   with tf.init_scope():
     step = int(strategy.global_step)
   if step:
     raise ValueError(
       f'HybridStrategy: {optimizer.name} has no slots yet at step {step}, from '
-      'which training goes on, and what was saved of them would reach the '
-      'chief alone. Make them in the scope, before train: '
+      'which training continues, and the saved ones would be restored by the '
+      'chief only. Make them in the scope, before train: '
       'optimizer.build(model.trainable_variables).'
     )
 
@@ -116,7 +122,15 @@ def update(
   grads_and_vars: Sequence[tuple[Any, Any]],
   learning_rate: Any,
 ) -> None:
-  """Updates variables and slots, here and on the ps."""
+  """Updates variables and slots on this worker and on the ps.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    distribution: its strategy.
+    grads_and_vars: gradients with their variables.
+    learning_rate: the learning rate, a scalar.
+  """
   here, there = _divide(distribution, grads_and_vars)
   if here:
     own(distribution, here, learning_rate)
@@ -125,7 +139,7 @@ def update(
 
 
 def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
-  """Shrinks the weights, unless that is part of the update."""
+  """Applies weight decay on this worker and on the ps."""
   strategy = optimizer._distribution_strategy
   here = [v for v in variables if strategy.is_held(shards.value(v))]
   there = [v for v in variables if not strategy.is_held(shards.value(v))]
@@ -138,7 +152,7 @@ def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
 def _divide(
   strategy: Any, grads_and_vars: Iterable[tuple[Any, Any]]
 ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-  """Gradients and variables that are here, and those that are on the ps."""
+  """Returns the pairs of this worker's variables, and those on the ps."""
   here: list[tuple[Any, Any]] = []
   there: list[tuple[Any, Any]] = []
   for gradient, variable in grads_and_vars:

@@ -1,7 +1,7 @@
-"""The functions that Keras' trainer calls where one graph spans all workers.
+"""Functions of Keras' trainer for steps whose graph spans all workers.
 
-The chief takes batches from its input, divides each among the workers, and
-calls the graph.
+The chief divides each batch of its input among the workers and calls the
+graph.
 """
 
 from typing import Any
@@ -16,11 +16,15 @@ from tfps.keras import train_functions
 
 
 def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
-  """What `fit` gets as its input, as Keras takes it; see `functions`.
+  """Returns the input of `fit` in a form that Keras accepts.
+
+  Args:
+    strategy: the model's strategy.
+    x: the input; a function of an `InputContext` makes each worker's dataset.
+    steps_per_epoch: the length of an epoch; required for such a function.
 
   Raises:
-    ValueError: its datasets have no common end and there is no number of
-      steps.
+    ValueError: `x` is such a function and `steps_per_epoch` is None.
   """
   if not data_adapters.is_dataset_fn(x):
     return x
@@ -40,7 +44,7 @@ dataset_of = train_functions.dataset_of
 
 
 class TrainFunction(step_function.StepFunction):
-  """Stands for `model.train_function`."""
+  """Replaces `model.train_function`."""
 
   def __init__(self, model: keras.Model) -> None:
     super().__init__(
@@ -53,7 +57,7 @@ class TrainFunction(step_function.StepFunction):
 
 
 class TestFunction(step_function.StepFunction):
-  """Stands for `model.test_function`."""
+  """Replaces `model.test_function`."""
 
   __test__ = False  # for pytest
 
@@ -63,7 +67,7 @@ class TestFunction(step_function.StepFunction):
 
 
 class PredictFunction(train_functions.PredictFunction):
-  """Stands for `model.predict_function`."""
+  """Replaces `model.predict_function`."""
 
   def __init__(self, model: keras.Model) -> None:
     super().__init__(model, client_functions.Here(model.distribute_strategy))

@@ -1,7 +1,7 @@
-"""Whether a metric adds up: what it gathers from two batches is a sum.
+"""Finds out whether a metric is additive: batches only add to its variables.
 
-If so, batches can be evaluated anywhere and in any order. Nothing in a metric
-says so, but the graph of its update does.
+If so, batches can be evaluated anywhere and in any order. Metrics do not
+declare it, so the graph of their update is examined.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ _ADDS_IN_PLACE = {'AssignAddVariableOp', 'AssignSubVariableOp'}
 _READS = {'ReadVariableOp'}
 
 
-def adds_up(handle: tf.Tensor, operations: Iterable[tf.Operation]) -> bool:
-  """Whether operations do nothing to a variable but read it and add to it.
+def is_additive(handle: tf.Tensor, operations: Iterable[tf.Operation]) -> bool:
+  """Returns whether operations only read a variable and add to it.
 
   Args:
-    handle: of the variable, in the graph of the operations.
-    operations: to look at; those that do not use the handle do not matter.
+    handle: the variable's handle, in the graph of the operations.
+    operations: operations, with or without the handle among their inputs.
   """
   return all(
     _adds(operation, handle)
@@ -37,7 +37,7 @@ def _adds(operation: tf.Operation, handle: tf.Tensor) -> bool:
 
 
 def _is_sum_with(value: tf.Tensor, handle: tf.Tensor) -> bool:
-  """Whether a value is the variable's own plus something else."""
+  """Returns whether a value is the variable plus or minus another one."""
   operation = _source(value)
   if operation.type in _ADDITIONS:
     return any(_is_read_of(term, handle) for term in operation.inputs)
@@ -51,7 +51,7 @@ def _is_read_of(value: tf.Tensor, handle: tf.Tensor) -> bool:
 
 
 def _source(value: tf.Tensor) -> tf.Operation:
-  """The operation that a value comes from, whatever form it was brought to."""
+  """Returns the operation that computes a value, before casts and reshapes."""
   operation = value.op
   while operation.type in _PASSED_THROUGH:
     operation = operation.inputs[0].op

@@ -1,13 +1,12 @@
-"""Metrics and seeds: kept by the chief, worked on by workers.
+"""Metrics and seeds that the chief keeps and workers' executions update.
 
-A worker's execution begins each step with metrics at zero, and hands back what
-each step has added. The chief adds these up in the order of the steps, as a
-single process would, so that the result does not depend on who did them.
+An execution on a worker starts each step with metrics of zero, and returns what
+each step has added. The chief adds these values in the order of the steps, as a
+single process does, so that the result does not depend on the workers.
 
-Metrics that do not add up, such as a maximum, are handed on from one execution
-to the next instead, and so are the states of seeds. How far an execution takes
-seeds can be foretold; what it makes of such metrics cannot, so that executions
-then have to wait for one another.
+Metrics that are not additive, such as a maximum, are carried from one execution
+to the next, and so are the states of seeds. The seeds after an execution are
+known in advance; such metrics are not, so executions wait for one another.
 """
 
 from collections.abc import Sequence
@@ -21,14 +20,14 @@ from tfps._compat import execution_variables
 
 
 class State:
-  """The variables of a model that do not live on a ps.
+  """A model's metrics and seeds, which are not on the ps.
 
   Args:
     model: a built model.
 
   Attributes:
-    metrics: those that add up.
-    chained: metrics that do not.
+    metrics: variables of additive metrics.
+    chained: variables of other metrics.
     seeds: the states of seed generators.
   """
 
@@ -40,70 +39,70 @@ class State:
 
   @property
   def variables(self) -> list[tf.Variable]:
-    return [*self.metrics, *self.handed_on]
+    return [*self.metrics, *self.carried]
 
   @property
-  def handed_on(self) -> list[tf.Variable]:
-    """What one execution leaves to the next."""
+  def carried(self) -> list[tf.Variable]:
+    """The variables that are carried from one execution to the next."""
     return [*self.chained, *self.seeds]
 
   @property
-  def handed_on_spec(self) -> list[tf.TensorSpec]:
-    """The type of what is handed on."""
-    return [tf.TensorSpec(v.shape, v.dtype) for v in self.handed_on]
+  def carried_spec(self) -> list[tf.TensorSpec]:
+    """The types of the carried values."""
+    return [tf.TensorSpec(v.shape, v.dtype) for v in self.carried]
 
   @property
   def num_added(self) -> int:
-    """The elements of what a step has added to the metrics."""
+    """The number of elements that a step adds to the metrics."""
     return _num_elements(self.metrics)
 
   @property
-  def num_handed_on(self) -> int:
-    """The elements of what is handed on."""
-    return _num_elements(self.handed_on)
+  def num_carried(self) -> int:
+    """The number of elements of the carried values."""
+    return _num_elements(self.carried)
 
   def chain(self, variables: Sequence[tf.Variable]) -> None:
-    """Takes note that metrics do not add up."""
+    """Records that variables of metrics are not additive."""
     chained = {id(variable) for variable in variables}
     self.metrics = [v for v in self.metrics if id(v) not in chained]
     self.chained.extend(variables)
 
-  # Within an execution.
+  # Methods of a worker's execution.
 
-  def begin_execution(self, handed_on: Sequence[tf.Tensor]) -> None:
-    """Gives the copies of what is handed on their values."""
-    for variable, value in zip(self.handed_on, handed_on, strict=True):
+  def begin_execution(self, carried: Sequence[tf.Tensor]) -> None:
+    """Assigns the carried values to the execution's copies."""
+    for variable, value in zip(self.carried, carried, strict=True):
       variable.assign(value)
 
   def begin_step(self) -> None:
-    """Puts the copies of the metrics at zero."""
+    """Sets the copies of the metrics to zero."""
     for variable in self.metrics:
       variable.assign(tf.zeros(variable.shape, variable.dtype))
 
   def end_step(self) -> tf.Tensor:
-    """What the step has added to the metrics, as one vector."""
+    """Returns what the step has added to the metrics, as one vector."""
     return _pack([variable.read_value() for variable in self.metrics])
 
   def end_execution(self) -> tf.Tensor:
-    """What is handed on, as one vector."""
-    return _pack([variable.read_value() for variable in self.handed_on])
+    """Returns the carried values, as one vector."""
+    return _pack([variable.read_value() for variable in self.carried])
 
-  # In the chief.
+  # Methods of the chief.
 
-  def hand_on(self, num_steps: int) -> list[np.ndarray]:
-    """Values for the next execution; seeds that no other execution gets."""
-    values = [variable.numpy() for variable in self.handed_on]
+  def carry(self, num_steps: int) -> list[np.ndarray]:
+    """Returns values for the next execution, with seeds of its own."""
+    values = [variable.numpy() for variable in self.carried]
     if self.seeds and num_steps in self._strides:
       seeds = values[len(self.chained) :]
       self._assign_seeds(_add(seeds, self._strides[num_steps]))
     return values
 
   def must_wait(self, num_steps: int) -> bool:
-    """Whether the next execution needs the result of one of so many steps."""
+    """Returns whether the execution after one of `num_steps` waits for it."""
     seeds_are_known = not self.seeds or num_steps in self._strides
     return bool(self.chained) or not seeds_are_known
 
-  def take_back(
+  def store_carried(
     self,
     num_steps: int,
     before: list[np.ndarray],
@@ -111,13 +110,13 @@ class State:
     *,
     num_done: int | None = None,
   ) -> None:
-    """Takes in what an execution has made of what was handed on.
+    """Stores the carried values that an execution returned.
 
     Args:
-      num_steps: how many it was for.
-      before: what it was handed.
-      after: what it handed back.
-      num_done: how many it did, if not all.
+      num_steps: the number of steps that it was to do.
+      before: the carried values that it got.
+      after: a vector of those that it returned.
+      num_done: the number of steps that it did, if not all.
     """
     values = self.unpack(after)
     number = len(self.chained)
@@ -131,16 +130,16 @@ class State:
         self._strides[num_steps] = strides
 
   def unpack(self, vector: np.ndarray) -> list[np.ndarray]:
-    """The values of what is handed on, of a vector that has them all."""
-    return _unpack(vector, self.handed_on)
+    """Returns the carried values in a vector."""
+    return _unpack(vector, self.carried)
 
   def add(self, steps: np.ndarray) -> None:
-    """Adds what steps have added to the metrics, one after another."""
+    """Adds the values of steps, one row for each, to the metrics in order."""
     for variable, added in zip(
       self.metrics, _columns(steps, self.metrics), strict=True
     ):
       terms = np.concatenate([np.reshape(variable.numpy(), [1, -1]), added])
-      # Unlike a sum, it adds up the rows in their order.
+      # Unlike `np.sum`, it adds the rows in their order.
       total = np.add.accumulate(terms, axis=0, dtype=terms.dtype)[-1]
       variable.assign(np.reshape(total, variable.shape))
 
@@ -156,7 +155,7 @@ def _add(
 
 
 def _local(variables: Any) -> list[tf.Variable]:
-  """Those of Keras' variables that this process holds, each once."""
+  """Returns the Keras variables that this process holds, each once."""
   values = {id(v): v.value for v in variables}.values()
   is_local = execution_variables.ExecutionVariable
   return [value for value in values if isinstance(value, is_local)]
@@ -185,7 +184,7 @@ def _unpack(
 def _columns(
   vectors: np.ndarray, variables: Sequence[tf.Variable]
 ) -> list[np.ndarray]:
-  """Of each vector, a row, the elements of each variable."""
+  """Returns for each variable its elements in each row of the vectors."""
   ends = np.cumsum([v.shape.num_elements() for v in variables], dtype=int)
   columns = np.split(vectors, ends[:-1], axis=1) if variables else []
   return [

@@ -1,4 +1,4 @@
-"""Steps of a Keras model in one function, for a worker to execute."""
+"""Traces steps of a Keras model into functions that workers execute."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
 
-# Types of which a double holds each value.
+# Types whose values a double represents exactly.
 _IN_DOUBLES = frozenset(
   (
     *(tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool),
@@ -36,29 +36,29 @@ _IN_DOUBLES = frozenset(
 
 @dataclasses.dataclass
 class Result:
-  """What an execution hands back.
+  """The result of an execution.
 
   Attributes:
-    metrics: what each step has added to the metrics; one row for each.
-    handed_on: what it leaves to the next execution.
-    num_bytes: what has crossed, by direction and ps.
-    logs: what the last step returned, by name.
+    metrics: the values that each step added to the metrics, a row for each.
+    carried: a vector of the values carried to the next execution.
+    num_bytes: the bytes that were transferred, by direction and ps.
+    logs: the values that the last step returned, by name.
   """
 
   metrics: np.ndarray
-  handed_on: np.ndarray
+  carried: np.ndarray
   num_bytes: np.ndarray
   logs: dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Log:
-  """One of the values by name that a step returns.
+  """A named value that a step returns.
 
   Attributes:
-    name: of the value.
+    name: its name.
     dtype: its type.
-    shape: its shape, if it is part of an execution's vector.
+    shape: its shape; None if it is not packed into an execution's vector.
   """
 
   name: str
@@ -72,22 +72,22 @@ class _Log:
 
   @property
   def size(self) -> int:
-    """How many elements of an execution's vector it takes."""
+    """The number of its elements in an execution's vector."""
     return 0 if self.shape is None else math.prod(self.shape)
 
 
 class NotAdditiveError(Exception):
-  """Metrics do not add up; executions have to be made anew."""
+  """Metrics are not additive; functions have to be traced again."""
 
 
 class Executions:
-  """Functions that do some steps of a model each.
+  """Makes functions that do several steps of a model each.
 
   Args:
-    strategy: runs the steps, in its replica context.
-    step_fn: a model's `train_step` or `test_step`.
+    strategy: runs the steps in its replica context.
+    step_fn: the model's `train_step` or `test_step`.
     state: the model's metrics and seeds.
-    sync_session: where the gradients of workers meet, if they do.
+    sync_session: synchronizes the workers' updates; None if they are not.
   """
 
   def __init__(
@@ -107,52 +107,60 @@ class Executions:
     self._functions: dict[Any, Any] = {}
 
   def on_batches(self, num_steps: int) -> Any:
-    """A function of `num_steps` batches and of what is handed on.
+    """Returns a function of batches and the carried values.
 
-    The batches are one structure that `inputs.stack` made, or a list. If a step
-    has several replicas, each batch is a tuple of pieces.
+    Its batches are a structure that `data_adapters.stack` made, or a list. If a
+    step has several replicas, each batch is a tuple of pieces.
+
+    Args:
+      num_steps: the number of batches.
     """
 
-    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
       if not isinstance(batches, list):
         batches = data_adapters.unstack(batches, num_steps)
       left = iter(batches)
       draw = lambda: step_replicas.weight_batches(self._strategy, next(left))  # noqa: E731
-      return self._execute(draw, num_steps, handed_on, self._course(*told))
+      return self._execute(draw, num_steps, carried, self._step_context(*ids))
 
     return self._function(('batches', num_steps), execute)
 
   def on_iterator(self, num_steps: int) -> Any:
-    """A function of an iterator over batches and of what is handed on."""
+    """Returns a function of an iterator over batches and the carried values."""
 
-    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
       draw = functools.partial(
         step_replicas.next_batch, self._strategy, batches
       )
-      return self._execute(draw, num_steps, handed_on, self._course(*told))
+      return self._execute(draw, num_steps, carried, self._step_context(*ids))
 
     return self._function(('iterator', num_steps), execute)
 
   def on_source(self, source: tf_execution.Source, num_steps: int) -> Any:
-    """A function of what a source is given, and of what is handed on.
+    """Returns a function of a source's input and the carried values.
 
-    It returns what `source.read_ahead` does before all else, with its last
-    value at the end of the vector, and then the number of steps that count.
+    It returns the values of `source.read_ahead`, then those of an execution.
+    The last of the former and the number of steps that count are appended to
+    the execution's vector.
+
+    Args:
+      source: provides the batches.
+      num_steps: how many steps to do.
     """
 
-    def execute(batches: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
       left = source.after(batches, 0)
       draw = functools.partial(source.draw, self._strategy, left)
-      course = self._course(*told, comes_and_goes=source.may_be_empty)
-      vector, others = self._execute(draw, num_steps, handed_on, course)
-      return vector, others, step_sync.num_counted(course, num_steps)
+      context = self._step_context(*ids, comes_and_goes=source.may_be_empty)
+      vector, others = self._execute(draw, num_steps, carried, context)
+      return vector, others, step_sync.num_counted(context, num_steps)
 
-    function = self._met(_function(execute))
+    function = self._joining_session(_function(execute))
 
-    def around(given: Any, handed_on: Any, *told: tf.Tensor) -> Any:
+    def around(given: Any, carried: Any, *ids: tf.Tensor) -> Any:
       ahead = source.read_ahead(given)
       batches = source.batches(given)
-      vector, others, counted = function(batches, handed_on, *told)
+      vector, others, counted = function(batches, carried, *ids)
       # A function's result waits for all its updates.
       with tf.control_dependencies([counted]):
         ended = source.end(given, counted)
@@ -161,27 +169,27 @@ class Executions:
         tail.append([tf.cast(counted, vector.dtype)])
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
-    told = step_log_lib.id_spec(self._strategy, num_steps)
+    ids = step_log_lib.id_spec(self._strategy, num_steps)
     if self._sync_session is not None:
-      told = (session_lib.WORKER,)
+      ids = (session_lib.WORKER,)
     return _function(around).get_concrete_function(
-      source.spec, self._state.handed_on_spec, *told
+      source.spec, self._state.carried_spec, *ids
     )
 
   def forget(self) -> None:
-    """Has functions made anew, by what the state has taken note of."""
+    """Drops all functions, so that they are traced again."""
     self._functions.clear()
 
   def result(self, fetched: Any, num_steps: int) -> Result:
-    """Makes sense of what a function of so many steps returned."""
+    """Unpacks the values that a function of `num_steps` steps returned."""
     vector, others = fetched
     sizes = [
       num_steps * self._state.num_added,
-      self._state.num_handed_on,
+      self._state.num_carried,
       self._num_counted,
       *(log.size for log in self._logs),
     ]
-    added, handed_on, counted, *packed = np.split(
+    added, carried, counted, *packed = np.split(
       np.asarray(vector), np.cumsum(sizes)[:-1]
     )
     rest = iter(others)
@@ -193,62 +201,62 @@ class Executions:
     }
     return Result(
       added.reshape([num_steps, -1]),
-      handed_on,
+      carried,
       counted.reshape([2, -1]).astype(np.int64),
       logs,
     )
 
-  def handed_on(self, fetched: Any, num_steps: int) -> list[np.ndarray]:
-    """What a function of so many steps leaves to the next."""
-    return self._state.unpack(self.result(fetched, num_steps).handed_on)
+  def carried(self, fetched: Any, num_steps: int) -> list[np.ndarray]:
+    """Returns the carried values that such a function returned."""
+    return self._state.unpack(self.result(fetched, num_steps).carried)
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
       function = _function(execute)
       if self._sync_session is not None:
-        function = _function(self._met(function))
+        function = _function(self._joining_session(function))
       self._functions[key] = function
     return self._functions[key]
 
-  def _met(self, function: Any) -> Any:
-    """What begins and ends a worker's part in meetings, if there are any."""
+  def _joining_session(self, function: Any) -> Any:
+    """Lets a worker join and leave the sync session around a function."""
     sync_session = self._sync_session
     return function if sync_session is None else sync_session.around(function)
 
-  def _course(self, *told: tf.Tensor, comes_and_goes: bool = False) -> Any:
-    """What steps do besides computing, in the function that is traced."""
+  def _step_context(self, *ids: tf.Tensor, comes_and_goes: bool = False) -> Any:
+    """Returns the context of the traced steps: sync steps or a step log."""
     if self._sync_session is None:
-      return step_log_lib.marking(self._strategy, *told)
-    return self._sync_session.sync_step(*told, comes_and_goes=comes_and_goes)
+      return step_log_lib.marking(self._strategy, *ids)
+    return self._sync_session.sync_step(*ids, comes_and_goes=comes_and_goes)
 
   def _execute(
     self,
     draw: Callable[[], Any],
     num_steps: int,
-    handed_on: Any,
-    course: Any,
+    carried: Any,
+    context: Any,
   ) -> Any:
     added = []
-    sync_step = None if self._sync_session is None else course
+    sync_step = None if self._sync_session is None else context
     workspace = self._transfers.workspace()
     steps = self._transfers.steps(workspace, num_steps, sync_step)
     with execution_variables.copies(self._state.variables) as handles:
-      self._state.begin_execution(handed_on)
+      self._state.begin_execution(carried)
       for i in range(num_steps):
         self._state.begin_step()
         first = writes.num_operations()
-        with course.step(i + 1), steps.step():
+        with context.step(i + 1), steps.step():
           logs = self._strategy.run(self._step_fn, args=(draw(),))
         self._check(handles, first)
         added.append(self._state.end_step())
-      handed_on = self._state.end_execution()
-      return self._packed([*added, handed_on], workspace.counted(), logs)
+      carried = self._state.end_execution()
+      return self._packed([*added, carried], workspace.counted(), logs)
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
-    """Makes sure that the step only adds to metrics that are to add up.
+    """Checks that the traced step only adds to additive metrics.
 
     Raises:
-      NotAdditiveError: some are not, of which the state has now taken note.
+      NotAdditiveError: it does not; the state has recorded which are not.
     """
     graph = tf.compat.v1.get_default_graph()
     operations = graph.get_operations()[first:]
@@ -256,14 +264,14 @@ class Executions:
     wrong = [
       variable
       for variable, handle in metrics
-      if not metric_additivity.adds_up(handle, operations)
+      if not metric_additivity.is_additive(handle, operations)
     ]
     if wrong:
       self._state.chain(wrong)
       raise NotAdditiveError
 
   def _packed(self, vectors: list[tf.Tensor], counted: Any, logs: Any) -> Any:
-    """All in one vector, which is a single tensor to fetch, and what is not."""
+    """Packs values into one vector, to be fetched at once; returns the rest."""
     by_name: dict[str, Any] = {}
     for name, value in (logs or {}).items():
       by_name.update(value if isinstance(value, dict) else {name: value})

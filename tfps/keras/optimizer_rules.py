@@ -1,4 +1,4 @@
-"""Which rule serves which of Keras' optimizers, and where its slots are."""
+"""Update rules that compute what Keras' optimizers do, and their slots."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -12,10 +12,10 @@ from tfps.updates import rules
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-  """What serves an optimizer.
+  """A rule for an optimizer.
 
   Attributes:
-    rule: computes what its `update_step` does.
+    rule: computes the optimizer's `update_step`.
     slots: one list of Keras variables for each of the rule's slots.
   """
 
@@ -24,21 +24,21 @@ class Served:
 
 
 def serve(optimizer: Any) -> Served | None:
-  """What serves the optimizer; None if it must do its work itself.
+  """Returns the rule of an optimizer; None if it must compute by itself.
 
-  A subclass may compute something else, so only Keras' classes are served.
+  Subclasses may compute something else, so only Keras' own classes have rules.
   """
   make = _MAKERS.get(type(optimizer))
   return make(optimizer) if make else None
 
 
 def is_served(optimizer: Any) -> bool:
-  """Whether there is a rule for the optimizer."""
+  """Returns whether there is a rule for an optimizer."""
   return type(optimizer) in _MAKERS
 
 
 def names() -> str:
-  """The classes that are served, for errors."""
+  """Returns the names of the classes that have rules, for errors."""
   return ', '.join(kind.__name__ for kind in _MAKERS)
 
 

@@ -1,9 +1,11 @@
-"""Keras' optimizers, whose work the ps does.
+"""Methods of Keras' optimizers that update variables on the ps.
 
-An optimizer of Keras' own is served by a rule of `tfps.updates`: what it does
-to one variable is atomic, whoever else updates that, and slots never leave the
-ps. Any other optimizer computes by its own `update_step`, on the ps, too, as
-long as the variable is not in shards.
+Keras' own optimizers are computed by rules of `tfps.updates`: their update of a
+variable is atomic, and slots never leave the ps. Other optimizers compute by
+their own `update_step`, on the ps as well unless the variable is sharded.
+
+These methods replace those of `keras.Optimizer`, see
+`_compat.keras_optimizers`; their first argument `own` is the replaced method.
 """
 
 from collections.abc import Callable
@@ -34,21 +36,21 @@ Own = Callable[..., Any]  # Keras' own method
 
 
 def lazy(optimizer: Any) -> Any:
-  """Has an optimizer leave rows alone that a batch does not look up.
+  """Makes an optimizer skip the rows that a batch does not look up.
 
-  By default an embedding's rows change even then: their momentum goes on, and
-  decays. That is the optimizer's formula, and takes time by the size of the
-  table. A lazy optimizer treats rows without a gradient as if that step had
-  not been, slots and weight decay included. It is faster and learns something
-  else; see `LazyAdam` of TensorFlow Addons, or `torch.optim.SparseAdam`.
+  By default an optimizer changes all rows of an embedding in each step, because
+  their momentum continues and decays; the time grows with the table. A lazy
+  optimizer leaves rows without a gradient unchanged, with their slots and
+  without weight decay. It is faster, but computes something else; see
+  `LazyAdam` of TensorFlow Addons, or `torch.optim.SparseAdam`.
 
-  It makes no difference to gradients of whole variables.
+  Dense gradients are not affected.
 
   Args:
-    optimizer: of Keras' own.
+    optimizer: an optimizer of one of Keras' own classes.
 
   Returns:
-    The same optimizer. Its config does not say that it is lazy.
+    The same optimizer. Its config does not contain that it is lazy.
 
   Raises:
     ValueError: the optimizer is of another class, or wraps one.
@@ -68,7 +70,17 @@ def apply(
   grads: Sequence[Any],
   trainable_variables: Iterable[Any] | None = None,
 ) -> None:
-  """Applies gradients, once all have come of which one update is made."""
+  """Applies gradients after combining those that make one update.
+
+  Depending on the strategy and its update policy, these are the gradients of a
+  step's replicas, of all workers, or of several steps.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    grads: gradients of the variables; None for a variable without one.
+    trainable_variables: the variables; by default the optimizer's.
+  """
   strategy = optimizer._distribution_strategy
   if step_replicas.is_replica_traced(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
@@ -108,12 +120,12 @@ def apply(
 def _outer(
   optimizer: Any, policy: policies.LocalSteps, variables: Sequence[Any]
 ) -> Any:
-  """The optimizer that takes another one's place, with slots of its own."""
+  """Returns the optimizer of outer updates, with slots of its own."""
   if getattr(optimizer, 'outer_optimizer', None) is None:
     with tf.init_scope():
       outer = policy.make_outer()
       outer.build(variables)
-    # It is the other one's from now on, checkpoints included.
+    # An attribute, so that checkpoints of the inner optimizer contain it.
     optimizer.outer_optimizer = outer
   return optimizer.outer_optimizer
 
@@ -136,10 +148,10 @@ def _descend(
 def sum_gradients(
   own: Own, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]]
 ) -> Sequence[tuple[Any, Any]]:
-  """Leaves them as they are: those of a worker's replicas are one already.
+  """Returns gradients unchanged, because replicas' gradients are merged before.
 
-  Keras' way has each gradient wait for all others, and could not send the first
-  ones while the last are computed.
+  Keras' own sum makes each gradient wait for all others, so that the first ones
+  could not be sent while the last are computed.
   """
   del own, optimizer
   return grads_and_vars
@@ -152,7 +164,15 @@ def update(
   grads_and_vars: Sequence[tuple[Any, Any]],
   learning_rate: Any,
 ) -> None:
-  """Updates variables and slots."""
+  """Updates variables and slots.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    distribution: its strategy.
+    grads_and_vars: gradients with their variables.
+    learning_rate: the learning rate, a scalar.
+  """
   served = optimizer_rules.serve(optimizer)
   if served is not None:
     updates = [
@@ -167,14 +187,14 @@ def update(
   for gradient, variable in grads_and_vars:
     gradient = apply_lib.with_distinct_rows(gradient)
     if isinstance(variable, sharded.ShardedVariable):
-      # It need not work row by row, so it gets all shards in one.
+      # `update_step` may combine rows, so it gets the whole variable.
       optimizer.update_step(gradient, variable, learning_rate)
     else:
       own(distribution, [(gradient, variable)], learning_rate)
 
 
 def update_by_nadam(own: Own, optimizer: Any, *args: Any) -> None:
-  """Multiplies the product of momenta by this step's, then updates."""
+  """Multiplies the product of momenta by the step's, then updates."""
   del own
   product = optimizer._u_product.value
 
@@ -188,7 +208,7 @@ def update_by_nadam(own: Own, optimizer: Any, *args: Any) -> None:
 
 
 def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
-  """Shrinks the weights, unless that is part of the update."""
+  """Applies weight decay, unless the optimizer's rule includes it."""
   del own
   if optimizer.weight_decay is None or optimizer_rules.serve(optimizer):
     return
@@ -209,7 +229,7 @@ def decay_weights(own: Own, optimizer: Any, variables: Sequence[Any]) -> None:
 def update_averages(
   own: Own, optimizer: Any, trainable_variables: Sequence[Any]
 ) -> None:
-  """Has the moving averages of weights follow them."""
+  """Updates the moving averages of weights."""
   del own
   if not optimizer.use_ema:
     return
@@ -230,7 +250,7 @@ def update_averages(
 def use_averages(
   own: Own, optimizer: Any, trainable_variables: Sequence[Any]
 ) -> None:
-  """Gives weights the values of their moving averages."""
+  """Overwrites weights with their moving averages."""
   del own
 
   def overwrite(shard: Any, average: Any) -> list[Any]:
@@ -248,10 +268,10 @@ def apply_gradients(
   gradients: Sequence[Any],
   trainable_variables: Sequence[Any],
 ) -> None:
-  """Accumulates gradients, and applies them when it is time.
+  """Accumulates gradients, and applies them every few steps.
 
-  Workers add to what the ps has accumulated, and one takes it all. What another
-  adds meanwhile counts for the next time.
+  All workers add to accumulators on the ps. One takes their values for an
+  update; additions in the meantime count for the next one.
   """
   steps = optimizer.gradient_accumulation_steps
   if not steps:
@@ -288,7 +308,7 @@ def apply_gradients(
 
 
 def _average(optimizer: Any) -> None:
-  # Here Keras does so, too.
+  # The replaced method of Keras does so, too.
   if not optimizer.use_ema:
     return
   variables = optimizer._trainable_variables
@@ -304,7 +324,7 @@ def _average(optimizer: Any) -> None:
 
 
 def _take(accumulators: Sequence[Any]) -> list[tf.Tensor]:
-  """What has accumulated, and does so no longer."""
+  """Returns the accumulated gradients, and subtracts them."""
   taken: dict[int, tf.Tensor] = {}
 
   def take(shard: Any) -> list[Any]:
@@ -330,7 +350,7 @@ def _add(variable: Any, gradient: Any) -> None:
   for shard, own in zip(
     shards.of(variable), shards.split(variable, gradient), strict=True
   ):
-    # In either way one operation does it.
+    # A single operation in both cases, so that it is atomic.
     if isinstance(own, tf.IndexedSlices):
       shard.scatter_nd_add(own.indices[:, tf.newaxis], own.values)
     else:
@@ -376,14 +396,14 @@ def _count(optimizer: Any) -> tf.Tensor:
 
 
 def _here(value: Any) -> tf.Tensor:
-  """A number on the worker, from where it goes to each ps that needs it."""
+  """Reads a number once on the worker, which sends it to each ps."""
   return tf.identity(tf.convert_to_tensor(value))
 
 
 def _averaged(
   optimizer: Any, trainable_variables: Sequence[Any]
 ) -> Iterator[tuple[Any, Any]]:
-  """Variables or shards, each with its moving average."""
+  """Yields variables or shards, each with its moving average."""
   for variable, average in zip(
     trainable_variables, optimizer._model_variables_moving_average, strict=True
   ):

@@ -1,4 +1,4 @@
-"""Has what the replicas of a step apply be applied once."""
+"""Applies the summed gradients of a step's replicas once."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ def merge(
   gradients: Sequence[Any],
   apply: Callable[[list[Any]], None],
 ) -> None:
-  """Waits, in tracing, for all replicas of a step; one applies the sum.
+  """Waits during tracing for all replicas of a step; one applies the sums.
 
   Args:
-    strategy: whose step it is.
-    variables: of an optimizer.
-    gradients: of this replica; None where a variable has none.
-    apply: gets the sums, as if there were one replica.
+    strategy: the step's strategy.
+    variables: the optimizer's variables.
+    gradients: this replica's gradients; None for a variable without one.
+    apply: applies the sums, as if there were one replica.
 
   Raises:
-    RuntimeError: this is within a `tf.function`, a branch or a loop that the
-      step calls, where replicas cannot meet.
+    RuntimeError: the call is within a `tf.function`, a branch or a loop, where
+      replicas cannot be merged.
   """
   group = strategy.extended.group
 
@@ -51,7 +51,7 @@ def _merged(
   variables: Sequence[Any],
   gradients: Sequence[Sequence[Any]],
 ) -> list[Any]:
-  """The sums of gradients, given by variable and replica."""
+  """Returns the sums of gradients that are given by variable and replica."""
   if not step_replicas.of(strategy).span_workers:
     return [
       None if own[0] is None else replica_aggregation.on_worker(group, own)

@@ -1,4 +1,4 @@
-"""Variables of Keras' and their gradients, as the ps have them."""
+"""Shards of Keras' variables, and their gradients."""
 
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ from tfps.wire import step_transfers as step_transfers_lib
 
 
 def value(variable: Any) -> Any:
-  """TensorFlow's variable, or a `ShardedVariable`."""
+  """Returns the `tf.Variable` or `ShardedVariable` of a variable."""
   return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def of(variable: Any) -> Sequence[Any]:
-  """The shards of such a variable, or itself."""
+  """Returns the shards of such a variable; itself if it has none."""
   is_sharded = isinstance(variable, sharded.ShardedVariable)
   return variable.variables if is_sharded else [variable]
 
 
 def split(variable: Any, gradient: Any) -> list[Any]:
-  """The gradients of the shards of such a variable."""
+  """Returns the gradients of the shards of such a variable."""
   if not isinstance(variable, sharded.ShardedVariable):
     return [gradient]
   steps = reads.reader()
@@ -42,7 +42,7 @@ def split(variable: Any, gradient: Any) -> list[Any]:
 def variables_of(
   optimizer: Any, trainable_variables: Iterable[Any] | None
 ) -> list[Any]:
-  """The variables of an optimizer's `apply`; builds it if need be."""
+  """Returns the variables of an optimizer's `apply`; builds the optimizer."""
   if trainable_variables is None:
     trainable_variables = optimizer._trainable_variables
   variables = list(trainable_variables)
@@ -55,7 +55,7 @@ def variables_of(
 def pieces(
   variables: Sequence[Any], gradients: Sequence[Any]
 ) -> list[aggregation.Piece]:
-  """The gradients of the shards of all variables that have one."""
+  """Returns the shards of the variables that have gradients, with these."""
   return [
     aggregation.Piece(shard, own)
     for variable, gradient in zip(variables, gradients, strict=True)
@@ -69,10 +69,18 @@ def pieces(
 def whole(
   variables: Sequence[Any], gradients: Sequence[Any], parts: Sequence[Any]
 ) -> list[Any]:
-  """The gradients of all variables, of parts as there are `pieces`.
+  """Joins the gradients of shards into those of variables.
 
-  Who looks for the shards' finds them. So the whole is computed only for who
-  looks at it, such as clipping.
+  `split` returns the parts again, so that the joined gradient is computed only
+  if something else uses it, such as clipping.
+
+  Args:
+    variables: the variables.
+    gradients: their gradients; None for a variable without one.
+    parts: new gradients, one for each of the `pieces` of these.
+
+  Returns:
+    The new gradients of the variables.
   """
   left = iter(parts)
   return [

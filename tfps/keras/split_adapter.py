@@ -1,7 +1,7 @@
-"""Splits of a queue as what Keras' `fit` trains on.
+"""Input of Keras' `fit` from the splits of a queue.
 
-An epoch of Keras' is one of the queue's. Workers take splits until all of it
-have been done; how many steps that makes is known only then.
+An epoch of Keras is an epoch of the queue. Workers take splits until all are
+done; the number of steps is known only then.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
-MakeFeeds = Callable[[Any, per_worker.DatasetFn], Any]
+MakeReaders = Callable[[Any, per_worker.DatasetFn], Any]
 
 
 def takes_from_queue(dataset_fn: per_worker.DatasetFn) -> bool:
-  """Whether a dataset function takes what it reads from a `SplitQueue`."""
+  """Returns whether a dataset function reads from a `SplitQueue`."""
   try:
     dataset_fn(tf.distribute.InputContext())
   except tracing.NeedsOrderError:
@@ -38,25 +38,25 @@ def takes_from_queue(dataset_fn: per_worker.DatasetFn) -> bool:
 
 
 class QueueAdapter(keras_data.DataAdapter):
-  """Stands for Keras' data adapters where workers take splits.
+  """Data adapter whose batches workers read from the splits of a queue.
 
   Args:
     dataset_fn: makes the dataset of a split.
-    make_feeds: gets who executes steps, and the function.
-    by_epochs: whether an epoch is one of the queue's; otherwise the caller ends
-      it, after some steps.
+    make_readers: makes the readers from an executor and `dataset_fn`.
+    by_epochs: whether an epoch is one of the queue; otherwise the caller ends
+      it after a number of steps.
   """
 
   def __init__(
     self,
     dataset_fn: per_worker.DatasetFn,
-    make_feeds: MakeFeeds,
+    make_readers: MakeReaders,
     *,
     by_epochs: bool,
   ) -> None:
     self.has_own_epochs = by_epochs
     self._dataset_fn = dataset_fn
-    self._make_feeds = make_feeds
+    self._make_readers = make_readers
     self._readers: readers_lib.Readers | None = None
 
   @property
@@ -64,10 +64,10 @@ class QueueAdapter(keras_data.DataAdapter):
     return None
 
   def get_tf_dataset(self) -> tf.data.Dataset:
-    """The first batch there is: what a model can be built by.
+    """Returns the first batch of any split, by which a model is built.
 
     Raises:
-      ValueError: no split has any.
+      ValueError: no split has a batch.
     """
     pipeline = pipelines.Pipelines(self._dataset_fn).trace(
       tf.distribute.InputContext()
@@ -85,36 +85,36 @@ class QueueAdapter(keras_data.DataAdapter):
     return Epoch(self)
 
   def readers(self, executor: Any) -> readers_lib.Readers:
-    """Where batches come from."""
+    """Returns the readers of batches; makes them for an executor."""
     if self._readers is None:
-      self._readers = self._make_feeds(executor, self._dataset_fn)
+      self._readers = self._make_readers(executor, self._dataset_fn)
       self._readers.split_progress.trace()
     return self._readers
 
 
 class Epoch:
-  """What is left to do of an epoch.
+  """The batches of an epoch that are not done yet.
 
   Args:
-    adapter: whose it is.
+    adapter: makes the readers.
   """
 
   def __init__(self, adapter: QueueAdapter) -> None:
     self._adapter = adapter
     self._readers: readers_lib.Readers | None = None
-    self._is_looked_at = False
+    self._has_given_first = False
 
   def __next__(self) -> Any:
-    if self._is_looked_at:
+    if self._has_given_first:
       raise ValueError(
         'predict: x takes from a SplitQueue, which shares out what is to be '
         'trained on. Give it to fit, and predict a dataset.'
       )
-    self._is_looked_at = True
+    self._has_given_first = True
     return next(iter(self._adapter.get_tf_dataset()))
 
   def readers(self, executor: Any) -> readers_lib.Readers:
-    """Where batches come from until the epoch ends.
+    """Returns the readers of the epoch's batches; begins the epoch.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -129,7 +129,7 @@ class Epoch:
 
 
 def _begin(readers: readers_lib.Readers) -> None:
-  """Has an epoch begin: the one in which the queue is, or the next."""
+  """Begins an epoch: the queue's current one, or the next."""
   if readers.until == split_progress_lib.ENDLESS:
     readers.until = readers.split_progress.first_epoch()
   readers.until += 1
@@ -137,7 +137,7 @@ def _begin(readers: readers_lib.Readers) -> None:
 
 
 def is_over(readers: readers_lib.Readers) -> bool:
-  """Whether an epoch has ended, looked up where the ledger is.
+  """Returns whether the epoch has ended, which is read from the ps.
 
   Raises:
     tf.errors.OpError: the ps is lost.
@@ -150,11 +150,11 @@ class Attempts:
   """Makes attempts to do steps of a model on the batches of a queue.
 
   Args:
-    executions: traces functions that do them.
+    executions: traces the steps.
     executor: executes them.
-    replicas: of a step.
-    marks: theirs; None if nothing is known of those that are cut short.
-    sync_session: where workers wait for each other; None if they do not.
+    replicas: the replicas of a step.
+    marks: logs the steps that are applied; None if they are not logged.
+    sync_session: synchronizes the workers' updates; None if they are not.
   """
 
   def __init__(
@@ -177,15 +177,22 @@ class Attempts:
     self,
     readers: readers_lib.Readers,
     num_steps: int,
-    handed_on: list[np.ndarray],
+    carried: list[np.ndarray],
   ) -> tuple[Any, queue_sources.Attempt]:
-    """A function for so many steps, and what calls it if there are as many.
+    """Makes an attempt to do steps.
 
-    Its result is a list of numbers of steps, each with what `Executions.result`
-    takes.
+    Args:
+      readers: reads the batches.
+      num_steps: how many steps to do if there are as many batches.
+      carried: the carried values.
+
+    Returns:
+      A function for `num_steps` steps, and the attempt that calls it. The
+      attempt's result is a list of numbers of steps, each with the arguments
+      of `Executions.result`.
 
     Raises:
-      execution.NotAdditiveError: functions have to be made anew.
+      model_program.NotAdditiveError: functions have to be traced again.
     """
     kind = (readers.split_progress, readers.element_spec)
     if kind != self._kind:
@@ -198,13 +205,13 @@ class Attempts:
         found.traced(lambda source: self._traced(source, 1)),
       )
     function, single = self._functions[num_steps]
-    steps = _Steps(num_steps, single, self._executions, handed_on)
+    steps = _Steps(num_steps, single, self._executions, carried)
     steps.sizes = self._replicas.sizes
     steps.marks, steps.sync_session = self._marks, self._sync_session
     return function, queue_sources.attempt(readers, num_steps, steps)
 
   def forget(self) -> None:
-    """Has functions made anew."""
+    """Drops all functions, so that they are traced again."""
     self._functions.clear()
 
   def _traced(self, source: tf_execution.Source, num_steps: int) -> Any:
@@ -215,13 +222,13 @@ class Attempts:
 
 
 class _Steps:
-  """Steps of a model, each of which hands on to the next.
+  """Steps of a model on a queue's batches, with values carried between them.
 
   Args:
-    num_steps: how many are done at once.
-    single: gives a function that does one on so many batches.
-    executions: makes sense of its results.
-    handed_on: to the first step.
+    num_steps: how many steps a function does.
+    single: returns a function that does one step on a number of batches.
+    executions: unpacks results.
+    carried: the values carried to the first step.
   """
 
   sizes: tuple[int, ...] = (1,)
@@ -233,12 +240,12 @@ class _Steps:
     num_steps: int,
     single: Callable[[int], Any],
     executions: model_program.Executions,
-    handed_on: list[np.ndarray],
+    carried: list[np.ndarray],
   ) -> None:
     self.num_steps = num_steps
     self._single = single
     self._executions = executions
-    self._handed_on = handed_on
+    self._carried = carried
 
   def attempt(self) -> attempts_lib.Attempt | None:
     if self.marks is None:
@@ -246,26 +253,26 @@ class _Steps:
     return attempts_lib.Attempt(self.marks, self.num_steps)
 
   def do_all(
-    self, function: Callable[..., Any], given: Any, *told: Any
+    self, function: Callable[..., Any], given: Any, *ids: Any
   ) -> tuple[Any, int, bool, int, Any]:
-    batches, *fetched = function(given, _constants(self._handed_on), *told)
+    batches, *fetched = function(given, _constants(self._carried), *ids)
     vector, others = _arrays(fetched)
     *vector, number, ended, counted = vector
     result = [(self.num_steps, np.array(vector), others)]
     return batches, int(number), bool(ended), int(counted), result
 
   def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    vector, others = _arrays(function(given, _constants(self._handed_on)))
+    vector, others = _arrays(function(given, _constants(self._carried)))
     return self.num_steps, vector[:-1], others
 
   def do_one(
-    self, size: int, given: Any, before: list[Any], *told: Any
+    self, size: int, given: Any, before: list[Any], *ids: Any
   ) -> tuple[int, Any]:
-    handed_on = self._handed_on
+    carried = self._carried
     if before:
       number, *last = before[-1]
-      handed_on = self._executions.handed_on(last, number)
-    fetched = self._single(size)(given, _constants(handed_on), *told)
+      carried = self._executions.carried(last, number)
+    fetched = self._single(size)(given, _constants(carried), *ids)
     vector, others = _arrays(fetched)
     *vector, counted = vector
     return int(counted), (1, np.array(vector), others)
@@ -275,7 +282,7 @@ class _Steps:
 
 
 def _constants(values: list[np.ndarray]) -> list[tf.Tensor]:
-  """Of this process: on a frozen worker they would hold up all of it."""
+  """Makes constants in this process; on a frozen worker they would block."""
   with tf.device(None):
     return [tf.constant(value) for value in values]
 

@@ -1,9 +1,9 @@
-"""Has steps of a model done, for Keras' `fit` and `evaluate`.
+"""Schedules the steps of a model for Keras' `fit` and `evaluate`.
 
-These call a function with an iterator and expect the steps done when it
-returns. Ours takes the batches from the iterator, schedules the steps and
-returns while they are being done. What they hand back is taken in, in order,
-as time goes on; whoever reads metrics waits for all of it.
+Keras calls a function with an iterator and expects the steps to be done when it
+returns. This one takes batches from the iterator, schedules the steps and
+returns while they are executing. Their results are collected in order later;
+reading metrics waits for all of them.
 """
 
 from collections import deque
@@ -33,45 +33,45 @@ Begin = Callable[[int, list[np.ndarray]], Any]
 
 
 class Executor(Protocol):
-  """Who executes functions: a `Coordinator`, or this very process."""
+  """Executes functions: a `Coordinator`, or this process."""
 
   def schedule(self, fn: Any, args: Any = None) -> Any:
-    """Begins to execute a function; gives what `fetch` takes."""
+    """Starts to execute a function; returns a value for `fetch`."""
 
   def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
-    """Likewise, of what is called through something else; see `Attempt`."""
+    """Starts to execute `attempt(fn, *args)`; see `training.attempts`."""
 
   def fetch(self, val: Any) -> Any:
-    """What the function has returned, with arrays for tensors."""
+    """Waits for a function and returns its result as arrays."""
 
   def surviving(self, function: Callable[[], Any]) -> Any:
-    """The function's result, whatever ps is lost meanwhile."""
+    """Calls a function, again if a ps is lost meanwhile."""
 
   def scheduling(self) -> contextlib.AbstractContextManager[None]:
-    """In which a function is traced that is to be executed."""
+    """Returns the context in which functions to execute are traced."""
 
   def rest(self) -> None:
-    """Says that nothing more is scheduled until all is fetched."""
+    """Announces that nothing is scheduled until all results are fetched."""
 
   def cancel(self) -> None:
-    """Drops what has not been fetched."""
+    """Cancels the executions that have not been fetched."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Scheduled:
-  """An execution that is under way.
+  """An execution that was scheduled.
 
   Attributes:
-    value: what it will return.
-    num_steps: how many it is for.
-    handed_on: to it.
-    on_splits: whether its result is a list of parts, each with its number of
-      steps; they may be fewer.
+    value: its result, for `Executor.fetch`.
+    num_steps: the number of steps to do.
+    carried: the values carried to it.
+    on_splits: whether its result is a list of parts, each with a number of
+      steps, which may be less than `num_steps` together.
   """
 
   value: Any
   num_steps: int
-  handed_on: list[np.ndarray]
+  carried: list[np.ndarray]
   on_splits: bool
 
 
@@ -79,11 +79,14 @@ class StepFunction:
   """Schedules the steps of a model; called by Keras' trainer.
 
   Args:
-    model: compiled.
+    model: a compiled model.
     step_fn: its `train_step` or `test_step`.
-    executor: executes steps.
-    in_flight: how many executions may be under way when a call returns.
-    makes_updates: whether steps make updates, of which several may make one.
+    executor: executes the steps.
+    in_flight: returns how many executions may be running when a call returns.
+    makes_updates: whether the steps update variables.
+
+  Raises:
+    ValueError: the model is compiled to run eagerly or by XLA.
   """
 
   def __init__(
@@ -116,16 +119,23 @@ class StepFunction:
       self._marks,
       self._sync_session,
     )
-    self._under_way: deque[_Scheduled] = deque()
+    self._running: deque[_Scheduled] = deque()
     self._num_done = 0
-    # Keras keeps what it is given and looks at it at the end of an epoch.
+    # One dict, because Keras keeps it and reads it at the end of an epoch.
     self._logs: dict[str, Any] = {}
 
   def __call__(self, batches: Iterator[Any]) -> dict[str, Any]:
     """Schedules up to `steps_per_execution` steps.
 
+    Args:
+      batches: an iterator of an adapter of this package, or of the user.
+
+    Returns:
+      The logs of the last step whose result was collected.
+
     Raises:
       StopIteration: there are no more batches.
+      ValueError: batches of a `SplitQueue` are to be evaluated.
     """
     number = self._model.steps_per_execution
     if isinstance(batches, data_adapters.PerWorkerBatches):
@@ -146,7 +156,7 @@ class StepFunction:
           'evaluate: x takes from a SplitQueue, which shares out what is to be '
           'trained on. Give it to fit, and evaluate on a dataset.'
         )
-      self._go_on(batches.readers(self._executor), number)
+      self._schedule_on_splits(batches.readers(self._executor), number)
       return self._logs
     is_alone = not isinstance(
       batches, data_adapters.Taking
@@ -167,31 +177,31 @@ class StepFunction:
       self.drain()
     return self._logs
 
-  def _go_on(self, readers: Any, number: int) -> None:
-    """Schedules up to so many steps on splits, until some have been done.
+  def _schedule_on_splits(self, readers: Any, number: int) -> None:
+    """Schedules up to `number` steps on splits, until some have been done.
 
-    Those count of which others tell that they do them without this worker.
+    Steps that other workers do without this one count as well.
 
     Raises:
-      StopIteration: there is nothing left to do.
+      StopIteration: the epoch has ended.
     """
     done, is_idle = self._num_done, True
     while is_idle:
       if readers.finished:
         self._end_epoch(readers)
-      under_way = len(self._under_way)
+      num_running = len(self._running)
       sizes = list(self._sizes(number))
       attempts: list[Any] = []
       begin = functools.partial(self._begin_on_splits, readers, attempts)
       for size in sizes:
         self._schedule(begin, size, on_splits=True)
-      # Others may be at all there is.
-      took_in = len(self._under_way) < under_way + len(sizes)
-      is_idle = took_in and self._num_done == done
+      # Other workers may be doing all that is left.
+      has_collected = len(self._running) < num_running + len(sizes)
+      is_idle = has_collected and self._num_done == done
       is_idle &= not any(attempt.sat_out for attempt in attempts)
 
   def _end_epoch(self, readers: Any) -> None:
-    """Ends the epoch, unless the loss of a ps has undone its end."""
+    """Ends the epoch, unless the loss of a ps has rolled back its end."""
     self.drain()
     if not self._executor.surviving(lambda: split_adapter.is_over(readers)):
       return
@@ -200,11 +210,11 @@ class StepFunction:
     raise StopIteration
 
   def drain(self) -> None:
-    """Waits for all that is under way, and takes it in."""
-    if self._under_way:
+    """Waits for all running executions, and collects their results."""
+    if self._running:
       self._executor.rest()
-    while self._under_way:
-      self._take_in()
+    while self._running:
+      self._collect_oldest()
 
   def _schedule(
     self, begin: Begin, num_steps: int, *, on_splits: bool = False
@@ -218,17 +228,17 @@ class StepFunction:
       self._schedule_now(begin, num_steps, on_splits)
     if self._state.must_wait(num_steps):
       self.drain()
-    while len(self._under_way) > self._in_flight():
-      self._take_in()
+    while len(self._running) > self._in_flight():
+      self._collect_oldest()
 
   def _schedule_now(
     self, begin: Begin, num_steps: int, on_splits: bool
   ) -> None:
-    handed_on = self._state.hand_on(num_steps)
-    with self._forgetting():
-      value = transfers.trace_until_stable(lambda: begin(num_steps, handed_on))
-    self._under_way.append(
-      _Scheduled(value, num_steps, handed_on, on_splits=on_splits)
+    carried = self._state.carry(num_steps)
+    with self._dropping_on_error():
+      value = transfers.trace_until_stable(lambda: begin(num_steps, carried))
+    self._running.append(
+      _Scheduled(value, num_steps, carried, on_splits=on_splits)
     )
 
   def _begin(
@@ -236,11 +246,11 @@ class StepFunction:
     function: Callable[[int], Any],
     batches: Any,
     num_steps: int,
-    handed_on: list[np.ndarray],
+    carried: list[np.ndarray],
   ) -> Any:
-    """Begins an execution on batches that are there."""
+    """Starts an execution on batches that have been taken."""
     schedule = self._executor.schedule
-    args: tuple[Any, ...] = (batches, handed_on)
+    args: tuple[Any, ...] = (batches, carried)
     attempt: Any = None
     if self._sync_session is not None:
       attempt = self._sync_session.attempt(num_steps)
@@ -256,17 +266,17 @@ class StepFunction:
     readers: Any,
     attempts: list[Any],
     num_steps: int,
-    handed_on: list[np.ndarray],
+    carried: list[np.ndarray],
   ) -> Any:
-    """Begins an execution on as many batches as there are."""
-    function, attempt = self._attempts.make(readers, num_steps, handed_on)
+    """Starts an execution on up to `num_steps` batches of splits."""
+    function, attempt = self._attempts.make(readers, num_steps, carried)
     attempts.append(attempt)
     return self._executor.schedule_through(attempt, function, ())
 
-  def _take_in(self) -> None:
-    """Takes in the result of the oldest execution."""
-    oldest = self._under_way.popleft()
-    with self._forgetting():
+  def _collect_oldest(self) -> None:
+    """Waits for the oldest execution, and collects its result."""
+    oldest = self._running.popleft()
+    with self._dropping_on_error():
       fetched = self._executor.fetch(oldest.value)
     parts = fetched or []
     if fetched and not oldest.on_splits:
@@ -281,26 +291,26 @@ class StepFunction:
       self._logs.update(self._merged(result.logs))
     if done:
       self._num_done += done
-      self._state.take_back(
-        oldest.num_steps, oldest.handed_on, result.handed_on, num_done=done
+      self._state.store_carried(
+        oldest.num_steps, oldest.carried, result.carried, num_done=done
       )
 
   @contextlib.contextmanager
-  def _forgetting(self) -> Iterator[None]:
-    """After an error nothing is under way, so that another `fit` can begin."""
+  def _dropping_on_error(self) -> Iterator[None]:
+    """Drops all executions after an error, so that another `fit` can begin."""
     try:
       yield
     except model_program.NotAdditiveError:
       raise
     except BaseException:
-      self._under_way.clear()
+      self._running.clear()
       self._executor.cancel()
       raise
 
   def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A step's logs, with metrics as they are by now."""
+    """Returns a step's logs with the current values of metrics."""
     if not self._state.variables and not self._has_replicas:
-      return logs  # of the metrics that the step has worked on
+      return logs  # the step has updated the metrics themselves
     return {**logs, **self._metrics_among(logs)}
 
   def _metrics_among(self, logs: dict[str, Any]) -> dict[str, Any]:
@@ -318,7 +328,7 @@ class StepFunction:
 
   @property
   def _has_replicas(self) -> bool:
-    # A replica returns metrics to which the next ones have yet to add.
+    # A replica returns metrics without the values of the replicas after it.
     return step_replicas.of(self._strategy).are_several
 
   @property
@@ -326,7 +336,7 @@ class StepFunction:
     return self._makes_updates and self._transfers.round_length > 1
 
   def _sizes(self, number: int) -> Iterator[int]:
-    """Cuts a number of steps into what is laid out in one graph."""
+    """Yields the sizes of the graphs that do a number of steps."""
     most = self._transfers.unrolled(tf_execution.MAX_UNROLL)
     while number > 0:
       yield min(number, most)
@@ -334,10 +344,10 @@ class StepFunction:
 
 
 def check(model: keras.Model) -> None:
-  """Makes sure that the model's steps can be done elsewhere, in graphs.
+  """Checks that a model's steps can run in graphs with remote variables.
 
   Raises:
-    ValueError: the model is compiled otherwise.
+    ValueError: the model is compiled to run eagerly or by XLA.
   """
   for name in ('jit_compile', 'run_eagerly'):
     if getattr(model, name):

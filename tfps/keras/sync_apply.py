@@ -1,4 +1,4 @@
-"""Has one worker apply the mean of what all workers' optimizers are given."""
+"""Applies the mean of all workers' gradients by the optimizer of one worker."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ Own = Callable[..., Any]  # Keras' own method
 
 
 def is_asked_for(optimizer: Any) -> bool:
-  """Whether its gradients are to meet those of other workers."""
+  """Returns whether an optimizer's gradients are averaged over workers."""
   policy = transfers.of(optimizer._distribution_strategy).policy
   if not isinstance(policy, policies.Sync):
     return False
@@ -32,16 +32,16 @@ def apply(
   grads: Sequence[Any],
   trainable_variables: Iterable[Any] | None,
 ) -> None:
-  """Sends gradients to meet those of other workers; one applies their mean.
+  """Pushes gradients to be averaged; one worker applies the mean.
 
   Args:
-    own: applies gradients.
-    optimizer: whose method that is.
-    grads: of this worker; None where a variable has none.
-    trainable_variables: as for `own`.
+    own: Keras' own method, which applies gradients.
+    optimizer: the optimizer.
+    grads: this worker's gradients; None for a variable without one.
+    trainable_variables: the variables, as for `own`.
 
   Raises:
-    ValueError: nobody knows with whose gradients they are to meet.
+    ValueError: the call is not in a step that is synchronized; see `steps_of`.
   """
   steps = steps_of(optimizer)
   variables = shards.variables_of(optimizer, trainable_variables)
@@ -58,22 +58,23 @@ def apply(
 
 
 def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
-  """The steps being traced, in which gradients meet.
+  """Returns the steps that are being traced, whose gradients are averaged.
 
   Raises:
-    ValueError: there are none.
+    ValueError: gradients are applied outside of such steps, or within a
+      `tf.cond` or a loop.
   """
   steps = reads.reader()
   if not isinstance(steps, step_transfers_lib.Steps) or steps.sync_step is None:
     raise ValueError(
       f'{optimizer.name}: applies gradients outside of Coordinator.train, '
-      'BetweenGraphStrategy.train and fit, where they do not meet those of '
-      'other workers, as updates=Sync() asks for. Let one of these do it, or '
-      'choose updates=Async().'
+      'BetweenGraphStrategy.train and fit, where they cannot be averaged with '
+      'those of other workers, as updates=Sync() requires. Use one of these, '
+      'or updates=Async().'
     )
   if not steps.is_at_top_level():
     raise ValueError(
       f'{steps.policy}: {optimizer.name} applies gradients within a tf.cond or '
-      'a loop, which other workers may not come to. Apply them outside of it.'
+      'a loop, which other workers may not execute. Apply them outside of it.'
     )
   return steps

@@ -1,4 +1,4 @@
-"""The functions that Keras' trainer calls, with a coordinator behind them."""
+"""Functions of Keras' trainer for a coordinator that schedules the steps."""
 
 from typing import Any
 
@@ -19,11 +19,16 @@ _IN_FLIGHT_PER_WORKER = 2
 def input_of(
   strategy: tf.distribute.Strategy, x: Any, steps_per_epoch: int | None
 ) -> Any:
-  """What `fit` gets as its input, as Keras takes it.
+  """Returns the input of `fit` in a form that Keras accepts.
+
+  Args:
+    strategy: the model's strategy; unused.
+    x: the input; a function of an `InputContext` makes each worker's dataset.
+    steps_per_epoch: the length of an epoch; required for such a function,
+      unless it reads from a `SplitQueue`.
 
   Raises:
-    ValueError: it is a function of an `InputContext`, whose datasets have no
-      common end, and there is no number of steps.
+    ValueError: `x` is such a function and `steps_per_epoch` is None.
   """
   del strategy
   if not data_adapters.is_dataset_fn(x):
@@ -38,7 +43,7 @@ def input_of(
 
 
 def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
-  """Raises ValueError if an epoch of workers' datasets would have no end."""
+  """Raises ValueError if an epoch of the workers' datasets has no end."""
   if steps_per_epoch is None:
     raise ValueError(
       f'{dataset_fn}: a function of an InputContext makes a dataset for each '
@@ -47,7 +52,7 @@ def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
 
 
 def dataset_of(adapter: Any) -> Any:
-  """What Keras' trainer iterates over, which it calls a dataset."""
+  """Returns the object over which Keras' trainer iterates for an epoch."""
   if isinstance(
     adapter, data_adapters.PerWorkerAdapter | split_adapter.QueueAdapter
   ):
@@ -56,7 +61,7 @@ def dataset_of(adapter: Any) -> Any:
 
 
 class TrainFunction(step_function.StepFunction):
-  """Stands for `model.train_function`."""
+  """Replaces `model.train_function`."""
 
   def __init__(self, model: keras.Model) -> None:
     coordinator = coordinator_lib.Coordinator(model.distribute_strategy)
@@ -70,7 +75,7 @@ class TrainFunction(step_function.StepFunction):
 
 
 class TestFunction(step_function.StepFunction):
-  """Stands for `model.test_function`."""
+  """Replaces `model.test_function`."""
 
   __test__ = False  # for pytest
 
@@ -85,11 +90,11 @@ class TestFunction(step_function.StepFunction):
 
 
 class PredictFunction:
-  """Stands for `model.predict_function`: schedules, and promises outputs.
+  """Replaces `model.predict_function`: schedules steps, and returns promises.
 
   Args:
-    model: whose `predict_step` workers do.
-    executor: has it done; by default a coordinator.
+    model: workers execute its `predict_step`.
+    executor: schedules the steps; by default a coordinator.
   """
 
   def __init__(
@@ -102,7 +107,7 @@ class PredictFunction:
     self._function = self._make(model)
 
   def __call__(self, batches: list[Any]) -> Any:
-    """The outputs for some batches, joined, as structures of `Promise`."""
+    """Schedules batches; returns their concatenated outputs as promises."""
     taken = data_adapters.take(
       iter(batches), len(batches), self._executor.surviving
     )
@@ -133,7 +138,7 @@ class PredictFunction:
 
 
 class Promise:
-  """A tensor that a worker computes; fetched once somebody looks at it."""
+  """A tensor that a worker computes; fetched when its value is used."""
 
   def __init__(
     self, executor: step_function.Executor, value: Any, index: int
@@ -143,7 +148,7 @@ class Promise:
     self._index = index
 
   def numpy(self) -> np.ndarray:
-    """Its value, once it is there."""
+    """Waits for the value and returns it."""
     found = self._executor.fetch(self._value)[self._index]
     return np.asarray(found)
 
