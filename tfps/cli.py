@@ -1,4 +1,4 @@
-"""The command `tfps`: its subcommands are modules that also run by `-m`."""
+"""Command `tfps`, whose subcommands are modules that `-m` runs, too."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,17 @@ _MODULES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs `tfps COMMAND ...`; the exit status."""
+  """Runs `tfps COMMAND ...`.
+
+  Args:
+    argv: the command and its arguments; by default the command line's.
+
+  Returns:
+    The exit status of the command.
+
+  Raises:
+    SystemExit: for wrong options, --help and --version.
+  """
   options = _parser().parse_args(argv)
   command = importlib.import_module(_MODULES[options.command])
   status: int = command.main(options.args)
@@ -32,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     prog='tfps',
     usage='%(prog)s [--help] [--version] command [args ...]',
     description='Parameter-server training for TensorFlow 2 and Keras 3.',
-    epilog=f'commands:\n{commands}\n\ntfps COMMAND --help tells more.',
+    epilog=f'commands:\n{commands}\n\ntfps COMMAND --help lists its options.',
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   version = f'tfps {metadata.version("tfps")}'

@@ -1,7 +1,7 @@
-"""Is this machine, and the cluster it is in, fit for training?
+"""Checks whether a machine and its cluster are ready for training.
 
 `python -m tfps.doctor` takes the same flags and environment as a program that
-calls `tfps.resolve_cluster`, and asks every other task whether it is there.
+calls `tfps.resolve_cluster`, and probes every other task.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 
-# TensorFlow is imported by a child, because one that does not fit the machine
-# may crash or hang.
+# A child imports TensorFlow, because a build for another machine may crash or
+# hang.
 _LIST_DEVICES = """
 import tensorflow as tf
 print(*(d.name.split(':', 1)[1] for d in tf.config.list_physical_devices()))
@@ -37,7 +37,7 @@ _SETTINGS = (
   'OMP_NUM_THREADS',
   'TF_NUM_INTEROP_THREADS',
   'TF_NUM_INTRAOP_THREADS',
-  # gRPC obeys these, also on the way to other tasks.
+  # gRPC uses these for connections to tasks, too.
   'grpc_proxy',
   'http_proxy',
   'https_proxy',
@@ -51,9 +51,9 @@ class Finding:
   """One line of the report.
 
   Attributes:
-    topic: what was looked at, such as 'tensorflow' or 'ps:0'.
-    text: what was found.
-    wrong: whether training would fail by it.
+    topic: the subject, such as 'tensorflow' or 'ps:0'.
+    text: the result.
+    wrong: whether training would fail.
   """
 
   topic: str
@@ -66,7 +66,17 @@ class Finding:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints the report; 1 if something is wrong, otherwise 0."""
+  """Prints the report.
+
+  Args:
+    argv: options and flags; by default the command line's.
+
+  Returns:
+    1 if something is wrong, otherwise 0.
+
+  Raises:
+    SystemExit: with status 2, after a message, for wrong options.
+  """
   options, cluster_flags = _parse(argv)
   wrong = []
   for finding in itertools.chain(
@@ -83,7 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine_machine(env: Mapping[str, str]) -> Iterator[Finding]:
-  """Versions, devices and limits, each as soon as it is known."""
+  """Yields versions, devices and limits, each as soon as it is known.
+
+  Args:
+    env: the environment of the checks.
+  """
   yield Finding('python', f'{platform.python_version()} ({sys.executable})')
   for package in ('tfps', 'tensorflow', 'keras'):
     yield _version(package)
@@ -97,11 +111,11 @@ def examine_machine(env: Mapping[str, str]) -> Iterator[Finding]:
 def examine_cluster(
   env: Mapping[str, str], flag_values: flags.FlagValues, *, timeout_secs: float
 ) -> Iterator[Finding]:
-  """Which cluster it is, and whether its other tasks answer.
+  """Yields the cluster, and whether each of its other tasks answers.
 
   Args:
-    env: the environment to find the cluster in.
-    flag_values: parsed flags to find the cluster in.
+    env: the environment from which the cluster is resolved.
+    flag_values: parsed flags from which the cluster is resolved.
     timeout_secs: how long each task may take to answer.
   """
   try:
@@ -120,7 +134,7 @@ def _version(package: str) -> Finding:
   try:
     return Finding(package, metadata.version(package))
   except metadata.PackageNotFoundError:
-    # Builds such as tensorflow-cpu go by a name of their own.
+    # Builds such as tensorflow-cpu have another name.
     owners = metadata.packages_distributions().get(package, [])
   if not owners:
     return Finding(package, 'is not installed', wrong=True)
@@ -167,7 +181,7 @@ def _memory() -> str:
 
 
 def _read(path: str) -> str:
-  """A file's text; empty where the system has no such file."""
+  """Returns a file's text; empty if there is no such file."""
   try:
     return pathlib.Path(path).read_text().strip()
   except FileNotFoundError:
@@ -175,7 +189,7 @@ def _read(path: str) -> str:
 
 
 def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
-  """Asks all tasks at once, but for our own, in whose place we stand."""
+  """Probes all tasks but the own one in parallel."""
   others = [task for task in cluster.tasks() if task != cluster.task]
 
   def ask(task: spec_lib.Task) -> health.Status:
@@ -192,7 +206,7 @@ def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
 def _parse(
   argv: Sequence[str] | None,
 ) -> tuple[argparse.Namespace, flags.FlagValues]:
-  """Our options, and flags of our own that say which cluster it is."""
+  """Returns the options, and the flags that define the cluster."""
   parser = _parser()
   options, rest = parser.parse_known_args(argv)
   cluster_flags = flags.FlagValues()
@@ -202,7 +216,7 @@ def _parse(
   except flags.Error as error:
     parser.error(str(error))
   if surplus:
-    parser.error(f'{surplus[0]!r} is no option.')
+    parser.error(f'{surplus[0]!r} is not an option.')
   return options, cluster_flags
 
 
@@ -210,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps doctor',
     description=__doc__.splitlines()[0],
-    epilog='Also the flags that say which cluster it is: --job_name, '
+    epilog='Also the flags that define the cluster: --job_name, '
     '--task_index, --ps_hosts, --worker_hosts, --chief_hosts. '
     'Status: 0 if nothing is wrong, 1 if something is, 2 for a wrong option.',
     allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""Replicas of a model on several workers, whose gradients make one update."""
+"""Strategies: which tasks train, where variables are, how updates are made."""
 
 from tfps.strategies.hybrid import HybridStrategy
 from tfps.strategies.in_graph import InGraphStrategy

@@ -1,4 +1,4 @@
-"""Tables on the ps, and all else with every worker, who add up gradients.
+"""Strategy with tables on the ps and dense variables on every worker.
 
 ```
 strategy = tfps.replication.HybridStrategy(cluster)  # in every worker
@@ -47,11 +47,11 @@ _ROWS_PER_STEP = 4096
 
 
 class Extended(shared_extended.Extended):
-  """Keeps some variables in the worker, alike in all of them.
+  """Creates some variables on each worker instead of the ps.
 
   Attributes:
-    choose: chooses which; to be set before the first.
-    holdings: those that are kept here.
+    choose: chooses a variable's place; set it before the first is created.
+    holdings: the variables that are on this worker.
   """
 
   choose: Callable[[hybrid_placement.Description], str]
@@ -70,7 +70,7 @@ class Extended(shared_extended.Extended):
     return variable
 
   def make_count(self) -> tf.Variable:
-    """A counter that is kept here."""
+    """Creates the counter of steps, which is on this worker."""
     with tf.init_scope(), tf.device(None):
       count = tf.Variable(
         0, dtype=tf.int64, trainable=False, name='tfps/hybrid/steps'
@@ -90,38 +90,43 @@ class Extended(shared_extended.Extended):
 
 
 class HybridStrategy(between_graph.BetweenGraphStrategy):
-  """Synchronous training; tables are on the ps, all else is with every worker.
+  """Synchronous training with tables on the ps and dense variables on workers.
 
-  Each worker runs the program, as with `BetweenGraphStrategy`. What learns and
-  is dense, and the optimizer's slots for it, each worker has for itself:
-  gradients are added up among the workers, by TensorFlow's collectives over a
-  ring, and each applies their mean. What is read in some rows is on the ps, as
-  with `updates.Sync()`, and so are variables that do not learn. All workers do
-  equally many steps, except on batches of a `tfps.input.SplitQueue`: who has
-  none gets what comes of the others' steps.
+  Each worker runs the program, as with `BetweenGraphStrategy`. Each has its own
+  copy of dense trainable variables and of the optimizer's slots for them:
+  TensorFlow's collectives (ring all-reduce) sum the workers' gradients, and
+  each worker applies the mean. Variables that are read by rows are on the ps,
+  as with `updates.Sync()`, and so are variables that are not trainable. All
+  workers do the same number of steps, except on batches of a
+  `tfps.input.SplitQueue`: workers without a batch get the others' updates.
 
   Sources: Kim et al. 2019, "Parallax: sparsity-aware data parallel training of
   deep neural networks"; Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
   algorithms for clusters of workstations".
 
   Args:
-    cluster: with this process' task, which is the chief or a worker.
-    variable_partitioner: how variables on the ps are cut into shards.
-    placement: which ps gets which variable.
-    wire: how values travel between ps and workers.
-    choose: says of each variable that learns whether it is to be on 'ps' or
-      with the 'workers', given its `Description`; see `choices.Rule`, which
-      does so by default.
-    rows_per_step: for the rule: how many different rows of a table a step of a
-      worker reads.
+    cluster: the cluster, with this process' task, the chief or a worker.
+    variable_partitioner: divides variables on the ps into shards; see
+      `tfps.partitioners`. By default variables are not sharded.
+    placement: assigns variables to ps; see `tfps.placement`. By default
+      `ByteBalanced()`.
+    wire: how values are transferred between ps and workers; see `tfps.Wire`.
+    choose: returns 'ps' or 'workers', the place of a trainable variable, for
+      its `hybrid_placement.Description`; by default `hybrid_placement.Rule`.
+    rows_per_step: number of different rows of a table that a worker reads in a
+      step; the default rule uses it.
     timeout_secs: how long a worker waits for the others in a step, before it
       ends with an error that names them.
-    connect_timeout_secs: as with `BetweenGraphStrategy`, and for the others to
-      begin.
+    connect_timeout_secs: how long to wait for the ps to answer, for the chief
+      to create a variable, and for all workers to start.
 
   Raises:
-    errors.DeadlineError: a worker has not begun in time.
-    ValueError: the ps have variables of workers that are gone.
+    errors.UnreachableError: a ps did not answer in time; names it.
+    errors.ClusterMismatchError: a ps was started with another cluster.
+    errors.ServerStartError: this task's port is in use.
+    errors.DeadlineError: the chief or a worker has not started in time.
+    ValueError: the task is not a chief or worker, or the ps have variables of
+      workers that no longer run.
   """
 
   keras_optimizers = 'tfps.keras.hybrid_optimizers'
@@ -169,34 +174,40 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   @property
   def num_workers(self) -> int:
-    """How many workers there are, with the chief."""
+    """The number of workers, including the chief."""
     return len(self._trainers())
 
   def is_held(self, variable: Any) -> bool:
-    """Whether each worker has a TensorFlow variable for itself."""
+    """Returns whether each worker has its own copy of a `tf.Variable`."""
     held: bool = self.extended.holdings.has(variable)
     return held
 
   def begin_means(
     self, gradients: Sequence[tf.Tensor]
   ) -> gradient_mean_lib.GradientMeans:
-    """Begins to add up gradients with those of the other workers."""
+    """Starts to average dense gradients over all workers."""
     return gradient_mean_lib.GradientMeans(self._elastic_group, gradients)
 
   def hybrid_report(self) -> hybrid_placement.HybridReport:
-    """Where each variable that learns is, and what both places cost."""
+    """Returns the place of each trainable variable, and the costs of both."""
     return hybrid_placement.HybridReport(tuple(self._chooser.made))
 
   def recovery_report(self) -> events_lib.RecoveryReport:
-    """What this worker knows of lost workers, and what was done twice."""
+    """Returns this worker's record of lost workers and repeated steps."""
     return self._events.report
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result, whatever workers are lost meanwhile.
+    """Calls a function, again in a new group of workers if some are lost.
+
+    Args:
+      function: the function.
+
+    Returns:
+      The function's result.
 
     Raises:
-      errors.DeadlineError: names the workers that have not come in time.
-      errors.UnreachableError: names ps that are lost.
+      errors.DeadlineError: workers have not joined in time; names them.
+      errors.UnreachableError: ps are lost; names them.
     """
     while True:
       try:
@@ -204,13 +215,15 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       except tf.errors.OutOfRangeError:
         raise
       except tf.errors.OpError as error:
-        self._name_lost_ps(error)
+        self._raise_if_ps_lost(error)
         if self._elastic_group is None or not self._elastic_group.is_to_go_on(
           error
         ):
           raise
         logging.warning(
-          '%s makes another crew: %s', self.task, errors.first_line(error)
+          '%s joins a new group of workers: %s',
+          self.task,
+          errors.first_line(error),
         )
 
   @property
@@ -221,7 +234,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   def _join(
     self, waits: elastic_group_lib.Waits, sync_session: session_lib.SyncSession
   ) -> elastic_group_lib.ElasticGroup:
-    """Readies this process for a crew, of those that train."""
+    """Makes the elastic group of the tasks that train."""
     trainers = self._trainers()
     return elastic_group_lib.ElasticGroup(
       [group_monitor.Peer(t, self._cluster.address(t)) for t in trainers],
@@ -238,11 +251,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
 
   def _start_meetings(self, sync_session: session_lib.SyncSession) -> None:
-    if self.num_workers == 1:  # else each crew does
+    if self.num_workers == 1:  # else each elastic group starts it
       super()._start_meetings(sync_session)
 
-  def _name_lost_ps(self, error: tf.errors.OpError) -> None:
-    """Raises an error that names ps, if they are to blame."""
+  def _raise_if_ps_lost(self, error: tf.errors.OpError) -> None:
+    """Raises UnreachableError if ps are lost."""
     addresses = {
       task: self._cluster.address(task) for task in self._cluster.tasks('ps')
     }
@@ -253,8 +266,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     ]
     if lost:
       raise errors.UnreachableError(
-        f'{self.task} cannot go on: {"; ".join(map(str, lost))}. Start all '
-        'tasks again; training goes on from its checkpoint.'
+        f'{self.task} cannot continue: {"; ".join(map(str, lost))}. Restart '
+        'all tasks; training continues from its checkpoint.'
       ) from error
 
 

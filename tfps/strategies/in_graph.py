@@ -1,4 +1,4 @@
-"""One client whose graph spans all workers: synchronous by construction.
+"""Strategy of one client whose graph spans all workers, hence synchronous.
 
 ```
 cluster = tfps.resolve_cluster()
@@ -47,54 +47,53 @@ class _Extended(extended.Extended):
   """Traces steps into functions that this process calls."""
 
   def _resource_creator_scope(self) -> Any:
-    return []  # lookup tables stay in the chief, without a coordinator
+    return []  # without a coordinator, lookup tables are on the chief
 
 
 class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   """In-graph replication, as in TensorFlow 1's guide to distribution.
 
-  The program runs in the chief. Each training step is one graph, which has a
-  replica of the model's computation on each worker, with a batch of its own,
-  and one update. Each worker pulls the parameters and pushes its gradients; the
-  ps take their mean, and apply the optimizer to it once. There are no queues
-  and no locks, and no worker is ahead: a step is done when all have done it.
+  The program runs in the chief. Each training step is one graph, with a replica
+  of the model's computation on each worker, which has a batch of its own, and
+  one update. Workers pull the parameters and push their gradients; the ps apply
+  the optimizer once, to the mean. There are no queues and no locks, and no
+  worker is ahead of another.
 
-  Ps and workers run `tfps.serve`. One graph cannot go on without one of them:
-  when a task is lost, whatever is being executed raises an error that names it.
-  A program that is started again goes on from its checkpoint.
+  Ps and workers run `tfps.serve`. The graph needs all of them: when a task is
+  lost, the running call raises an error that names it. A program that is
+  restarted continues from its checkpoint.
 
-  A worker with several GPUs, or without any but with several logical CPUs, has
-  a replica on each; see `ParameterServerStrategy` about batches and losses.
+  A worker with several GPUs, or with no GPU and several logical CPUs, has a
+  replica on each; see `ParameterServerStrategy` about batches and losses.
 
   Source: "In-graph replication" in TensorFlow 1's "Distributed TensorFlow";
-  `tf.compat.v1.train.replica_device_setter` puts variables likewise.
+  `tf.compat.v1.train.replica_device_setter` also places variables on ps.
 
   Args:
     cluster: a `tfps.Cluster`, or a `tf.distribute.cluster_resolver`.
-      `Cluster.local()` gets one ps and one worker within this process.
-    variable_partitioner: how variables are cut into shards; see
-      `tfps.partitioners`. By default they are not.
-    placement: which ps gets which variable; see `tfps.placement`. By default
+      `Cluster.local()` starts a ps and a worker within this process.
+    variable_partitioner: divides variables into shards; see
+      `tfps.partitioners`. By default variables are not sharded.
+    placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
-    timeout_secs: how long a ps or a worker may be silent, as when it is frozen,
-      before what waits for it raises an error.
-    by_host: whether the workers of a host add up their gradients on the first
-      of them, which pushes the sum to those ps that are on other hosts. So the
-      host's link carries one gradient instead of one for each worker. Where
-      links are faster than processes of a host are with each other, it takes
-      time.
-    host_of: the host of a task such as 'ps:0'. By default, and for tasks that
-      it leaves out, that in the cluster's address.
+    timeout_secs: how long a ps or worker may not answer, for example because it
+      is frozen, before calls that wait for it raise an error.
+    by_host: whether the workers of a host sum their gradients on one of them,
+      which pushes the sum to ps on other hosts, so that the host's link carries
+      one gradient instead of one for each worker. It costs time if links are
+      faster than the processes of a host exchange values.
+    host_of: the hosts of tasks by name, such as 'ps:0'. For other tasks, the
+      host of the task's address in the cluster.
     connect_timeout_secs: how long to wait for all ps and workers to answer.
 
   Raises:
-    errors.UnreachableError: names the tasks that did not answer in time, or
-      at whose addresses other tasks answered.
+    errors.UnreachableError: tasks did not answer in time, or other tasks
+      answered at their addresses; names them.
     errors.ServerStartError: the chief's port is in use.
-    errors.ClusterMismatchError: a task holds another idea of the cluster.
+    errors.ClusterMismatchError: a task was started with another cluster.
     ValueError: the cluster has no ps or no worker, workers have different
       numbers of devices, `timeout_secs` is not above 0, or `host_of` names a
-      task that there is not.
+      task that is not in the cluster.
   """
 
   # See `ParameterServerStrategy`.
@@ -104,7 +103,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   _steps_span_workers = True
   takes_coordinator = False
 
-  # Here the chief does all that a client does by itself.
+  # The interface of a between-graph client, which the chief has here.
   task = spec_lib.Task('chief', 0)
   is_chief = True
   num_interruptions = 0
@@ -137,12 +136,12 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     self._monitor = task_monitor.TaskMonitor(self.addresses(), dict)
     self._looked_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
-    # It would have a coordinator call the steps.
+    # TensorFlow would require a coordinator to call the steps.
     self.extended._allow_run_without_coordinator = True
 
   @property
   def global_step(self) -> tf.Variable:
-    """A scalar int64 on a ps: the steps that `train` has applied."""
+    """The number of steps that `train` has applied: a scalar int64 on a ps."""
     if self._global_step is None:
       with self.scope():
         self._global_step = tf.Variable(
@@ -169,54 +168,54 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   ) -> progress_lib.TrainResult:
     """Trains until the global step reaches a number.
 
-    A step is one of all workers, each on the next batch of its own dataset,
-    whose mean gradient makes one update. If each worker's loss is a mean over a
-    batch of n examples, that is a step of one process on the n examples of each
-    worker together.
+    In a step each worker takes the next batch of its own dataset, and the mean
+    gradient makes one update. If a worker's loss is the mean over a batch of n
+    examples, this is the step of a single process on the batches of all
+    workers.
 
-    At the end of what a queue has to share out, fewer batches may be left than
-    there are replicas. A step then takes half of their number, or a quarter,
-    and so on, and is the mean of those: of the first replicas, to which batches
-    of other workers go.
+    When a queue has fewer batches left than there are replicas, steps have half
+    as many replicas, then a quarter, and so on; the first replicas take batches
+    of other workers.
 
     Args:
-      step_fn: takes a batch; computes a gradient, has an optimizer apply it and
-        returns scalar metrics by name, or None. Traced once for each worker.
-        What `optimizer.apply` gets is the mean over all workers.
-      dataset_fn: makes the dataset of one worker, on that worker; called once
-        for each, with `input_pipeline_id` the worker's index. The dataset must
-        not run out: `repeat()` it. If it takes what it reads from a
+      step_fn: a step on a batch: computes gradients, applies them by an
+        optimizer and returns scalar metrics by name, or None. Traced once for
+        each worker. The optimizer gets the mean over all workers.
+      dataset_fn: makes a worker's dataset on that worker, from an
+        `InputContext` with `input_pipeline_id` the worker's index. The dataset
+        must not end: `repeat()` it. If it reads from a
         `tfps.input.SplitQueue`, it makes the batches of one split, which must
         not be repeated.
-      steps: where to stop, counted from the beginning of training, not of this
-        call: after a resume, only what is left is done. Training ends before
-        when all that a queue has to share out is done; None: then alone.
-      steps_per_execution: how many steps a call of the graph does.
-      max_unroll: how many of them to lay out in one graph; beyond it a loop
-        goes over them. Fewer are traced faster, more are executed faster.
-      checkpoint: what to save: a `tf.train.Checkpoint`, model or other
-        trackable. The global step is saved with it as `global_step`.
-      directory: where to save it, and to resume from when it has checkpoints.
-      checkpoint_every_secs: how often to save besides at the end.
-      checkpoint_every_steps: likewise, rounded up to whole executions.
-      max_to_keep: how many checkpoints to keep.
+      steps: the global step to reach, including steps before a resume. Training
+        ends earlier when a queue is finished; None trains until then.
+      steps_per_execution: number of steps in a call of the graph.
+      max_unroll: number of them to unroll in the graph; a loop repeats them.
+        A smaller one is traced faster, a larger one is executed faster.
+      checkpoint: a `tf.train.Checkpoint`, model or other trackable to save. The
+        global step is saved with it as `global_step`.
+      directory: where to save checkpoints, and to resume from the latest one.
+      checkpoint_every_secs: seconds between checkpoints; one is always saved at
+        the end.
+      checkpoint_every_steps: steps between checkpoints, rounded up to whole
+        executions.
+      max_to_keep: number of checkpoints to keep.
       hooks: called with a `hooks.Progress` at the beginning, after each
         execution and at the end.
-      log_every_secs: how often to log progress.
-      stop_on_nan: whether a metric that is not a number is an error, raised
-        before the next checkpoint; otherwise it is logged.
+      log_every_secs: seconds between log lines.
+      stop_on_nan: whether a NaN metric raises an error, before the next
+        checkpoint; otherwise it is logged.
 
     Returns:
-      Where training stands. Metrics are means over the workers.
+      The global step and the mean metrics over all workers.
 
     Raises:
-      errors.UnreachableError: names a task that has ended.
-      errors.DeadlineError: names a task that is frozen.
+      errors.UnreachableError: a task has ended; names it.
+      errors.DeadlineError: a task is frozen; names it.
       errors.CheckpointError: the latest checkpoint is damaged, or one cannot
         be written, for example because the disk is full.
-      errors.InputError: names a split that cannot be read.
-      FloatingPointError: a metric is not a number.
-      ValueError: a dataset ran out, or an argument is wrong.
+      errors.InputError: a split cannot be read; names it.
+      FloatingPointError: a metric is NaN.
+      ValueError: a dataset ended, or an argument is invalid.
     """
     plan = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
@@ -238,26 +237,34 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     return loop.run(step_fn, dataset_fn)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result, as long as all ps and workers are there.
+    """Calls a function while monitoring all ps and workers.
 
-    For what a program calls by itself: `strategy.surviving(lambda: step())`.
-    `train` and Keras' `fit` do so.
+    Use it for calls of your own: `strategy.surviving(lambda: step())`. `train`
+    and Keras' `fit` use it themselves.
+
+    Args:
+      function: the function.
+
+    Returns:
+      The function's result.
 
     Raises:
-      errors.UnreachableError: names the tasks that have ended, or have been
-        started again.
-      errors.DeadlineError: names the tasks that are frozen.
+      errors.UnreachableError: tasks have ended or restarted; names them.
+      errors.DeadlineError: tasks are frozen; names them.
     """
     now = time.monotonic()
     if now > self._looked_at + timeouts.current().probe_every_secs:
-      # A function that has yet to be traced is sent to all tasks, and one that
-      # is frozen would have that hold the interpreter's lock.
+      # Newly traced functions are sent to all tasks, which holds the GIL while
+      # one of them is frozen.
       self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
       self._looked_at = now
     return self._monitor.follow('InGraphStrategy', function, self._timeout_secs)
 
   def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
-    """The batches of the workers, for `train`.
+    """Returns the batches of the workers, for `train`.
+
+    Args:
+      dataset_fn: makes a worker's dataset from its `InputContext`.
 
     Raises:
       ValueError: the workers' datasets have elements of different types.
@@ -267,10 +274,14 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   def readers(
     self, dataset_fn: per_worker.DatasetFn
   ) -> input_joint.JointReaders:
-    """Where the batches of the workers come from if there is a queue.
+    """Returns the readers of the workers' batches from a queue.
+
+    Args:
+      dataset_fn: makes the dataset of a split.
 
     Raises:
-      ValueError: as `batches`, or the queue's progress is that of others.
+      ValueError: the splits' datasets have elements of different types, or the
+        ps have the progress of another queue.
     """
     devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
     replicas = self.extended.replicas
@@ -279,15 +290,15 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     )
 
   def addresses(self) -> dict[spec_lib.Task, str]:
-    """Where ps and workers answer."""
+    """Returns the addresses of ps and workers."""
     return {**self._address_book.addresses, **self._workers()}
 
   def input_context(self) -> tf.distribute.InputContext:
-    """That of an input of which each batch is divided among the replicas."""
+    """Returns the context of an input whose batches are divided by replicas."""
     return tf.distribute.InputContext(num_input_pipelines=1)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """Nobody is waited for: this is the chief."""
+    """Returns at once, because this process is the chief."""
 
   def _connect_to_cluster(self, coordinator_name: str) -> None:
     cluster = spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict())
@@ -300,15 +311,15 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
 
 
 class Iterators:
-  """An iterator on each worker, over that worker's own dataset.
+  """Iterators on all workers, each over the worker's own dataset.
 
   Args:
-    strategy: whose workers.
-    dataset_fn: makes the dataset of one.
+    strategy: has the workers.
+    dataset_fn: makes a worker's dataset from its `InputContext`.
 
   Attributes:
-    spec: the type of `iterator`.
-    iterator: one for each worker, in their order.
+    spec: the types of `iterator`.
+    iterator: a list with an iterator for each worker.
   """
 
   def __init__(
