@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
   cluster.add_argument(
     '--connection_mbit_per_sec',
     type=_positive,
-    help='what one connection carries at most',
+    help='the maximum rate of one connection',
   )
   cluster.add_argument(
     '--host_of',
@@ -239,12 +239,12 @@ def _parser() -> argparse.ArgumentParser:
   )
   _add_model(parser.add_argument_group('the model'))
   _add_training(parser.add_argument_group('the training'))
-  _add_costs(parser.add_argument_group('what tasks take besides'))
+  _add_costs(parser.add_argument_group('other costs of tasks'))
   parser.add_argument(
     '--advice',
     action=argparse.BooleanOptionalAction,
     default=True,
-    help='whether to look for what would help; it takes TensorFlow',
+    help='whether to suggest improvements; requires TensorFlow',
   )
   return parser
 
@@ -254,7 +254,7 @@ def _add_model(group: Any) -> None:
     '--model_bytes',
     type=_bytes_of,
     required=True,
-    help='float32 parameters that each step reads as a whole',
+    help='size of float32 parameters that each step reads as a whole',
   )
   group.add_argument('--num_variables', type=_whole, default=50)
   group.add_argument(
@@ -263,23 +263,23 @@ def _add_model(group: Any) -> None:
     action='append',
     default=[],
     metavar='ROWS,WIDTH,USED',
-    help='a float32 table of embeddings, and how many rows a step uses',
+    help='a float32 embedding table, and the number of rows a step reads',
   )
   group.add_argument(
     '--compute_ms',
     type=_not_negative,
     required=True,
-    help='of a step of one worker: forward and backward',
+    help='computing time of a step of one worker, forward and backward',
   )
   group.add_argument('--batch', type=_whole, help='examples in a step')
   group.add_argument(
     '--example_bytes',
     type=_bytes_of,
     default=0.0,
-    help='of one example, if workers read it by the same links',
+    help='size of an example, if workers read input over the same links',
   )
   group.add_argument(
-    '--total_bytes', type=_bytes_of, default=0.0, help='of all examples'
+    '--total_bytes', type=_bytes_of, default=0.0, help='size of all examples'
   )
 
 

@@ -15,14 +15,14 @@ class Network:
   Args:
     rates: rates of the links, in bytes per second.
     paths: for each flow, the indices of the links that it passes.
-    most: maximum rate of each flow, in bytes per second.
+    max_rates: maximum rate of each flow, in bytes per second.
   """
 
   def __init__(
     self,
     rates: Sequence[float],
     paths: Sequence[Sequence[int]],
-    most: Sequence[float],
+    max_rates: Sequence[float],
   ) -> None:
     longest = max((len(path) for path in paths), default=0)
     # An additional link without a limit pads all paths to equal length.
@@ -31,7 +31,7 @@ class Network:
     self._paths = np.array(
       [[*path, *([none] * (longest - len(path)))] for path in paths], np.int64
     ).reshape(len(paths), longest)
-    self._most = np.asarray(most, np.float64)
+    self._max_rates = np.asarray(max_rates, np.float64)
 
   def share(self, active: np.ndarray) -> np.ndarray:
     """Returns the rates of all flows, in bytes per second.
@@ -49,7 +49,7 @@ class Network:
         shares = np.where(number > 0, left / number, np.inf)
       shares[-1] = np.inf
       possible = np.minimum(
-        shares[paths].min(axis=1, initial=np.inf), self._most[open_]
+        shares[paths].min(axis=1, initial=np.inf), self._max_rates[open_]
       )
       least = possible.min()
       # The rate of the slowest flows is final; so are those close to it.

@@ -215,7 +215,7 @@ def _simulation(job: jobs.Job) -> simulation_lib.Simulation:
   ]
   paths: dict[Hashable, list[Hashable]] = {}
   rates: dict[Hashable, float] = {}
-  most: dict[Hashable, float] = {}
+  max_rates: dict[Hashable, float] = {}
   for pair in pairs:
     flow = str(pair[0]), str(pair[1])
     path = paths[flow] = []
@@ -226,14 +226,14 @@ def _simulation(job: jobs.Job) -> simulation_lib.Simulation:
         rates[link] = rate
     limit = links.connection_mbit_per_sec if path else _LOCAL_MBIT_PER_SEC
     if limit is not None:
-      most[flow] = links.bytes_per_sec(limit)
+      max_rates[flow] = links.bytes_per_sec(limit)
     if path and links.fabric_mbit_per_sec is not None:
       path.append(_FABRIC)
       rates[_FABRIC] = links.bytes_per_sec(links.fabric_mbit_per_sec)
   return simulation_lib.Simulation(
     rates,
     paths,
-    most=most,
+    max_rates=max_rates,
     num_cpus=job.costs.shared_cpus,
   )
 

@@ -27,8 +27,8 @@ class Simulation:
   Args:
     rates: rates of the links, in bytes per second.
     paths: the links that each flow passes, by the flow's name.
-    most: maximum rates of flows, in bytes per second; by default only links
-      limit them.
+    max_rates: maximum rates of flows, in bytes per second; by default links
+      alone limit them.
     num_cpus: how many servers may work at a time; None for no limit.
 
   Attributes:
@@ -40,7 +40,7 @@ class Simulation:
     rates: Mapping[Hashable, float],
     paths: Mapping[Hashable, Sequence[Hashable]],
     *,
-    most: Mapping[Hashable, float] | None = None,
+    max_rates: Mapping[Hashable, float] | None = None,
     num_cpus: int | None = None,
   ) -> None:
     self.now = 0.0
@@ -51,7 +51,7 @@ class Simulation:
     self._network = fluid.Network(
       list(rates.values()),
       indices,
-      [(most or {}).get(flow, np.inf) for flow in paths],
+      [(max_rates or {}).get(flow, np.inf) for flow in paths],
     )
     self._passes = np.zeros([len(self._links), len(indices)])
     for flow, path in enumerate(indices):

@@ -77,9 +77,9 @@ class MinSize:
     """
     dimensions = _dimensions('MinSize', shape, axis)
     total = _num_bytes(dimensions, dtype, self.bytes_per_string)
-    most = math.ceil(total / self.min_shard_bytes)
+    parts = math.ceil(total / self.min_shard_bytes)
     return _parts(
-      dimensions, axis, min(most, self.max_shards, dimensions[axis])
+      dimensions, axis, min(parts, self.max_shards, dimensions[axis])
     )
 
 

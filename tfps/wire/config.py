@@ -4,7 +4,7 @@ import dataclasses
 
 from tfps.wire import codecs
 
-_MOST_PREFETCHED = 2
+_MAX_PREFETCH = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Wire:
         f'Wire: pull is {self.pull}, which cannot be: {self.pull.why_not}. '
         'Use it as push.'
       )
-    if self.prefetch not in range(_MOST_PREFETCHED + 1):
+    if self.prefetch not in range(_MAX_PREFETCH + 1):
       raise ValueError(
-        f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MOST_PREFETCHED}.'
+        f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MAX_PREFETCH}.'
       )
     if not self.fuse and (self.pull or self.push or self.prefetch):
       raise ValueError(

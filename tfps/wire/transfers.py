@@ -106,13 +106,13 @@ class Transfers:
         f'steps_per_execution to {self.round_length}, or a multiple of it.'
       )
 
-  def unrolled(self, most: int) -> int:
+  def unrolled(self, max_steps: int) -> int:
     """Returns the number of steps to unroll in one graph: whole updates.
 
     Args:
-      most: maximum number; exceeded only if one update takes more steps.
+      max_steps: maximum number; exceeded only if one update takes more steps.
     """
-    return max(most - most % self.round_length, self.round_length)
+    return max(max_steps - max_steps % self.round_length, self.round_length)
 
   @contextlib.contextmanager
   def single_step(self) -> Iterator[None]:

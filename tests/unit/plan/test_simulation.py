@@ -44,7 +44,7 @@ def test_messages_of_a_flow_come_one_after_the_other(most):
 
   secs = 0.5 if most is None else 1
   expected = {i: (i + 1) * secs for i in range(3)}
-  assert _run(build, most=most) == pytest.approx(expected)
+  assert _run(build, max_rates=most) == pytest.approx(expected)
 
 
 def test_it_tells_how_busy_all_have_been():

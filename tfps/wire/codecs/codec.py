@@ -26,7 +26,7 @@ class Codec:
 
   for_pulls: bool = False
   for_rows: bool = False
-  why_not: str = 'its class does not say for_pulls or for_rows'
+  why_not: str = 'its class does not declare for_pulls or for_rows'
 
   @property
   def why_no_feedback(self) -> str:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfps.wire.codecs import blocks
 from tfps.wire.codecs import codec
 
-_MOST = 127
+_MAX_LEVEL = 127
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def round_at_random(levels: tf.Tensor) -> tf.Tensor:
   """Rounds up or down with an exact mean, and clips to [-127, 127]."""
   up = tf.random.uniform(tf.shape(levels), dtype=levels.dtype)
   # 127 plus almost 1 is 128 in float32; earlier rounding errors add to it.
-  return tf.clip_by_value(tf.floor(levels + up), -_MOST, _MOST)
+  return tf.clip_by_value(tf.floor(levels + up), -_MAX_LEVEL, _MAX_LEVEL)
 
 
 def _scales(matrix: tf.Tensor) -> tf.Tensor:
@@ -75,11 +75,13 @@ def _scales(matrix: tf.Tensor) -> tf.Tensor:
   dtype = matrix.dtype
   limits = np.finfo(dtype.as_numpy_dtype)
   # With a larger scale, 127 times the scale would overflow.
-  most = np.nextafter(limits.max / _MOST, 0, dtype=dtype.as_numpy_dtype)
+  max_scale = np.nextafter(
+    limits.max / _MAX_LEVEL, 0, dtype=dtype.as_numpy_dtype
+  )
   highest = tf.reduce_max(matrix, axis=1, keepdims=True)
   lowest = tf.reduce_min(matrix, axis=1, keepdims=True)
   largest = tf.maximum(highest, -lowest)
-  scales = tf.minimum(largest / _MOST, most)
+  scales = tf.minimum(largest / _MAX_LEVEL, max_scale)
   # Some devices flush subnormal numbers to zero.
   scales = tf.where(scales < limits.tiny, tf.zeros([], dtype), scales)
   is_finite = tf.math.is_finite(largest)
