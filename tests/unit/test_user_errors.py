@@ -78,7 +78,7 @@ _CASES = {
   ),
   'an evaluator in the cluster': (
     lambda: tfps.Cluster({**_JOBS, 'evaluator': ['h2:1']}, None),
-    ('evaluator', 'job', 'Take it out'),
+    ('evaluator', 'job', 'Remove it'),
   ),
   'a task that is not in the cluster': (
     lambda: tfps.Cluster(_JOBS, tfps.Task('worker', 3)),

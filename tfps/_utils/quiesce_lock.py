@@ -59,7 +59,7 @@ class QuiesceLock:
 
   @property
   def num_inside(self) -> int:
-    """How many entries have not left yet."""
+    """Number of entries that have not left yet."""
     return len(self._inside)
 
   def __enter__(self) -> 'QuiesceLock':

@@ -1,4 +1,4 @@
-"""Who is in a cluster: its specification, and where that is read from."""
+"""Cluster specification, the sources it is read from, and its topology."""
 
 from tfps.cluster.spec import Cluster
 from tfps.cluster.spec import Task

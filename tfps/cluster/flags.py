@@ -1,4 +1,4 @@
-"""The flags that describe a cluster, read into plain facts."""
+"""Parser of the flags that describe a cluster."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,16 @@ NAMES = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts', 'chief_hosts')
 
 
 def given(flag_values: Any) -> dict[str, Any]:
-  """The cluster's flags that have a value.
+  """Returns the cluster's flags that have a value.
 
   A program may have defined these flags itself, in the classic way: hosts as
   one string, '' for none, and a task index that is 0 unless given.
 
   Args:
     flag_values: an `absl.flags.FlagValues` that defines all of `NAMES`.
+
+  Returns:
+    Flag name -> value.
   """
   values = {name: flag_values[name].value for name in NAMES}
   if not values['job_name'] and flag_values['task_index'].using_default_value:
@@ -28,7 +31,18 @@ def given(flag_values: Any) -> dict[str, Any]:
 def parse(
   flag_values: Any,
 ) -> tuple[dict[str, list[str]], tuple[str, int], str]:
-  """The jobs, this process' job and index, and the flags they came from."""
+  """Reads a cluster from flags.
+
+  Args:
+    flag_values: an `absl.flags.FlagValues` that defines all of `NAMES`.
+
+  Returns:
+    The addresses of each job, this process' job and index, and the names of the
+    flags, for error messages.
+
+  Raises:
+    ValueError: a flag is missing or wrong.
+  """
   values = given(flag_values)
   source = ', '.join(f'--{name}' for name in values)
   task = _task(values)

@@ -1,7 +1,7 @@
-"""Which cluster is this, and which of its tasks am I?
+"""Resolver of this process' cluster and task from flags or environment.
 
-The first of these that says something wins: the flags, `TF_CONFIG`, a Slurm
-step. If none does, the cluster is one local task.
+The first source that is set wins: the flags, `TF_CONFIG`, a Slurm step. If none
+is set, the cluster is one local task.
 
 ```python
 tfps.define_flags()
@@ -12,8 +12,8 @@ def main(_):
 app.run(main)
 ```
 
-Within a Slurm step, `TFPS_JOBS` deals the step's processes out to the jobs in
-the order of their ids: `TFPS_JOBS=chief:1,ps:2,worker:4 srun --ntasks=7
+Within a Slurm step, `TFPS_JOBS` assigns the step's processes to the jobs in the
+order of their ids: `TFPS_JOBS=chief:1,ps:2,worker:4 srun --ntasks=7
 --resv-ports=7 python train.py`. Without it, each process is a local task.
 """
 
@@ -55,19 +55,19 @@ def resolve_cluster(
   env: Mapping[str, str] = os.environ,
   flag_values: flags.FlagValues = flags.FLAGS,
 ) -> spec_lib.Cluster:
-  """The cluster that this process is part of, and its task.
+  """Returns the cluster that this process is part of, with its task.
 
   Args:
-    env: where to look for `TF_CONFIG` and Slurm's variables.
-    flag_values: where to look for flags; skipped unless they are defined.
+    env: the environment, for `TF_CONFIG` and Slurm's variables.
+    flag_values: the flags; skipped unless they are defined.
 
   Raises:
-    ValueError: if what the winning source says is incomplete or wrong.
+    ValueError: the source that wins is incomplete or wrong.
   """
   cluster = _resolve(env, flag_values)
   if cluster.task is None:
     raise ValueError(
-      f'{cluster.source}: no task, so this process does not know its part in '
+      f'{cluster.source}: no task, so this process does not know its role in '
       f'{cluster.tf_config()}. Add "task": {{"type": ..., "index": ...}}.'
     )
   logging.info(

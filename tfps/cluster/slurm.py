@@ -1,8 +1,8 @@
-"""A Slurm step's environment variables, read into plain facts.
+"""Parser of a Slurm step's environment variables.
 
 `srun --ntasks=6 --resv-ports=2` starts the tasks of a step. Slurm reserves the
 same ports on each of its nodes; the first task on a node takes the first port,
-the second the second. Process ids are dealt out to the jobs in their order.
+the second the second. Process ids are assigned to the jobs in their order.
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,18 @@ _HOSTS = re.compile(
 def parse(
   env: Mapping[str, str], jobs: Mapping[str, int]
 ) -> tuple[dict[str, list[str]], tuple[str, int]]:
-  """The jobs, each with its addresses, and this process' job and index.
+  """Reads a cluster from a Slurm step.
 
   Args:
     env: the step's environment.
     jobs: job -> number of its tasks, in the order of their process ids. An
       evaluator gets a process but, being no part of the cluster, no address.
+
+  Returns:
+    The addresses of each job, and this process' job and index.
+
+  Raises:
+    ValueError: a variable is missing or wrong, or the jobs do not fit the step.
   """
   addresses = _addresses(env)
   tasks = _tasks(jobs)
@@ -101,7 +107,7 @@ def expand_ports(text: str, source: str) -> list[int]:
 
 
 def _addresses(env: Mapping[str, str]) -> list[str]:
-  """The address of each process of the step, by process id."""
+  """Returns the address of each process of the step, by process id."""
   hosts, counts = _hosts(env), _counts(env)
   if len(hosts) != len(counts):
     raise ValueError(
@@ -153,7 +159,10 @@ def _process(env: Mapping[str, str], num_tasks: int) -> int:
 
 
 def _check_distribution(env: Mapping[str, str], counts: list[int]) -> None:
-  """Slurm can deal processes to nodes in turns; then our ports are wrong."""
+  """Raises ValueError if Slurm assigned processes to nodes cyclically.
+
+  Ports are computed for blocks of processes.
+  """
   nodes = [node for node, n in enumerate(counts) for _ in range(n)]
   process, node = env.get('SLURM_PROCID', ''), env.get('SLURM_NODEID', '')
   if not (process.isdigit() and int(process) < len(nodes) and node.isdigit()):
@@ -161,7 +170,7 @@ def _check_distribution(env: Mapping[str, str], counts: list[int]) -> None:
   if nodes[int(process)] != int(node):
     raise ValueError(
       f'SLURM_NODEID={node} for SLURM_PROCID={process}, where tasks that are '
-      f'dealt to nodes in blocks would have {nodes[int(process)]}. '
+      f'assigned to nodes in blocks would have {nodes[int(process)]}. '
       'Start the step with srun --distribution=block.'
     )
 

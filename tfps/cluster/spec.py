@@ -1,6 +1,6 @@
-"""Who is in a cluster: frozen facts, checked once, valid everywhere.
+"""Immutable specification of a cluster and its tasks, checked when it is made.
 
-This module never imports TensorFlow before a caller asks for one of its types.
+TensorFlow is imported only when a caller asks for one of its types.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Cluster:
-  """The jobs of a cluster, the addresses of their tasks, and which one is us.
+  """Jobs of a cluster, addresses of their tasks, and this process' task.
 
   `Cluster({'ps': ['h0:4000'], 'worker': ['h1:4000', 'h2:4000']})`
 
@@ -60,8 +60,8 @@ class Cluster:
     jobs: job name -> task index -> 'host:port'. A sequence of addresses is
       taken as tasks 0, 1, ...; a mapping may leave out indices, even all of
       them, that this process need not know. Port 0 is any free port.
-    task: the task that this process runs; None for an onlooker.
-    source: where the facts came from, for error messages.
+    task: the task of this process; None if it is not part of the cluster.
+    source: where the specification came from, for error messages.
   """
 
   jobs: Mapping[str, Mapping[int, str]]
@@ -87,18 +87,32 @@ class Cluster:
 
   @classmethod
   def local(cls) -> 'Cluster':
-    """One local task and nobody else."""
+    """Returns the cluster of one local task."""
     return cls({}, Task('chief', 0), source='no flags, TF_CONFIG or Slurm')
 
   @classmethod
   def from_flags(cls, flag_values: Any) -> 'Cluster':
-    """From parsed `absl` flags that `tfps.define_flags` defined."""
+    """Reads a cluster from parsed flags that `tfps.define_flags` defined.
+
+    Args:
+      flag_values: an `absl.flags.FlagValues`.
+
+    Raises:
+      ValueError: a flag is missing or wrong.
+    """
     jobs, task, source = flags.parse(flag_values)
     return cls(jobs, Task(*task), source=source)
 
   @classmethod
   def from_tf_config(cls, env: Mapping[str, str]) -> 'Cluster':
-    """From the environment variable `TF_CONFIG`."""
+    """Reads a cluster from the environment variable `TF_CONFIG`.
+
+    Args:
+      env: the environment.
+
+    Raises:
+      ValueError: the variable is missing or wrong.
+    """
     jobs, task = tf_config_lib.parse(env.get('TF_CONFIG', ''))
     return cls(jobs, Task(*task) if task else None, source='TF_CONFIG')
 
@@ -106,12 +120,15 @@ class Cluster:
   def from_slurm(
     cls, env: Mapping[str, str], jobs: Mapping[str, int]
   ) -> 'Cluster':
-    """From the environment of a Slurm step, whose processes `jobs` names.
+    """Reads a cluster from the environment of a Slurm step.
 
     Args:
       env: the step's environment.
       jobs: job -> number of its tasks, in the order of their process ids, as
         in {'ps': 2, 'worker': 4}.
+
+    Raises:
+      ValueError: a variable is missing or wrong, or the jobs do not fit.
     """
     addresses, task = slurm.parse(env, jobs)
     source = f'Slurm with jobs {dict(jobs)}'
@@ -126,20 +143,20 @@ class Cluster:
     return len(self.jobs.get('ps', ()))
 
   def tasks(self, job: str | None = None) -> tuple[Task, ...]:
-    """All tasks, or those of one job, in the order of their indices."""
+    """Returns all tasks, or those of one job, in the order of indices."""
     jobs = self.jobs if job is None else [job]
     return tuple(Task(j, i) for j in jobs for i in sorted(self.jobs.get(j, ())))
 
   def address(self, task: Task) -> str:
-    """'host:port' of a task."""
+    """Returns the 'host:port' of a task, which must be listed."""
     return self.jobs[task.job][task.index]
 
   def with_task(self, task: Task | None) -> 'Cluster':
-    """The same cluster seen from another task."""
+    """Returns a copy for a process that is another task."""
     return dataclasses.replace(self, task=task)
 
   def tf_config(self) -> str:
-    """The `TF_CONFIG` value that gives this cluster back."""
+    """Returns the `TF_CONFIG` value of this cluster."""
     config: dict[str, Any] = {
       'cluster': {
         job: _plain(addresses) for job, addresses in self.jobs.items()
@@ -150,16 +167,16 @@ class Cluster:
     return json.dumps(config)
 
   def spec(self) -> Any:
-    """The cluster as a `tf.train.ClusterSpec`."""
+    """Returns the cluster as a `tf.train.ClusterSpec`."""
     import tensorflow as tf
 
     return tf.train.ClusterSpec({j: dict(a) for j, a in self.jobs.items() if a})
 
   def resolver(self) -> Any:
-    """The cluster as a `tf.distribute.cluster_resolver.ClusterResolver`."""
+    """Returns a `tf.distribute.cluster_resolver.ClusterResolver`."""
     import tensorflow as tf
 
-    # TensorFlow takes a task that the cluster does not list for a mistake.
+    # TensorFlow rejects a task that the cluster does not list.
     task = self.task if self.task in self.tasks() else None
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
       self.spec(),

@@ -1,4 +1,4 @@
-"""The environment variable `TF_CONFIG`, read into plain facts."""
+"""Parser of the environment variable `TF_CONFIG`."""
 
 import json
 from typing import Any
@@ -13,13 +13,19 @@ _EXAMPLE = (
 
 
 def parse(text: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
-  """The jobs, each with its addresses, and this process' job and index.
+  """Reads a cluster from JSON.
 
   Kubeflow's TFJob with dynamic workers writes `sparseCluster`, in which a
-  worker sees every ps but of the workers only itself, and a ps only itself.
+  worker sees every ps but no other worker, and a ps only itself.
 
   Args:
     text: the value of `TF_CONFIG`.
+
+  Returns:
+    The addresses of each job, and this process' job and index, if given.
+
+  Raises:
+    ValueError: the value is malformed.
   """
   config = _object(_load(text), 'the value')
   task = _task(_object(config.get('task', {}), '"task"'))
@@ -44,7 +50,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   for name in names:
     if names.count(name) > 1:
       raise ValueError(
-        f'{_SOURCE}: the name "{name}" stands twice in one object, and JSON '
+        f'{_SOURCE}: the name "{name}" occurs twice in one object, and JSON '
         'would drop the first. Write it once.'
       )
   return dict(pairs)
@@ -89,7 +95,7 @@ def _indexed(job: str, addresses: dict[str, Any]) -> dict[int, Any]:
 def _own_ps(
   cluster: dict[str, Any], task: tuple[str, int] | None
 ) -> dict[str, Any]:
-  """TFJob tells a ps its own address as if it were that of ps:0."""
+  """Corrects the index of a ps, whose own address TFJob lists as ps:0."""
   ps = cluster.get('ps')
   if task and task[0] == 'ps' and isinstance(ps, list) and len(ps) == 1:
     return {**cluster, 'ps': {str(task[1]): ps[0]}}

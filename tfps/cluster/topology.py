@@ -1,14 +1,16 @@
-"""Which tasks share a host, which hosts share a rack, and the links between.
+"""Hosts and racks of a cluster's tasks, and the network links between them.
 
-What tasks of one host send each other stays off the network. What goes to
-another host leaves by the link of its own and comes in by that of the other,
-and on its way from rack to rack by the links of both racks, too.
+Traffic within a host uses no link. Traffic between hosts uses the uplink of the
+sender's host and the downlink of the receiver's; between racks, also the uplink
+and downlink of the racks.
 """
 
 import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import ipaddress
+import socket
 
 import numpy as np
 
@@ -19,12 +21,12 @@ UP, DOWN = 'up', 'down'
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Link:
-  """One direction of what joins a host, or a rack, with the others.
+  """One direction of the link of a host or a rack.
 
   Attributes:
     kind: 'host' or 'rack'.
     name: of the host or rack.
-    direction: 'up' for what it sends, 'down' for what it receives.
+    direction: 'up' for sent traffic, 'down' for received traffic.
   """
 
   kind: str
@@ -37,11 +39,11 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-  """Where the tasks of a cluster are.
+  """Locations of a cluster's tasks.
 
   Attributes:
     hosts: the host of each task.
-    racks: the rack of each host; empty if they are of no interest.
+    racks: the rack of each host; empty to ignore racks.
   """
 
   hosts: Mapping[spec_lib.Task, str]
@@ -54,17 +56,17 @@ class Topology:
     host_of: Mapping[str, str] | None = None,
     rack_of: Mapping[str, str] | None = None,
   ) -> 'Topology':
-    """That of a cluster.
+    """Derives the topology of a cluster from its addresses.
 
     Args:
-      cluster: whose addresses have the names of hosts.
+      cluster: whose addresses contain the names of hosts.
       host_of: the host of a task such as 'ps:0', where its address does not
-        tell: behind addresses of containers, for example.
-      rack_of: the rack of each host; by default racks do not matter.
+        contain it, as with addresses of containers.
+      rack_of: the rack of each host; by default racks are ignored.
 
     Raises:
-      ValueError: `host_of` names a task that there is not, or a host of a ps or
-        worker is in no rack.
+      ValueError: `host_of` names an unknown task, or `rack_of` lacks the host
+        of a ps or worker.
     """
     tasks = [*cluster.tasks('ps'), *cluster.tasks('worker')]
     given = dict(host_of or {})
@@ -89,13 +91,13 @@ class Topology:
     return cls(hosts, racks)
 
   def tasks(self, job: str) -> list[spec_lib.Task]:
-    """Those of a job, in the order of their indices."""
+    """Returns the tasks of a job, in the order of their indices."""
     return sorted(task for task in self.hosts if task.job == job)
 
   def path(
     self, source: spec_lib.Task, destination: spec_lib.Task
   ) -> tuple[Link, ...]:
-    """The links between two tasks; none if they share a host."""
+    """Returns the links between two tasks; none if they share a host."""
     here, there = self.hosts[source], self.hosts[destination]
     if here == there:
       return ()
@@ -107,18 +109,18 @@ class Topology:
 
 
 class Loads:
-  """What passes each link when every worker pulls and pushes everything.
+  """Loads of the links when every worker pulls and pushes all variables.
 
-  A byte of a ps goes to each worker on another host once, and comes back once.
+  A byte of a ps is sent to each worker on another host once, and back once.
 
   Args:
-    topology: where the tasks are.
-    rack_rate: that of a rack's link over that of a host's. The load of a rack's
-      link counts for so much less.
+    topology: the locations of the tasks.
+    rack_rate: bandwidth of a rack's link relative to a host's. The load of a
+      rack's link counts for so much less.
 
   Attributes:
-    links: all that something passes.
-    num_ps: how many ps there are.
+    links: all links that carry traffic.
+    num_ps: the number of ps.
   """
 
   def __init__(self, topology: Topology, rack_rate: float = 1.0) -> None:
@@ -139,16 +141,41 @@ class Loads:
     self._relative = self._passes / np.array(rates).reshape(-1, 1)
 
   def of(self, num_bytes: Sequence[float]) -> dict[Link, float]:
-    """The bytes that pass each link, by the bytes that each ps holds."""
+    """Returns the bytes on each link, given the bytes that each ps holds."""
     found = self._passes @ np.asarray(num_bytes, np.float64)
     return dict(zip(self.links, found.tolist(), strict=True))
 
   def per_byte(self, ps: int) -> np.ndarray:
-    """What a byte on a ps adds to each link, in terms of a host's rate."""
+    """Returns the load that a byte on a ps adds to each link.
+
+    The loads of racks' links are divided by `rack_rate`.
+    """
     added: np.ndarray = self._relative[:, ps]
     return added
 
 
 def host_of_address(address: str) -> str:
-  """The name, in an address, of the host."""
+  """Returns the host in an address."""
   return address.rpartition(':')[0].lower()
+
+
+def own_host_towards(address: str) -> str:
+  """Returns the host name or address by which another task reaches this one.
+
+  Args:
+    address: 'host:port' of the other task.
+
+  Returns:
+    'localhost' if the task is on this machine, else an IP address, in brackets
+    if it is an IPv6 address.
+  """
+  host, _, port = address.rpartition(':')
+  family, kind, _, _, peer = socket.getaddrinfo(
+    host.strip('[]'), int(port), type=socket.SOCK_DGRAM
+  )[0]
+  with socket.socket(family, kind) as route:
+    route.connect(peer)  # sends nothing
+    own = ipaddress.ip_address(route.getsockname()[0].partition('%')[0])
+  if own.is_loopback:
+    return 'localhost'
+  return f'[{own}]' if own.version == 6 else str(own)

@@ -1,6 +1,7 @@
-"""Checks of single values that come from outside: address, index, job.
+"""Checks of single external values: address, index, job.
 
-`where` begins every message: the source, then what the value belongs to.
+`where` begins every message: the source, then what the value belongs to. All
+checks raise ValueError.
 """
 
 import ipaddress
@@ -13,7 +14,7 @@ _HOST = re.compile(r'[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?')
 
 
 def address(value: Any, where: str) -> str:
-  """Returns the value, or raises ValueError if it is no 'host:port'."""
+  """Returns the value if it is 'host:port'."""
   problem = _address_problem(value)
   if problem:
     raise ValueError(
@@ -39,7 +40,7 @@ def job_in_cluster(value: Any, where: str) -> str:
   if value == 'evaluator':
     raise ValueError(
       f'{where} lists the job evaluator, and the cluster would wait for it '
-      "for ever. Take it out; only the evaluator's own task names it."
+      "forever. Remove it; only the evaluator's own task names it."
     )
   return _job(value, where, known=JOBS)
 
@@ -67,7 +68,7 @@ def _address_problem(value: Any) -> str:
   if not value:
     return 'it is empty'
   if value.split() != [value]:
-    return 'it has a space in it'
+    return 'it contains a space'
   if '://' in value:
     return 'it has a scheme, which TensorFlow adds itself'
   host, colon, port = value.rpartition(':')

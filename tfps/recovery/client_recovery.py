@@ -112,7 +112,7 @@ class ClientRecovery:
       self._replicas.start()
     else:
       self._find_who_has_moved()
-    address_book.forget_moves()
+    address_book.pop_moves()
     self._stuck_calls.start()
 
   def add(self, variable: Any) -> None:

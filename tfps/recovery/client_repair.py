@@ -167,7 +167,7 @@ class ClientRepair:
     if not silent:
       return found
     before = self._address_book.addresses.copy()
-    self._address_book.replace(
+    self._address_book.fail_over_if_due(
       silent, lost_secs, self._recovery.waits_for_restart_secs
     )
     moved = self._address_book.addresses != before
@@ -197,9 +197,9 @@ class ClientRepair:
     before = self._address_book.addresses.copy()
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if note is not None:
-      self._address_book.seek(note)
+      self._address_book.locate(note)
     elif silent:
-      self._address_book.follow(silent)
+      self._address_book.follow_failover(silent)
     else:
       self._address_book.reconsider()
     moved = self._address_book.addresses != before
@@ -237,7 +237,7 @@ class ClientRepair:
       self._notes.leave(found)
     self.known, self._left = found, set()
     self._fence.take({'ps': lost})
-    for task in self._address_book.forget_moves():
+    for task in self._address_book.pop_moves():
       self._events.tell('moved', [str(task)])
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True

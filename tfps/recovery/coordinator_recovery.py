@@ -240,7 +240,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
 
   def relocate(self, ps: set[int], lost_secs: float) -> bool:
     before = self._address_book.addresses.copy()
-    self._address_book.replace(
+    self._address_book.fail_over_if_due(
       ps, lost_secs, self._recovery.waits_for_restart_secs
     )
     self._follow_moves()
@@ -259,9 +259,9 @@ class CoordinatorRecovery(repair_interface.Repairs):
         'No ps is moved, as the variables could not be saved: %s', error
       )
       return
-    self._address_book.send_home(can_fail_back)
+    self._address_book.fail_back(can_fail_back)
     if leaving and self._recovery.moves_ps:
-      self._address_book.take_over(leaving)
+      self._address_book.fail_over(leaving)
     self._follow_moves()
     if leaving:
       self._has_left.set()
@@ -287,7 +287,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
   def _follow_moves(self) -> None:
     """Reports moved ps and monitors all at their current addresses."""
     assert self._monitor is not None
-    for task in self._address_book.forget_moves():
+    for task in self._address_book.pop_moves():
       self.events.tell('moved', [str(task)])
     for task, address in self._address_book.addresses.items():
       self._monitor.move(task, address)
@@ -295,6 +295,6 @@ class CoordinatorRecovery(repair_interface.Repairs):
   def _fail_back(self) -> None:
     """Requests the return of taken-over ps that are back at their address."""
     handler = self._handler
-    self._can_fail_back = self._address_book.back_home()
+    self._can_fail_back = self._address_book.ready_to_fail_back()
     if self._can_fail_back and handler is not None:
       handler.repair()

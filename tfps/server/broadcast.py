@@ -1,4 +1,4 @@
-"""Calls a function for many tasks at once."""
+"""Concurrent calls of a function for many tasks."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -15,7 +15,17 @@ def for_each(
   *,
   timeout_secs: float,
 ) -> dict[spec_lib.Task, BaseException]:
-  """Calls for every task, in threads; returns what went wrong, by task."""
+  """Calls a function for every task, each in a thread.
+
+  Args:
+    tasks: to call it for.
+    call: gets a task.
+    timeout_secs: how long to wait for all calls together. Threads that are
+      still running then are left behind.
+
+  Returns:
+    The errors, by task; a `DeadlineError` for calls that have not returned.
+  """
   calls = {task: _in_thread(call, task) for task in tasks}
   concurrent.futures.wait(calls.values(), timeout=timeout_secs)
   late = errors.DeadlineError(f'no answer in {timeout_secs:g} seconds')
@@ -26,8 +36,8 @@ def for_each(
   return {task: error for task, error in failures.items() if error}
 
 
-def say(failures: dict[spec_lib.Task, BaseException]) -> str:
-  """What went wrong, in words."""
+def format_failures(failures: dict[spec_lib.Task, BaseException]) -> str:
+  """Returns the errors that `for_each` returned as text."""
   return '; '.join(f'{task}: {error}' for task, error in failures.items())
 
 

@@ -1,4 +1,4 @@
-"""How a process that trains by itself becomes a client of the ps."""
+"""Connection of a between-graph worker to the ps."""
 
 from collections.abc import Collection
 import os
@@ -20,16 +20,19 @@ from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
 
-# Whether operations on other tasks go to them one after another, while a call
-# returns before its operation is done, and functions overtake them.
+# If set, operations on other tasks are sent in order, but calls return before
+# their operations are done, and functions overtake them.
 _STREAMING = 'TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE'
 
 
 def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
-  """The task of this process.
+  """Returns the task of this process, which trains.
+
+  Args:
+    cluster: of this process.
 
   Raises:
-    ValueError: it is no chief or worker.
+    ValueError: it is not a chief or worker of the cluster.
   """
   task = cluster.task
   if task is None or task not in cluster.tasks() or task.job == 'ps':
@@ -52,19 +55,20 @@ def connect(
   """Makes this process a client of the ps, and starts its own server.
 
   Args:
-    cluster: the ps and this process are in it.
+    cluster: lists the ps and this process.
     task: of this process.
-    address_book: of the ps; those that are guests of others are found there.
+    address_book: of the ps, including hosted ones.
     timeout_secs: how long to wait for the ps to answer.
-    listens: as for `presence.Presence`.
+    listens: as for `Registration`.
 
   Returns:
-    What tells the ps of this process, and what says that no other is the task.
+    The registration with the ps, and the fence against other processes of the
+    same task.
 
   Raises:
     errors.UnreachableError: names the ps that did not answer in time.
-    errors.ClusterMismatchError: a ps holds another idea of the cluster.
-    errors.ServerStartError: this task's port is taken.
+    errors.ClusterMismatchError: a ps has another cluster specification.
+    errors.ServerStartError: this task's port is in use.
   """
   elsewhere = [
     ps
@@ -87,12 +91,12 @@ def connect(
     if not is_own:
       server_lib.wait_for_port(task, address)
     spec = _ps_and_self(cluster, task, address_book)
-  connection.end()
+  connection.stop_all()
   environment.set_default()
-  # As TensorFlow's own strategy has it: a function is to see what was assigned.
+  # As in TensorFlow's own strategy: functions must see earlier assignments.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
-  if elsewhere and is_own:  # as this process was this task before
+  if elsewhere and is_own:  # this process was this task before
     server_def.become(spec)
   with side_executor.drained_to_connect():
     tf.config.experimental_connect_to_cluster(
@@ -112,24 +116,26 @@ def greet(
   timeout_secs: float,
   workers: Collection[spec_lib.Task] = (),
 ) -> None:
-  """Returns once all servers answer and know of this process.
+  """Waits until all servers answer, and registers this process with them.
 
   Args:
-    presence: of this process.
+    presence: the registration of this process.
     address_book: of the ps.
     timeout_secs: how long to wait.
-    workers: those that are to answer, too.
+    workers: further tasks that must answer.
 
   Raises:
     errors.UnreachableError: names each silent task, its address and state.
-    errors.ClusterMismatchError: a server holds another idea of the cluster.
+    errors.ClusterMismatchError: a server has another cluster specification.
   """
   deadline = deadlines.after(timeout_secs)
   while True:
-    address_book.settle(deadlines.seconds_until(deadline) or 0.0, workers)
+    address_book.wait_until_served(
+      deadlines.seconds_until(deadline) or 0.0, workers
+    )
     try:
       return presence.start(without=address_book.moved)
-    except errors.UnreachableError as error:  # since then
+    except errors.UnreachableError as error:  # lost since the wait
       if deadlines.is_over(deadline):
         raise
       logging.warning('%s', error)
@@ -138,7 +144,7 @@ def greet(
 def at_home(
   address_book: ps_addresses.PsAddressBook,
 ) -> dict[spec_lib.Task, str]:
-  """The ps that are in processes of their own, with their addresses."""
+  """Returns the addresses of the ps that are neither hosted nor local."""
   return {
     task: address
     for task, address in address_book.addresses.items()
@@ -151,7 +157,7 @@ def _ps_and_self(
   task: spec_lib.Task,
   address_book: ps_addresses.PsAddressBook,
 ) -> tf.train.ClusterSpec:
-  # Without the other workers, which this one neither needs nor waits for.
+  # Without other workers: this one must not wait for them.
   jobs = {
     'ps': {ps.index: address for ps, address in address_book.addresses.items()},
     task.job: {task.index: cluster.address(task)},

@@ -1,4 +1,4 @@
-"""Which clients a server still has, and so when it may end."""
+"""Registry of a server's clients, which decides when the server ends."""
 
 from collections.abc import Callable
 import dataclasses
@@ -12,12 +12,12 @@ from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import registration
 
-_LOOKS_BEFORE_WARNING = 2  # it may be busy as it begins
+_LOOKS_BEFORE_WARNING = 2  # a client may be too busy to answer as it starts
 _ALIVE = health.State.ALIVE
 
 
 class Verdict(enum.Enum):
-  """Why a server ends."""
+  """Reason why a server ends."""
 
   DONE = 'training is done'
   ABANDONED = 'no client is alive'
@@ -37,15 +37,15 @@ class _Client:
 
 
 class ClientRegistry:
-  """Keeps what clients say, and probes them for what they cannot say.
+  """Records clients' messages, and probes clients that send none.
 
-  A server has done its work once the chief has said done and no other client
-  lives. It is abandoned when no client has lived for `timeout_secs`.
+  A server is done once the chief has said done and no other client is alive. It
+  is abandoned when no client has been alive for `timeout_secs`.
 
   Args:
     timeout_secs: see above; None: never abandoned.
-    clock: seconds, as `time.monotonic`.
-    ask: finds a client's state, as `tfps.probe.probe`.
+    clock: returns seconds, as `time.monotonic`.
+    ask: finds a client's state, as `health.probe`.
   """
 
   def __init__(
@@ -65,11 +65,11 @@ class ClientRegistry:
     self._next_look = clock()
 
   def expect(self, task: spec_lib.Task, address: str) -> None:
-    """Watches a client that has not said hello yet."""
+    """Adds a client that has not said hello yet."""
     self._clients[task] = _Client(task, address)
 
   def hear(self, message: registration.Message) -> None:
-    """Takes in what a client says."""
+    """Records a client's message."""
     known = self._clients.get(message.task)
     if message.done and known is not None and known.address != message.address:
       logging.warning(
@@ -90,7 +90,7 @@ class ClientRegistry:
     self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
 
   def clients(self) -> dict[spec_lib.Task, str]:
-    """Those that are not done, with addresses."""
+    """Returns the addresses of the clients that are not done."""
     return {
       client.task: client.address
       for client in self._clients.values()
@@ -98,14 +98,14 @@ class ClientRegistry:
     }
 
   def listening(self) -> dict[spec_lib.Task, str]:
-    """Those of them that hear what tasks ask for."""
+    """Returns the addresses of those that receive requests of tasks."""
     clients = self.clients()
     return {t: at for t, at in clients.items() if self._clients[t].listens}
 
   def verdict(self) -> Verdict | None:
-    """Why the server ends now, or None when it goes on.
+    """Returns why the server ends now, or None if it continues.
 
-    Until the chief is done this probes clients only from time to time.
+    Until the chief is done, clients are probed only from time to time.
     """
     now = self._clock()
     if now < self._next_look:
@@ -125,7 +125,7 @@ class ClientRegistry:
     return min(every_secs, self._timeout_secs / 4)
 
   def _best_state(self, now: float) -> health.State:
-    """ALIVE if any client that may need us is; else HUNG if any is."""
+    """Returns ALIVE if any client that may need us is; else HUNG if any is."""
     states = {health.State.DEAD}
     for client in self._clients.values():
       if client.may_need_us(now) and _ALIVE not in states:
@@ -139,7 +139,7 @@ class ClientRegistry:
     return status.state
 
   def _check_return_path(self, client: _Client, state: health.State) -> None:
-    """Warns, once, of a client that does not answer where it says it is."""
+    """Warns, once, of a client that does not answer at its stated address."""
     looks_left = self._looks_left.get(client.task, 0)
     self._looks_left[client.task] = 0 if state is _ALIVE else looks_left - 1
     if looks_left == 1 and state is not _ALIVE:

@@ -1,7 +1,7 @@
-"""What goes on in the background as long as this process stays connected.
+"""Background activities that must stop before this process reconnects.
 
-A process has one connection at a time. When it connects anew, what was made by
-the one before is no more, and to go on with it is fatal.
+A process has one connection to a cluster at a time. When it reconnects, objects
+of the connection before are gone, and using them is fatal.
 """
 
 from collections.abc import Callable
@@ -10,17 +10,18 @@ import weakref
 _stops: list[weakref.WeakMethod[Callable[[], object]]] = []
 
 
-def until_the_next(stop: Callable[[], object]) -> None:
-  """Has something called before this process connects anew.
+def stop_before_next(stop: Callable[[], object]) -> None:
+  """Registers an activity of the current connection.
 
   Args:
-    stop: a method, which may be called twice. Its object may be collected.
+    stop: a bound method that stops it, and may be called twice. It is kept by a
+      weak reference.
   """
   _stops.append(weakref.WeakMethod(stop))
 
 
-def end() -> None:
-  """Ends what goes on, since this process is about to connect anew."""
+def stop_all() -> None:
+  """Stops all registered activities, before this process reconnects."""
   while _stops:
     if stop := _stops.pop()():
       stop()

@@ -1,8 +1,9 @@
-"""What tasks that serve ask of the process that trains.
+"""Requests of serving tasks to the processes that train.
 
-One that is told to end asks to be let go, and waits until all who listen have
-done without it, or for as long as it has. A worker of whom nobody knows asks to
-be taken in; as it knows nobody either, it asks a ps, who passes it on.
+A task that was told to end asks its clients to release it ("leaving"), and
+waits, up to its grace period, until each has answered ("may_leave"). A worker
+that no client knows asks to be admitted ("joining"); as it knows no client
+either, it asks a ps, which forwards the request.
 """
 
 import atexit
@@ -33,23 +34,26 @@ Addresses = Mapping[spec_lib.Task, str]
 def ask_to_leave(
   task: spec_lib.Task, address: str, clients: Addresses
 ) -> set[spec_lib.Task]:
-  """Asks clients to let a task go; those that could be asked.
+  """Asks clients to release a task that is about to end.
 
   Args:
-    task: the one that is to end.
+    task: the task.
     address: where its server listens, for the answer.
-    clients: whom to ask, with their addresses.
+    clients: the addresses of the clients.
+
+  Returns:
+    The clients that got the request.
   """
   return pass_on(_message(_LEAVING, task, address), clients)
 
 
 def ask_to_join(task: spec_lib.Task, address: str, servers: Addresses) -> None:
-  """Asks the first server that answers to have a task taken in.
+  """Asks for a worker's admission, through the first ps that answers.
 
   Args:
-    task: a worker.
+    task: the worker.
     address: where its server listens.
-    servers: the ps, with their addresses.
+    servers: the addresses of the ps.
   """
   message = _message(_JOINING, task, address)
   for server, where in servers.items():
@@ -58,33 +62,33 @@ def ask_to_join(task: spec_lib.Task, address: str, servers: Addresses) -> None:
 
 
 def is_for_clients(message: str) -> bool:
-  """Whether a server is to pass a message on."""
+  """Returns whether a server must forward a message to its clients."""
   return _JOINING in json.loads(message)
 
 
 def pass_on(message: str, clients: Addresses) -> set[spec_lib.Task]:
-  """Tells clients; those that could be told."""
+  """Forwards a message to clients; returns those that got it."""
   return {
     client for client, where in clients.items() if _tell(client, where, message)
   }
 
 
 def answered(message: str) -> spec_lib.Task | None:
-  """The client that lets this task go, if a message says so."""
+  """Returns the client that releases this task by a message, or None."""
   client = json.loads(message).get(_MAY_LEAVE)
   return client and spec_lib.Task(**client)
 
 
 class Listener:
-  """Hears, in a thread, what other tasks ask for, and does it.
+  """Executes, in a thread, requests of other tasks to this process.
 
-  A process has one mailbox, so a new listener stops the last one: that of a
-  strategy that was not closed would let tasks go that are in use.
+  A process has one mailbox, so a new listener stops the last one: the listener
+  of a strategy that was not closed would release tasks that are in use.
 
   Args:
     task: of this process, which is connected to its cluster.
-    do_without: called with a task; it may leave when that returns.
-    take_in: called with a worker and the address where it serves.
+    release: called with a task, which may end once this returns.
+    admit: called with a worker and the address of its server.
   """
 
   _last: ClassVar['Listener | None'] = None
@@ -92,16 +96,16 @@ class Listener:
   def __init__(
     self,
     task: spec_lib.Task,
-    do_without: Callable[[spec_lib.Task], object],
-    take_in: Callable[[spec_lib.Task, str], object],
+    release: Callable[[spec_lib.Task], object],
+    admit: Callable[[spec_lib.Task, str], object],
   ) -> None:
     last, Listener._last = Listener._last, self
     if last is not None:
       last.stop()
     self._task = task
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
-    self._do_without = do_without
-    self._take_in = take_in
+    self._release = release
+    self._admit = admit
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='tfps-requests', daemon=True
@@ -110,7 +114,7 @@ class Listener:
     atexit.register(self.stop)
 
   def stop(self) -> None:
-    """Hears no more; twice is harmless."""
+    """Ends the thread; stopping twice is harmless."""
     self._stopping.set()
     self._thread.join(timeouts.current().thread_stop_secs)
     atexit.unregister(self.stop)
@@ -123,16 +127,16 @@ class Listener:
         logging.warning('Own mailbox: %s', errors.first_line(error))
 
   def _hear(self, messages: Iterable[str]) -> None:
-    for message in dict.fromkeys(messages):  # who asks twice is heard once
+    for message in dict.fromkeys(messages):  # tasks repeat their requests
       facts = json.loads(message)
       if _LEAVING in facts:
-        self._let_go(spec_lib.Task(**facts[_LEAVING]), facts['at'])
+        self._release_and_answer(spec_lib.Task(**facts[_LEAVING]), facts['at'])
       elif _JOINING in facts:
-        self._take_in(spec_lib.Task(**facts[_JOINING]), facts['at'])
+        self._admit(spec_lib.Task(**facts[_JOINING]), facts['at'])
 
-  def _let_go(self, task: spec_lib.Task, address: str) -> None:
+  def _release_and_answer(self, task: spec_lib.Task, address: str) -> None:
     logging.warning('%s is about to leave.', task)
-    self._do_without(task)
+    self._release(task)
     answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
     _tell(task, address, json.dumps(answer))
 

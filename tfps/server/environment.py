@@ -1,14 +1,13 @@
-"""How TensorFlow's connections find out that the other end is gone.
+"""Environment variables that TensorFlow reads when it is first used.
 
-A task that dies resets its connections. One that freezes, or is cut off, does
-not: calls to it would wait for ever. With these settings they fail after about
-11 seconds. (More frequent pings are refused by servers as too many.)
+A task that dies resets its connections. One that freezes, or is disconnected,
+does not: calls to it would wait forever. With these settings of gRPC they fail
+after about 11 seconds. (Servers refuse more frequent pings as too many.)
 """
 
 import os
 
-# By which TensorFlow is told, before it is first used, how many threads all
-# servers of a process share.
+# The number of threads that all servers of a process share.
 THREADS_VARIABLE = 'TF_NUM_INTEROP_THREADS'
 
 ENOUGH_THREADS = 128  # for most clusters in one process; they cost nothing idle
@@ -25,8 +24,8 @@ _OPTIONS = (
 
 
 def set_default() -> None:
-  """To be called before this process connects to any other.
+  """Sets gRPC's options, unless the environment has them already.
 
-  What the environment says already is left as it is.
+  It must be called before this process connects to any other.
   """
   os.environ.setdefault(_VARIABLE, ','.join(_OPTIONS))

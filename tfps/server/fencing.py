@@ -1,13 +1,13 @@
-"""One process at a time is a task; who comes later takes its place.
+"""Fencing: at most one process at a time acts as a task.
 
-A process that was taken for dead may thaw, or be in touch again, when another
-has been started in its place. Each server knows, for each task, the number of
-the context that the task's process has there. Who comes closes the context of
-who was there before, whose operations there fail from then on. And who finds
-that it has lost a context looks who has come, before it opens another.
+A process that was taken for dead may thaw, or be reachable again, after another
+has been started in its place. Each server keeps, for each task, the number of
+the eager context that the task's process has there. A new process closes the
+context of its predecessor, whose operations there fail from then on. A process
+that has lost its context checks for a successor before it opens another.
 
-A job may have memory under names on the servers, which outlives its processes
-and is there for the next. Once a process of another job is the task, it goes.
+A job may have named memory on the servers, which outlives its processes. It is
+deleted when a process of another job becomes the task.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,16 @@ from tfps.server import broadcast
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
-_BOARD = 'tfps_lease_{}'
+_BOARD = 'tfps_fence_{}'
 
 
 class Fence:
-  """A process' right to work on servers as some task.
+  """Exclusive right of a process to act as a task on servers.
 
   Args:
     task: of this process.
-    servers: where it works, with their addresses of the moment.
-    job: the container of its named memory, if it has any of its own.
+    servers: returns the current addresses of the servers.
+    job: the container of the job's named memory, if there is one.
   """
 
   def __init__(
@@ -49,12 +49,12 @@ class Fence:
     self._number = 0
 
   def take(self, jobs: Mapping[str, Collection[int]] | None = None) -> None:
-    """Has this process be the task, once it is connected to the servers.
+    """Takes the task over, after this process has connected to the servers.
 
     Servers that do not answer are logged.
 
     Args:
-      jobs: which tasks, by their indices; by default all. They are alive.
+      jobs: job -> indices of the servers; by default all.
     """
     self._number = eager_contexts.own_id()
     addresses = _only(jobs, self._servers())
@@ -76,18 +76,18 @@ class Fence:
     )
     if failures:
       logging.warning(
-        'Where %s was before, it may still be: %s.',
+        'An earlier process of %s may still be connected: %s.',
         self._task,
-        broadcast.say(failures),
+        broadcast.format_failures(failures),
       )
 
   def check(self, jobs: Mapping[str, Collection[int]] | None = None) -> None:
-    """Makes sure that nobody else has come.
+    """Checks that no other process has taken the task over.
 
-    Servers that do not answer have no say.
+    Servers that do not answer are ignored.
 
     Args:
-      jobs: which tasks to ask, by their indices; by default all.
+      jobs: job -> indices of the servers; by default all.
 
     Raises:
       errors.ReplacedError: names the servers that know another process.
@@ -108,8 +108,8 @@ class Fence:
     if others:
       raise errors.ReplacedError(
         f'{self._task} is another process by now, according to '
-        f'{", ".join(sorted(others))}. This one had been taken for dead, and '
-        'can change nothing there any more: end it.'
+        f'{", ".join(sorted(others))}. This process had been taken for dead and '
+        'cannot change anything there: end it.'
       )
 
   def _mailbox(
@@ -131,6 +131,6 @@ def _only(
 
 
 def _parse(notice: str | None) -> tuple[int | None, str]:
-  """Whose context is there, and which job's memory."""
+  """Returns the number of the context and the job that a server keeps."""
   number, _, job = (notice or '').partition(' ')
   return int(number) if number else None, job

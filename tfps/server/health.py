@@ -1,8 +1,8 @@
-"""Is a task alive? Asked of its server with a deadline, without TensorFlow.
+"""Probes of other tasks' servers, with deadlines and without TensorFlow.
 
 TensorFlow's own calls to a frozen or missing server block without limit, some
-of them while holding the interpreter's lock. So whoever is about to talk to
-other tasks probes them first:
+of them while holding the interpreter's lock. So tasks are probed before they
+are called:
 
 `wait_until_alive(cluster, cluster.tasks('ps'), timeout_secs=60)`
 """
@@ -27,8 +27,8 @@ from tfps.cluster import spec as spec_lib
 
 _CHANNEL_OPTIONS = (
   ('grpc.enable_http_proxy', 0),
-  # A pool of its own, so that a refused connection leaves no backoff behind
-  # that would fail the next probe of a task that has come up meanwhile.
+  # A pool of its own: the backoff after a refused connection would fail the
+  # next probe of a task that has started meanwhile.
   ('grpc.use_local_subchannel_pool', 1),
 )
 _MAX_PROBES_AT_ONCE = 32
@@ -36,7 +36,7 @@ _DEVICE_NAME = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)/')
 
 
 class State(enum.Enum):
-  """What a probe found at a task's address."""
+  """Result of a probe of a task's address."""
 
   ALIVE = 'alive'
   HUNG = 'does not answer'
@@ -49,12 +49,12 @@ class Status:
   """The result of one probe.
 
   Attributes:
-    task: who was asked for.
-    address: where, as 'host:port'.
-    state: what was found.
+    task: the expected task.
+    address: the probed 'host:port'.
+    state: of the task.
     incarnation: a number that changes when the task restarts; None unless a
       TensorFlow server answered.
-    detail: the finding in words, such as 'is worker:1, not ps:0'.
+    detail: the result as text, such as 'is worker:1, not ps:0'.
   """
 
   task: spec_lib.Task
@@ -70,7 +70,13 @@ class Status:
 def probe(
   task: spec_lib.Task, address: str, *, timeout_secs: float | None = None
 ) -> Status:
-  """Asks the server at an address who it is; by default, for 2 seconds."""
+  """Asks the server at an address for its task.
+
+  Args:
+    task: the expected task.
+    address: 'host:port' of the server.
+    timeout_secs: how long to wait for the answer; None for the default.
+  """
   if timeout_secs is None:
     timeout_secs = timeouts.current().probe_secs
   try:
@@ -92,7 +98,7 @@ def probe(
 def is_alive(
   task: spec_lib.Task, address: str, *, timeout_secs: float | None = None
 ) -> bool:
-  """Whether the server at an address answers as that task."""
+  """Returns whether the server at an address answers as a task."""
   status = probe(task, address, timeout_secs=timeout_secs)
   return status.state is State.ALIVE
 
@@ -102,7 +108,12 @@ def probe_all(
   *,
   timeout_secs: float | None = None,
 ) -> list[Status]:
-  """Asks the servers of many tasks at once, in the order of the tasks."""
+  """Probes many tasks at once; the results are in the order of the tasks.
+
+  Args:
+    addresses: of the tasks' servers.
+    timeout_secs: how long to wait for each answer; None for the default.
+  """
   number = max(1, min(_MAX_PROBES_AT_ONCE, len(addresses)))
   with concurrent.futures.ThreadPoolExecutor(number, 'tfps-probe') as pool:
     asked = [
@@ -115,7 +126,7 @@ def probe_all(
 def may_be_alive(
   addresses: Mapping[spec_lib.Task, str],
 ) -> set[spec_lib.Task]:
-  """The tasks that answer, or are frozen and may thaw."""
+  """Returns the tasks that answer, or are frozen and may thaw."""
   states = (State.ALIVE, State.HUNG)
   return {s.task for s in probe_all(addresses) if s.state in states}
 
@@ -123,7 +134,7 @@ def may_be_alive(
 def incarnations(
   addresses: Mapping[spec_lib.Task, str],
 ) -> dict[spec_lib.Task, int | None]:
-  """Each task's incarnation; None if it does not answer as that task."""
+  """Returns each task's incarnation; None if it does not answer as it."""
   return {
     status.task: status.incarnation if status.state is State.ALIVE else None
     for status in probe_all(addresses)
@@ -136,10 +147,10 @@ def wait_until_alive(
   *,
   timeout_secs: float,
 ) -> None:
-  """Returns once each task's server answers as that task.
+  """Waits until each task's server answers as that task.
 
   Args:
-    cluster: where the tasks' addresses are.
+    cluster: has the tasks' addresses.
     tasks: the tasks to wait for.
     timeout_secs: how long to wait for all of them together.
 
@@ -169,11 +180,11 @@ def _probe_by(
 
 
 def complaint(silent: Iterable[Status], timeout_secs: float) -> str:
-  """What to say of tasks that have not answered in time."""
+  """Returns the error text about tasks that have not answered in time."""
   found = '; '.join(str(status) for status in silent)
   return (
     f'After {timeout_secs:g} seconds: {found}. '
-    'Start these tasks, or mend their addresses.'
+    'Start these tasks, or correct their addresses.'
   )
 
 
@@ -194,7 +205,7 @@ def _failure(error: grpc.RpcError) -> tuple[State, str]:
 
 
 def _identity(answer: bytes) -> tuple[spec_lib.Task, int]:
-  """The task and incarnation in a GetStatusResponse.
+  """Returns the task and incarnation in a GetStatusResponse.
 
   Its field 1 repeats `DeviceAttributes`, whose field 1 is the device's name
   and whose field 6 is its incarnation.
@@ -208,7 +219,7 @@ def _identity(answer: bytes) -> tuple[spec_lib.Task, int]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-  """The fields of a serialized message whose type is not at hand."""
+  """Yields the fields of a serialized message without its type."""
   parsed = empty_pb2.Empty.FromString(message)
   for field in unknown_fields.UnknownFieldSet(parsed):
     yield field.field_number, field.data

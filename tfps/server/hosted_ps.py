@@ -1,11 +1,11 @@
-"""Tasks that are served from another task's process, as their own is gone.
+"""Hosted tasks: served from another task's process, as their own is lost.
 
-A ps whose host is lost need not be started anywhere: a ps that lives starts a
-second server in its own process, which is the lost task under a new address.
-Variables keep their devices, and functions that were traced with them go on.
+A ps whose machine is lost need not be restarted: another ps starts a second
+server in its own process, which is the lost task at a new address. Variables
+keep their devices, and functions that were traced with them continue to work.
 
-A task that serves takes requests from its mailbox and posts its guests next to
-its notice. Clients ask, and find.
+Clients send the request to the host's mailbox; the host posts the addresses of
+its hosted tasks, where clients look them up.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
-_TAKE_IN = 'take_in'
+_HOST = 'host'
 
 Addresses = Mapping[spec_lib.Task, str]
 
 
 class HostedTasks:
-  """The guests in a task's own process.
+  """Tasks that this process hosts.
 
   Args:
     start: starts a server for a task and returns its address.
@@ -36,47 +36,50 @@ class HostedTasks:
 
   def __init__(self, start: Callable[[spec_lib.Task], str]) -> None:
     self._start = start
-    # Servers cannot be stopped: that of a guest who has gone home stays.
+    # Servers cannot be stopped, so tasks are never removed.
     self._addresses: dict[spec_lib.Task, str] = {}
 
   def hear(self, message: str, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Whether a message asks to take in a guest, who then is there.
+    """Hosts a task if a message requests it.
 
     Args:
       message: from the mailbox.
-      mailbox: this task's own, where its guests are posted.
+      mailbox: this task's own, where its hosted tasks are posted.
+
+    Returns:
+      Whether the message is such a request.
     """
     facts = json.loads(message)
-    if _TAKE_IN not in facts:
+    if _HOST not in facts:
       return False
-    self._take_in(spec_lib.Task(**facts[_TAKE_IN]))
+    self._host(spec_lib.Task(**facts[_HOST]))
     found = {str(task): at for task, at in sorted(self._addresses.items())}
-    mailbox.post(json.dumps(found), mailbox_lib.GUESTS)
+    mailbox.post(json.dumps(found), mailbox_lib.HOSTED)
     return True
 
-  def _take_in(self, task: spec_lib.Task) -> None:
+  def _host(self, task: spec_lib.Task) -> None:
     if task not in self._addresses:
       try:
         self._addresses[task] = self._start(task)
       except errors.ServerStartError as error:
-        logging.error('%s could not be taken in: %s', task, error)
+        logging.error('%s could not be hosted: %s', task, error)
 
 
 def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
-  """Asks a task to serve another one, too; asking again is harmless.
+  """Asks a task to host another one; asking again is harmless.
 
   Args:
-    host: who is asked.
+    host: the task that is asked.
     address: where its server listens.
-    task: the task to serve.
+    task: the task to host.
 
   Raises:
-    errors.UnreachableError: it does not answer.
+    errors.UnreachableError: the host does not answer.
   """
   status = health.probe(host, address)
   if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
-  request = {_TAKE_IN: dataclasses.asdict(task)}
+  request = {_HOST: dataclasses.asdict(task)}
   try:
     with mailbox_lib.Mailbox(
       host, address, timeout_secs=timeouts.current().call_secs
@@ -90,12 +93,12 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
 
 
 def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
-  """Where a task is served as a guest, if it is.
+  """Returns the address at which a task is hosted, or None.
 
   Args:
-    task: the guest.
-    hosts: tasks that may have taken it in, with their addresses. Those that do
-      not answer are passed over.
+    task: the hosted task.
+    hosts: the addresses of possible hosts. Those that do not answer are
+      skipped.
   """
   for status in health.probe_all(hosts):
     if status.state is health.State.ALIVE:
@@ -110,7 +113,7 @@ def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
     with mailbox_lib.Mailbox(
       host, address, timeout_secs=timeouts.current().call_secs
     ) as mailbox:
-      text = mailbox.read(mailbox_lib.GUESTS)
+      text = mailbox.read(mailbox_lib.HOSTED)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', host, errors.first_line(error))
     return {}

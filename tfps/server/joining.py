@@ -1,27 +1,37 @@
-"""Has a worker asked for until somebody trains with it."""
+"""Workers that join a running cluster: their requests, and their discovery."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import json
 import time
 
+from absl import logging
+import tensorflow as tf
+
+from tfps import errors
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import control_messages
 from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
+
+_BOARD = 'tfps_joined_workers'
+
+Addresses = Mapping[spec_lib.Task, str]
 
 
 class Joining:
-  """Asks the ps, now and then, to have a worker taken in.
+  """Requests a worker's admission periodically while no client knows it.
 
-  Whoever trains says hello to the workers of its cluster. A worker that has
-  heard nobody, or whose last client is gone or was started again, asks.
+  Clients say hello to the workers of their cluster. A worker that has got no
+  hello, or whose clients have all ended or restarted since, asks the ps.
 
   Args:
-    task: of this process; one that is no worker never asks.
+    task: of this process; requests are sent only for workers.
     address: where its server listens.
-    cluster: with the ps.
-    clock: seconds, as `time.monotonic`.
-    ask: finds a client's state, as `tfps.probe.probe`.
+    cluster: lists the ps.
+    clock: returns seconds, as `time.monotonic`.
+    ask: finds a client's state, as `health.probe`.
   """
 
   def __init__(
@@ -47,14 +57,14 @@ class Joining:
     self._known_to: dict[spec_lib.Task, int | None] = {}
 
   def note_hello(self, client: spec_lib.Task, address: str) -> None:
-    """Takes note that a client knows this worker."""
+    """Records that a client knows this worker."""
     self._known_to[client] = self._find(client, address).incarnation
 
   def tend(self, clients: Mapping[spec_lib.Task, str]) -> None:
-    """Asks if it is time to, and nobody trains with this worker.
+    """Sends a request if it is due and no client knows this worker.
 
     Args:
-      clients: those that have said hello and not done, with their addresses.
+      clients: the addresses of clients that have said hello and not done.
     """
     now = self._clock()
     if self._servers and now >= self._next_look:
@@ -63,11 +73,48 @@ class Joining:
         control_messages.ask_to_join(self._task, self._address, self._servers)
 
   def _is_client(self, client: spec_lib.Task, address: str) -> bool:
-    """Whether a client lives, and is the one that has said hello."""
-    # It may just be busy; if it is gone, nobody hears what is asked for.
+    """Returns whether a client is alive and not restarted since its hello."""
     found = self._find(client, address)
     is_alive = found.state is health.State.ALIVE
     return is_alive and found.incarnation == self._known_to.get(client)
 
   def _find(self, client: spec_lib.Task, address: str) -> health.Status:
     return self._ask(client, address)
+
+
+def post_joined(
+  mailbox: mailbox_lib.Mailbox, clients: Addresses, cluster: spec_lib.Cluster
+) -> None:
+  """Posts the clients of a ps that its cluster does not list.
+
+  Args:
+    mailbox: of the ps.
+    clients: the addresses of the clients that are not done.
+    cluster: the ps' own specification.
+  """
+  listed = cluster.tasks()
+  found = {str(c): address for c, address in clients.items() if c not in listed}
+  if found or mailbox.read(_BOARD) is not None:
+    mailbox.post(json.dumps(found), _BOARD)
+
+
+def find_joined(servers: Addresses) -> set[spec_lib.Task]:
+  """Returns joined workers that may be alive, according to the first ps found.
+
+  Args:
+    servers: the addresses of the ps.
+  """
+  for server, address in servers.items():
+    if health.is_alive(server, address):
+      try:
+        with mailbox_lib.Mailbox(
+          server, address, timeout_secs=timeouts.current().call_secs
+        ) as mailbox:
+          posted = json.loads(mailbox.read(_BOARD) or '{}')
+      except tf.errors.OpError as error:  # lost since the probe
+        logging.warning('%s: %s', server, errors.first_line(error))
+        continue
+      return health.may_be_alive(
+        {spec_lib.Task.parse(name): at for name, at in posted.items()}
+      )
+  return set()

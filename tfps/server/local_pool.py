@@ -1,8 +1,8 @@
-"""Servers inside this process, lent out and taken back.
+"""Pool of servers in this process, reused by successive clusters.
 
-A `tf.distribute.Server` cannot be stopped: its port stays bound, and some 90
-threads and 40 MB stay with it. So servers that nobody uses any more are emptied
-and kept for the next cluster, whose tasks of the same name they serve.
+A `tf.distribute.Server` cannot be stopped: its port stays bound, and it keeps
+some 90 threads and 40 MB. So servers that are no longer used are emptied and
+kept for the next cluster, whose tasks of the same name they serve.
 """
 
 import collections
@@ -26,8 +26,16 @@ class LocalCluster:
   """A cluster whose servers are all in this process; a context manager.
 
   Connecting starts a server for the chief, too, unless this process is
-  connected to the very same cluster already. So the chief's address stays as
-  long as the others stay, and is new when they change.
+  connected to the same cluster already. So the chief's address is kept as long
+  as the other servers are the same.
+
+  Args:
+    num_workers: the number of workers.
+    num_ps: the number of ps.
+    devices_per_worker: the number of logical CPUs of each worker.
+
+  Raises:
+    RuntimeError: servers of this process have too few threads for the cluster.
   """
 
   def __init__(
@@ -49,18 +57,18 @@ class LocalCluster:
   def cluster(self) -> spec_lib.Cluster:
     """The cluster with this process as its chief.
 
-    The chief's address is another one after this process was connected to
-    another cluster, which gave up the server at the old address.
+    The chief's address changes after this process has connected to another
+    cluster, which abandons the server at the old address.
     """
     return _pool().cluster_of(self._servers)
 
   def empty(self) -> None:
-    """Drops all variables and other resources of the servers."""
+    """Deletes all variables and other resources of the servers."""
     for server in self._servers:
       _empty(server)
 
   def stop(self) -> None:
-    """Empties the servers and gives them back; twice is harmless."""
+    """Returns the servers to the pool; stopping twice is harmless."""
     servers, self._servers = self._servers, []
     _pool().take_back(servers)
 
@@ -72,19 +80,19 @@ class LocalCluster:
 
 
 def is_here(address: str) -> bool:
-  """Whether a server of this process listens at an address."""
+  """Returns whether a server of the pool listens at an address."""
   return _pool().has(address)
 
 
-# A task, and how many logical CPUs it has.
+# A task, and its number of logical CPUs.
 _Kind = tuple[spec_lib.Task, int]
 
 
 class _Pool:
-  """Idle servers by kind.
+  """Servers, lent or idle, by kind.
 
-  All servers of a process compute with the same threads, whose number the first
-  of them fixes, be it one of these or the one that connecting starts.
+  All servers of a process share their threads. The first server fixes their
+  number, whether it is in this pool or started by connecting.
   """
 
   def __init__(self) -> None:
@@ -92,20 +100,20 @@ class _Pool:
     self._servers: list[server_lib.Server] = []
     self._idle: dict[_Kind, list[server_lib.Server]]
     self._idle = collections.defaultdict(list)
-    self._kinds: dict[int, _Kind] = {}  # by the identities of servers
-    self._num_threads = 0  # not known before the first server
+    self._kinds: dict[int, _Kind] = {}  # by the identity of the server
+    self._num_threads = 0  # unknown before the first server
     self._jobs: dict[str, dict[int, str]] = {}
     self._chief_address = ''
 
   def has(self, address: str) -> bool:
-    """Whether one of its servers, lent or idle, has the address."""
+    """Returns whether a server, lent or idle, has the address."""
     return address in {server.address for server in self._servers}
 
   def ask_for_threads(self, number: int) -> None:
-    """Makes sure that the servers have so many threads.
+    """Checks that the servers have so many threads.
 
     Raises:
-      RuntimeError: they have fewer, with which they would wait for each other.
+      RuntimeError: they have fewer, which could deadlock.
     """
     with self._lock:
       if not self._num_threads:
@@ -120,12 +128,12 @@ class _Pool:
         )
 
   def lend(self, kinds: Sequence[_Kind]) -> list[server_lib.Server]:
-    """Idle servers of these kinds, new ones where there is none."""
+    """Returns idle servers of these kinds, or new ones."""
     with self._lock:
       return [self._find_or_start(kind) for kind in kinds]
 
   def take_back(self, servers: Iterable[server_lib.Server]) -> None:
-    """Empties servers and keeps them for the next cluster."""
+    """Empties servers and makes them idle."""
     for server in servers:
       _empty(server)
       with self._lock:
@@ -134,7 +142,7 @@ class _Pool:
   def cluster_of(
     self, servers: Iterable[server_lib.Server]
   ) -> spec_lib.Cluster:
-    """The cluster of these servers, with this process as its chief."""
+    """Returns the cluster of these servers, with this process as its chief."""
     jobs: dict[str, dict[int, str]] = {}
     for server in servers:
       jobs.setdefault(server.task.job, {})[server.task.index] = server.address
@@ -147,9 +155,9 @@ class _Pool:
     return spec_lib.Cluster(jobs, chief, source=_SOURCE)
 
   def _was_left(self) -> bool:
-    """Whether this process served as the chief, and has gone elsewhere.
+    """Returns whether this process was the chief, and has left the cluster.
 
-    The server that it left is there still, and nobody's.
+    Its earlier server still listens at the chief's address.
     """
     others = tf.train.ClusterSpec(self._jobs)
     if strategy_compat.own_address_beside('chief', others) is not None:

@@ -1,8 +1,8 @@
-"""Messages for a task, and its notices to others, kept on its own server.
+"""Mailbox on a task's server: messages to the task, and notices to others.
 
-A server's resources are common to all its clients, so a queue and some strings
-under agreed names need no further port or process. They are reached through
-sessions that involve no other task and leave every eager context alone.
+All clients of a server share its resources, so a queue and some strings with
+fixed names need no further port or process. They are accessed by sessions,
+which involve no other task and no eager context.
 """
 
 import tensorflow as tf
@@ -11,20 +11,19 @@ from tfps.cluster import spec as spec_lib
 
 _QUEUE_NAME = 'tfps_mailbox'
 
-# What a task may post: which cluster it is in, and whom else it serves. Clients
-# post there, too; see `_fence`.
+# Notices of a task: its cluster specification, and its hosted tasks.
 CLUSTER = 'tfps_notice'
-GUESTS = 'tfps_guests'
+HOSTED = 'tfps_hosted'
 
 
 class Mailbox:
   """A connection to one task's mailbox; a context manager.
 
-  A call that gets no answer in time raises a `tf.errors.OpError`. Where the
-  server may be dead or frozen, probe it first: that answers sooner.
+  A call that gets no answer in time raises a `tf.errors.OpError`. If the server
+  may be dead or frozen, probe it first, which fails sooner.
 
   Args:
-    task: whose mailbox.
+    task: the owner of the mailbox.
     address: where that task's server listens.
     timeout_secs: the limit of each call; None for no limit.
   """
@@ -41,7 +40,7 @@ class Mailbox:
     with tf.Graph().as_default() as graph, tf.device(self._device):
       self._build()
     config = tf.compat.v1.ConfigProto(
-      device_filters=[device],  # else it waits for every task of the cluster
+      device_filters=[device],  # otherwise it waits for all tasks
       operation_timeout_in_ms=int(1000 * (timeout_secs or 0)),
     )
     self._session = tf.compat.v1.Session(
@@ -58,19 +57,19 @@ class Mailbox:
     self._boards: dict[str, _Board] = {}
 
   def put(self, message: str) -> None:
-    """Adds a message."""
+    """Adds a message to the task's queue."""
     self._session.run(self._put, {self._text: message})
 
   def take(self) -> list[str]:
-    """Removes and returns the messages that are there, oldest first."""
+    """Removes and returns all messages, oldest first."""
     return [message.decode() for message in self._session.run(self._take)]
 
   def post(self, notice: str, about: str = CLUSTER) -> None:
-    """Replaces the task's notice."""
+    """Replaces a notice of the task."""
     self._session.run(self._board(about).post, {self._text: notice})
 
   def read(self, about: str = CLUSTER) -> str | None:
-    """The task's notice, if it has posted one."""
+    """Returns a notice of the task, or None if none was posted."""
     board = self._board(about)
     if not self._session.run(board.is_used):
       return None
@@ -84,7 +83,7 @@ class Mailbox:
     return self._boards[about]
 
   def close(self) -> None:
-    """Ends the connection; the mailbox and what is in it remain."""
+    """Closes the connection; the mailbox keeps its contents."""
     self._session.close()
 
   def __enter__(self) -> 'Mailbox':
@@ -95,12 +94,15 @@ class Mailbox:
 
 
 def take_own(device: str) -> list[str]:
-  """As `Mailbox.take`, within the process that has the server.
+  """Takes the messages of this process' own mailbox, without a session.
 
-  A session with one's own server can crash it when it is closed.
+  A session with the own server can crash the process when it is closed.
 
   Args:
     device: a CPU of this process, in the cluster.
+
+  Returns:
+    All messages, oldest first.
   """
   with tf.device(device):
     queue = tf.raw_ops.FIFOQueueV2(
@@ -115,7 +117,7 @@ def take_own(device: str) -> list[str]:
 
 
 class _Board:
-  """The operations on a string of the server's."""
+  """Operations on a named string of the server."""
 
   def __init__(self, name: str, text: tf.Tensor) -> None:
     handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)

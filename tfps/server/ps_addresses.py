@@ -1,4 +1,4 @@
-"""Where each ps is served: at its own address, or as the guest of another."""
+"""Address of each ps: its own, or that of another ps which hosts it."""
 
 import collections
 from collections.abc import Collection
@@ -16,13 +16,16 @@ from tfps.server import hosted_ps
 
 
 class PsAddressBook:
-  """The addresses of the ps, of which some may be guests of others.
+  """Current addresses of the ps, with failover to other ps.
+
+  A lost ps fails over to another ps, which hosts it (`hosted_ps`), and fails
+  back once it has been restarted at its own address.
 
   Args:
-    cluster: with the ps and their own addresses.
+    cluster: lists the ps and their own addresses.
 
   Attributes:
-    addresses: where each ps is to be found now.
+    addresses: the current address of each ps.
   """
 
   def __init__(self, cluster: spec_lib.Cluster) -> None:
@@ -31,12 +34,12 @@ class PsAddressBook:
     self._hosts: dict[spec_lib.Task, spec_lib.Task] = {}
     self.addresses = dict(self._homes)
     self._moves: list[spec_lib.Task] = []
-    # The incarnations of those that were taken over, if they still answered.
+    # The incarnations at which failed-over ps still answered, if they did.
     self._gone: dict[spec_lib.Task, int | None] = {}
 
   @property
   def moved(self) -> dict[spec_lib.Task, str]:
-    """The addresses of those that are guests."""
+    """The addresses of the hosted ps."""
     return {
       task: address
       for task, address in self.addresses.items()
@@ -44,21 +47,18 @@ class PsAddressBook:
     }
 
   def incarnations(self) -> dict[int, int | None]:
-    """By index, a number for each ps, which another start has not.
-
-    None where it does not answer.
-    """
+    """Returns each ps' incarnation by index; None if it does not answer."""
     found = health.incarnations(self.addresses)
     return {task.index: number for task, number in found.items()}
 
-  def settle(
+  def wait_until_served(
     self, timeout_secs: float, workers: Collection[spec_lib.Task] = ()
   ) -> None:
-    """Returns once each ps answers, at its own address or as a guest.
+    """Waits until each ps answers, at its own address or hosted.
 
     Args:
       timeout_secs: how long to wait.
-      workers: those that are to answer, too.
+      workers: further tasks that must answer.
 
     Raises:
       errors.UnreachableError: names each silent task, its address and state.
@@ -71,33 +71,36 @@ class PsAddressBook:
         raise errors.UnreachableError(
           health.complaint(silent.values(), timeout_secs)
         )
-      if pause == max_pause:  # it is not just starting
-        self.follow({task.index for task in silent if task.job == 'ps'})
+      if pause == max_pause:  # the ps are not just starting
+        self.follow_failover({t.index for t in silent if t.job == 'ps'})
       time.sleep(pause)
       pause = min(2 * pause, max_pause)
 
-  def replace(
+  def fail_over_if_due(
     self, silent: Collection[int], lost_secs: float, after_secs: float
   ) -> None:
-    """As `take_over`, but not before somebody may have restarted them.
+    """Fails ps over, unless they may still be restarted.
 
     Args:
-      silent: the ps that do not answer.
-      lost_secs: since when.
-      after_secs: how long to wait for them; `math.inf` is for ever. Guests,
-        whose host was lost, are not waited for.
+      silent: the indices of the ps that do not answer.
+      lost_secs: for how long they have not answered.
+      after_secs: how long to wait for their restart; may be `math.inf`. If one
+        of them was hosted, its host is lost, and there is no wait.
     """
     if lost_secs >= after_secs or any(t.index in silent for t in self.moved):
-      self.take_over(silent)
+      self.fail_over(silent)
 
-  def take_over(self, silent: Collection[int]) -> None:
-    """Has ps that do not answer served by those that do, as far as possible.
+  def fail_over(self, silent: Collection[int]) -> None:
+    """Lets ps that answer host those that do not, as far as possible.
 
-    Calling it again is harmless.
+    Repeated calls are harmless.
+
+    Args:
+      silent: the indices of the ps that do not answer.
     """
     lost = [task for task in self._homes if task.index in silent]
-    # Whose host is lost is looked for at home again.
-    self.send_home(set(lost) & set(self.moved))
+    # If the hosting ps is lost, too, fall back to the ps' own address.
+    self.fail_back(set(lost) & set(self.moved))
     hosts = [
       task
       for task in self._homes
@@ -106,18 +109,22 @@ class PsAddressBook:
     if not hosts:
       return
     for status in health.probe_all({task: self._homes[task] for task in lost}):
-      # One that is to leave may answer at home for a while.
+      # A ps that was told to end may still answer for a while.
       self._gone[status.task] = status.incarnation
-      self._ask(status.task, hosts)
+      self._request_host(status.task, hosts)
     deadline = deadlines.after(timeouts.current().failover_secs)
     while not deadlines.is_over(deadline):
-      self.follow(silent)
+      self.follow_failover(silent)
       if all(task in self.moved for task in lost):
         return
       time.sleep(timeouts.current().repair_min_poll_secs)
 
-  def follow(self, silent: Collection[int]) -> None:
-    """Goes to where ps that do not answer are guests already."""
+  def follow_failover(self, silent: Collection[int]) -> None:
+    """Switches to the hosted addresses of ps that another client failed over.
+
+    Args:
+      silent: the indices of the ps that do not answer.
+    """
     hosts = {
       task: address
       for task, address in self._homes.items()
@@ -128,20 +135,22 @@ class PsAddressBook:
         self._move(task, hosted_ps.find(task, hosts) or self._homes[task])
 
   def reconsider(self) -> None:
-    """Goes to the other address of whoever answers at two."""
+    """Switches to the other address of each ps that answers at two."""
     hosts = {t: a for t, a in self._homes.items() if t not in self.moved}
     for task, home in self._homes.items():
-      guest = hosted_ps.find(
+      hosted = hosted_ps.find(
         task, {t: a for t, a in hosts.items() if t != task}
       )
-      other = guest if self.addresses[task] == home else home
+      other = hosted if self.addresses[task] == home else home
       if other is not None and health.is_alive(task, other):
         self._move(task, other)
 
-  def seek(self, incarnations: Mapping[int, int | None]) -> None:
-    """Goes where the ps of these incarnations are, at home or as guests.
+  def locate(self, incarnations: Mapping[int, int | None]) -> None:
+    """Switches to the addresses at which ps have given incarnations.
 
-    Those that are nowhere are left where they are.
+    Args:
+      incarnations: by index. The address of a ps that has its incarnation
+        nowhere is kept.
     """
     for status in health.probe_all(self.addresses):
       wanted = incarnations.get(status.task.index)
@@ -150,13 +159,13 @@ class PsAddressBook:
           if health.probe(status.task, address).incarnation == wanted:
             self._move(status.task, address)
 
-  def forget_moves(self) -> list[spec_lib.Task]:
-    """Who has moved since the last call."""
+  def pop_moves(self) -> list[spec_lib.Task]:
+    """Returns the ps whose addresses changed since the last call."""
     moves, self._moves = self._moves, []
     return moves
 
-  def back_home(self) -> set[spec_lib.Task]:
-    """The guests that have been started at their own addresses again."""
+  def ready_to_fail_back(self) -> set[spec_lib.Task]:
+    """Returns hosted ps that were restarted at their own addresses."""
     homes = {task: self._homes[task] for task in self.moved}
     return {
       status.task
@@ -165,17 +174,17 @@ class PsAddressBook:
       and status.incarnation != self._gone.get(status.task)
     }
 
-  def send_home(self, tasks: Collection[spec_lib.Task]) -> None:
-    """Has guests at their own addresses again."""
+  def fail_back(self, tasks: Collection[spec_lib.Task]) -> None:
+    """Switches hosted ps to their own addresses."""
     for task in tasks:
       self._hosts.pop(task, None)
       self._move(task, self._homes[task])
 
   def _places(self, task: spec_lib.Task) -> list[str]:
-    """Where a ps may be."""
+    """Returns the possible addresses of a ps."""
     others = {t: at for t, at in self._homes.items() if t != task}
-    guest = hosted_ps.find(task, others)
-    return [self._homes[task], *([] if guest is None else [guest])]
+    hosted = hosted_ps.find(task, others)
+    return [self._homes[task], *([] if hosted is None else [hosted])]
 
   def _silent(
     self, workers: Collection[spec_lib.Task]
@@ -187,7 +196,9 @@ class PsAddressBook:
       if status.state is not health.State.ALIVE
     }
 
-  def _ask(self, task: spec_lib.Task, hosts: Collection[spec_lib.Task]) -> None:
+  def _request_host(
+    self, task: spec_lib.Task, hosts: Collection[spec_lib.Task]
+  ) -> None:
     load = collections.Counter(self._hosts.values())
     host = self._hosts.get(task)
     if host is None or host not in hosts:

@@ -1,13 +1,13 @@
-"""Servers learn from their clients who uses them and when training is done.
+"""Registration of clients with servers, and the check for equal clusters.
 
 A client is a process that computes with other tasks' servers: the chief in
-coordinator mode, every worker in between-graph mode and in classic sessions.
-It says hello before it connects and done at its orderly end; what it never
-says, because it died, servers find out by probing it.
+coordinator mode, every worker in between-graph mode and in classic sessions. It
+says hello before it connects and done at its orderly end; servers detect the
+death of a client by probes.
 
-A server that has nobody left posts that it is about to end, and then looks for
-hellos once more; a client says hello, and then looks for that. So either the
-server has heard the client and stays, or the client knows that it does not.
+A server without clients posts that it is about to end, and then checks for
+hellos once more; a client says hello, and then checks for that notice. So
+either the server gets the hello and stays, or the client sees that it ends.
 """
 
 import atexit
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import json
+import socket
 import sys
 import time
 
@@ -25,7 +26,6 @@ from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
-from tfps.server import agreement
 from tfps.server import broadcast
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
@@ -35,14 +35,14 @@ ENDING = 'ending'  # the notice of a server that is about to end
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-  """What a client tells a server.
+  """Message of a client to a server: hello or done.
 
   Attributes:
     task: the client.
     address: where the client's own server answers probes, as 'host:port'.
-    chief: whether the end of training is the client's to announce.
-    done: whether it says done; otherwise it says hello.
-    listens: whether it hears what servers ask for.
+    chief: whether training is done when this client is.
+    done: whether this is a done; otherwise it is a hello.
+    listens: whether the client receives requests (`control_messages`).
   """
 
   task: spec_lib.Task
@@ -56,30 +56,30 @@ class Message:
 
   @classmethod
   def from_json(cls, text: str) -> 'Message':
-    """The message that `to_json` wrote."""
+    """Parses a message that `to_json` wrote."""
     facts = json.loads(text)
     return cls(**{**facts, 'task': spec_lib.Task(**facts['task'])})
 
 
 class Registration:
-  """Tells servers that this process uses them and, at its end, that it is done.
+  """Registers this process as a client of servers until its end.
 
   ```
-  with Presence(cluster, task, address, chief=True, servers=servers):
+  with Registration(cluster, task, address, chief=True, servers=servers):
     train()
   ```
 
-  Without `with`, call `start` and let the end of the process do the rest. A
-  program that dies of an exception does not say done, nor does one that is
-  killed: its servers then wait for its return.
+  Without `with`, call `start`; the exit of the process calls `stop`. A program
+  that dies of an exception does not say done, nor does one that is killed: its
+  servers then wait for its return.
 
   Args:
-    cluster: this process' idea of the cluster, compared with each server's.
+    cluster: this process' specification, compared with each server's.
     task: this process' task.
     address: where this process' own TensorFlow server answers.
     chief: whether servers may end once this process is done.
-    servers: the tasks to tell.
-    listens: whether this process hears what servers ask for; see `_requests`.
+    servers: the tasks to register with.
+    listens: whether this process receives requests (`control_messages`).
   """
 
   def __init__(
@@ -95,23 +95,23 @@ class Registration:
     self._cluster = cluster.with_task(task)
     self._hello = Message(task, address, chief, listens=listens)
     self._servers = tuple(servers)
-    # Servers that came later, which the cluster does not list.
+    # Servers that joined later, which the cluster does not list.
     self._joined: dict[spec_lib.Task, str] = {}
     self._started = False
 
   def start(self, without: Collection[spec_lib.Task] = ()) -> None:
-    """Says hello; again, for example after a server's restart, is harmless.
+    """Says hello; repeating it, as after a server's restart, is harmless.
 
-    To be called before this process connects to the servers: one that is about
-    to end would not answer, and TensorFlow would wait for it without limit.
+    It must be called before this process connects to the servers: TensorFlow
+    would wait without limit for a server that ends.
 
     Args:
-      without: servers to pass over, as their own process is gone.
+      without: servers to skip, as their own process is lost.
 
     Raises:
       errors.UnreachableError: names the servers that did not answer, or are
         about to end.
-      errors.ClusterMismatchError: a server holds another idea of the cluster.
+      errors.ClusterMismatchError: a server has another cluster specification.
     """
     self.expect(without)
     if self._servers and not self._started:
@@ -119,7 +119,10 @@ class Registration:
     self._started = True
 
   def expect(self, without: Collection[spec_lib.Task] = ()) -> None:
-    """As `start`, of a process that is still to come, or to come back."""
+    """Says hello for a process that is yet to start or to return.
+
+    See `start`; the exit of this process does not say done.
+    """
     servers = [server for server in self._servers if server not in without]
     self._agree(servers)
     failures = broadcast.for_each(
@@ -127,25 +130,34 @@ class Registration:
     )
     if failures:
       raise errors.UnreachableError(
-        f'{self._hello.task} could not say hello: {broadcast.say(failures)}.'
+        f'{self._hello.task} could not register with its servers: '
+        f'{broadcast.format_failures(failures)}.'
       ) from next(iter(failures.values()))
 
   def check(self, server: spec_lib.Task, address: str) -> None:
-    """Makes sure that a server that came later means the same cluster.
+    """Checks that a server that joined later has the same cluster.
+
+    Args:
+      server: its task.
+      address: where it listens.
 
     Raises:
       errors.UnreachableError: it does not answer.
-      errors.ClusterMismatchError: it holds another idea of the cluster.
-      tf.errors.OpError: it has stopped to answer.
+      errors.ClusterMismatchError: it has another cluster specification.
+      tf.errors.OpError: it has stopped answering.
     """
     self._compare(server, address)
 
   def add(self, server: spec_lib.Task, address: str) -> None:
-    """Says hello to a server that came later, from now on as to all others.
+    """Registers with a server that joined later, now and at each `start`.
+
+    Args:
+      server: its task.
+      address: where it listens.
 
     Raises:
       errors.UnreachableError: it does not answer, or ends.
-      tf.errors.OpError: it has stopped to answer.
+      tf.errors.OpError: it has stopped answering.
     """
     self._joined[server] = address
     self._greet(server)
@@ -153,7 +165,7 @@ class Registration:
       self._servers = (*self._servers, server)
 
   def stop(self) -> None:
-    """Says done, within seconds; servers that cannot hear it are logged."""
+    """Says done, within seconds; servers that do not get it are logged."""
     if self._started:
       self._forget()
       failures = broadcast.for_each(
@@ -161,16 +173,16 @@ class Registration:
       )
       if failures:
         logging.warning(
-          '%s is done, but could not say so: %s.',
+          '%s is done, but could not notify its servers: %s.',
           self._hello.task,
-          broadcast.say(failures),
+          broadcast.format_failures(failures),
         )
 
   def _agree(self, servers: Sequence[spec_lib.Task]) -> None:
-    """Makes sure that servers are ready and mean the same cluster.
+    """Checks that servers are ready and have the same cluster.
 
-    One that runs `tfps.serve` is ready for several clients at once when it has
-    posted what it knows of the cluster. Who posts nothing is taken as it is.
+    A server that runs `tfps.serve` is ready for several clients at once when it
+    has posted its cluster. A server that posts nothing is not checked.
     """
     failures = broadcast.for_each(
       servers, self._compare, timeout_secs=timeouts.current().handshake_secs
@@ -180,8 +192,8 @@ class Registration:
         raise error
     if failures:
       raise errors.UnreachableError(
-        f'{self._hello.task} could not ask for the cluster: '
-        f'{broadcast.say(failures)}.'
+        f'{self._hello.task} could not compare clusters with its servers: '
+        f'{broadcast.format_failures(failures)}.'
       ) from next(iter(failures.values()))
 
   def _compare(self, server: spec_lib.Task, address: str | None = None) -> None:
@@ -194,12 +206,12 @@ class Registration:
     if notice not in (None, ENDING):
       theirs = spec_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
       joined = {**self._joined, server: address}
-      agreement.check(self._cluster_with(joined, theirs), theirs)
+      check_same_cluster(self._cluster_with(joined, theirs), theirs)
 
   def _cluster_with(
     self, joined: Mapping[spec_lib.Task, str], theirs: spec_lib.Cluster
   ) -> spec_lib.Cluster:
-    """The cluster and those of who joined it that another one has, too."""
+    """Returns the cluster with the joined workers that another one lists."""
     workers = dict(self._cluster.jobs['worker'])
     workers |= {
       task.index: address
@@ -232,7 +244,7 @@ class Registration:
   def _at_exit(self) -> None:
     if _program_failed():
       logging.warning(
-        '%s ends with an error: its servers are not told that it is done.',
+        '%s ends with an error and does not tell its servers that it is done.',
         self._hello.task,
       )
     else:
@@ -250,7 +262,7 @@ class Registration:
 
 
 def chief_of(cluster: spec_lib.Cluster) -> spec_lib.Task:
-  """The chief or, in a cluster without one, worker 0."""
+  """Returns the chief or, in a cluster without one, worker 0."""
   chief = spec_lib.Task('chief', 0)
   has_chief = not cluster.jobs or chief in cluster.tasks()
   return chief if has_chief else spec_lib.Task('worker', 0)
@@ -266,7 +278,7 @@ def _open(
 
 
 def _check_stays(server: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:
-  """Raises UnreachableError if a server ends although it was said hello to."""
+  """Raises UnreachableError if a server ends although it got a hello."""
   deadline = deadlines.after(timeouts.current().probe_secs)
   while mailbox.read() == ENDING:
     if deadlines.is_over(deadline):
@@ -275,9 +287,101 @@ def _check_stays(server: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:
 
 
 def _program_failed() -> bool:
-  """Whether the interpreter ends because of an exception.
+  """Returns whether the interpreter ends because of an exception.
 
-  It keeps the exception that ended the program in `sys.last_value`. In an
-  interactive session that is some earlier one, which ended nothing.
+  `sys.last_value` is the exception that ended the program. In an interactive
+  session it is an earlier one, which ended nothing.
   """
   return hasattr(sys, 'last_value') and not hasattr(sys, 'ps1')
+
+
+def check_same_cluster(
+  mine: spec_lib.Cluster, theirs: spec_lib.Cluster
+) -> None:
+  """Checks that two tasks have the same cluster, as far as both know it.
+
+  A task may know its own address by another name, or only its port. It may also
+  know no other task of a job, as in TFJob's sparse form. And a worker that the
+  other cluster does not list may have joined later, as may others that it
+  knows. None of these is a mismatch; a different address or, otherwise, a
+  different number of tasks is.
+
+  Args:
+    mine: the specification of this process, with its task.
+    theirs: the specification of the other task, with that task.
+
+  Raises:
+    errors.ClusterMismatchError: names both sides' values.
+  """
+  for job in sorted(set(mine.jobs) & set(theirs.jobs)):
+    for task in _tasks_to_compare(job, mine, theirs):
+      if not _agree(task, mine, theirs):
+        raise errors.ClusterMismatchError(
+          f'{mine.task} and {theirs.task} disagree on {task}: '
+          f'{_describe(task, mine)}; {_describe(task, theirs)}. '
+          'Start all tasks with the same cluster.'
+        )
+
+
+def _tasks_to_compare(
+  job: str, mine: spec_lib.Cluster, theirs: spec_lib.Cluster
+) -> list[spec_lib.Task]:
+  for one, other in ((mine, theirs), (theirs, mine)):
+    if job == 'worker' and _has_joined_later(one.task, other):
+      return list(other.tasks(job))
+  return sorted({*mine.tasks(job), *theirs.tasks(job)})
+
+
+def _has_joined_later(
+  task: spec_lib.Task | None, cluster: spec_lib.Cluster
+) -> bool:
+  is_worker = task is not None and task.job == 'worker'
+  return is_worker and task not in cluster.tasks('worker')
+
+
+def _agree(
+  task: spec_lib.Task,
+  mine: spec_lib.Cluster,
+  theirs: spec_lib.Cluster,
+) -> bool:
+  if not (_knows_about(task, mine) and _knows_about(task, theirs)):
+    return True
+  if task in (mine.task, theirs.task):
+    return _is_known(task, mine) and _is_known(task, theirs)
+  return (
+    _is_known(task, mine)
+    and _is_known(task, theirs)
+    and _same_address(mine.address(task), theirs.address(task))
+  )
+
+
+def _knows_about(task: spec_lib.Task, cluster: spec_lib.Cluster) -> bool:
+  """Returns whether the cluster lists other tasks of a task's job."""
+  return any(known != cluster.task for known in cluster.tasks(task.job))
+
+
+def _is_known(task: spec_lib.Task, cluster: spec_lib.Cluster) -> bool:
+  return task in cluster.tasks(task.job)
+
+
+def _same_address(one: str, other: str) -> bool:
+  """Returns whether two addresses are the same port of the same host."""
+  if one == other:
+    return True
+  return bool(_endpoints(one) & _endpoints(other))
+
+
+def _endpoints(address: str) -> set[tuple[str, str]]:
+  host, _, port = address.rpartition(':')
+  try:
+    found = socket.getaddrinfo(host.strip('[]'), None)
+  except socket.gaierror:
+    return {(host, port)}
+  return {(str(sockaddr[0]), port) for *_, sockaddr in found}
+
+
+def _describe(task: spec_lib.Task, cluster: spec_lib.Cluster) -> str:
+  if _is_known(task, cluster):
+    return f'{cluster.task} has it at {cluster.address(task)}'
+  known = ', '.join(cluster.jobs[task.job].values())
+  return f'{cluster.task} has the {task.job} tasks {known}'

@@ -1,4 +1,4 @@
-"""A task's server: started, known to be ready, and told when to end.
+"""Server of a task: start, readiness and end.
 
 ```
 cluster = tfps.resolve_cluster()
@@ -30,8 +30,8 @@ import grpc
 from tfps._compat import lazy_keras
 
 if __name__ == '__main__':
-  # A server computes what others have traced: 2 of its 5 seconds would go to
-  # Keras.
+  # A server executes what clients have traced and needs no Keras, whose import
+  # would take 2 of its 5 seconds.
   lazy_keras.import_tensorflow()
 
 import tensorflow as tf
@@ -49,7 +49,7 @@ from tfps.server import hosted_ps
 from tfps.server import registration
 from tfps.server import service as service_lib
 
-ABANDONED_STATUS = 128 + signal.SIGHUP  # the one it worked for is gone
+ABANDONED_STATUS = 128 + signal.SIGHUP  # no client is left
 
 _SPARE_THREADS = 28  # with fewer threads than workers, servers deadlock
 
@@ -65,12 +65,12 @@ class Server:
 
   Args:
     cluster: names its own task.
-    config: a `tf.compat.v1.ConfigProto`; by default one with threads enough for
+    config: a `tf.compat.v1.ConfigProto`; by default one with enough threads for
       the cluster's workers.
 
   Raises:
     ValueError: the cluster's own task is not in it.
-    errors.ServerStartError: the port is taken, or TensorFlow's own complaint.
+    errors.ServerStartError: the port is in use, or TensorFlow raised an error.
   """
 
   def __init__(self, cluster: spec_lib.Cluster, *, config: Any = None) -> None:
@@ -115,22 +115,25 @@ class Server:
 
   @property
   def address(self) -> str:
-    """'host:port' that the server listens on."""
+    """The server's 'host:port'."""
     return self.target.removeprefix('grpc://')
 
   def presence(
     self, *, timeout_secs: float = 120.0
   ) -> registration.Registration:
-    """For a program of its own that uses the ps, such as classic session code.
+    """Makes a registration with the ps, as classic session code needs it.
 
-    `with server.presence(): ...` tells the ps tasks of this process and, at the
-    orderly end, that it is done; see `tfps.presence.Presence`.
+    `with server.presence(): ...` registers this process with the ps and, at the
+    orderly end, tells them that it is done.
 
     Args:
       timeout_secs: how long to wait for the ps to answer.
 
+    Returns:
+      A `tfps.server.registration.Registration`, a context manager.
+
     Raises:
-      errors.UnreachableError: names the ps that did not.
+      errors.UnreachableError: names the ps that did not answer.
     """
     health.wait_until_alive(
       self._cluster, self._cluster.tasks('ps'), timeout_secs=timeout_secs
@@ -160,18 +163,18 @@ def serve(
   """Runs the server of a ps or worker task until training is done.
 
   Returns once the chief has said done and no other client is alive. Otherwise
-  the process ends at once, without `atexit`, because TensorFlow's threads go on
-  until the very end: with status 143 on SIGTERM, 130 on SIGINT, and 129 when no
+  the process ends at once, without `atexit`, because TensorFlow's threads run
+  until its end: with status 143 on SIGTERM, 130 on SIGINT, and 129 when no
   client has been alive for `chief_timeout_secs`.
 
   Args:
     cluster: names its own task, a ps or a worker.
     config: as for `Server`.
     chief_timeout_secs: how long to stay without a living client, counted from
-      the start; None: for ever. The clients are the chief, where the cluster
-      has one, and whoever said hello, as this package's strategies do.
-    grace_secs: how long the chief may take on SIGTERM; a second one ends the
-      process at once.
+      the start; None: without limit. The clients are the chief, if the cluster
+      has one, and the processes that registered, as strategies do.
+    grace_secs: how long clients may take to release this task on SIGTERM; a
+      second SIGTERM ends the process at once.
 
   Raises:
     ValueError: the cluster's own task is not one that serves.
@@ -190,11 +193,11 @@ def serve(
       server.task,
       server.address,
       cluster,
-      hosted_ps.HostedTasks(lambda task: _start_guest(task, server)),
+      hosted_ps.HostedTasks(lambda task: _start_hosted(task, server)),
       timeout_secs=chief_timeout_secs,
       grace_secs=grace_secs,
     )
-    handler.politely = service.ask_to_leave
+    handler.on_first_sigterm = service.ask_to_leave
     verdict = service.run()
     if verdict is client_registry.Verdict.ABANDONED:
       signals.tell_user(
@@ -208,10 +211,10 @@ def serve(
 
 
 def default_config(num_workers: int) -> Any:
-  """A `ConfigProto` with threads enough for so many workers.
+  """Returns a `ConfigProto` with enough threads for so many workers.
 
-  Most of them wait. They sleep meanwhile; by default they would look for work
-  again and again, in competition with those that have some.
+  Most threads wait. They sleep meanwhile; by default they would spin, and take
+  time from threads that have work.
   """
   num_threads = max(num_workers + _SPARE_THREADS, os.cpu_count() or 1)
   config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads)
@@ -231,10 +234,14 @@ def _own_task(cluster: spec_lib.Cluster) -> spec_lib.Task:
 
 
 def wait_for_port(task: spec_lib.Task, address: str) -> None:
-  """Returns once a task's port is free, which it should be.
+  """Waits briefly until a task's port is free.
+
+  Args:
+    task: for the error message.
+    address: with the port.
 
   Raises:
-    errors.ServerStartError: it is in use; by whom, if that can be told.
+    errors.ServerStartError: the port is in use; names the user, if known.
   """
   port = int(address.rpartition(':')[2])
   deadline = time.monotonic() + timeouts.current().port_retry_secs
@@ -264,11 +271,11 @@ def _by_whom(task: spec_lib.Task, port: int) -> str:
   return f' by a server that is {task}, too' if alive else ''
 
 
-def _start_guest(task: spec_lib.Task, host: Server) -> str:
+def _start_hosted(task: spec_lib.Task, host: Server) -> str:
   """Starts a lost task's server in its host's process; returns its address."""
   jobs = {'ps': {}, 'worker': {}, task.job: {task.index: 'localhost:0'}}
-  guest = Server(spec_lib.Cluster(jobs, task), config=host.config)
-  port = guest.address.rpartition(':')[2]
+  hosted = Server(spec_lib.Cluster(jobs, task), config=host.config)
+  port = hosted.address.rpartition(':')[2]
   address = f'{host.address.rpartition(":")[0]}:{port}'
   signals.tell_user(f'{host.task} serves {task}, too, at {address}.')
   return address
@@ -278,22 +285,22 @@ class _Signals:
   """Ends the process on SIGTERM and SIGINT.
 
   Attributes:
-    politely: called on the first SIGTERM, instead of ending at once.
+    on_first_sigterm: called on the first SIGTERM, instead of ending at once.
   """
 
-  politely: Callable[[], object] | None = None
+  on_first_sigterm: Callable[[], object] | None = None
 
   def __call__(self, number: int, frame: types.FrameType | None) -> None:
-    politely, self.politely = self.politely, None
-    if politely is not None and number == signal.SIGTERM:
-      politely()
+    function, self.on_first_sigterm = self.on_first_sigterm, None
+    if function is not None and number == signal.SIGTERM:
+      function()
     else:
       _leave_on(signal.Signals(number))
 
 
 @contextlib.contextmanager
 def _leaving_on_signals() -> Iterator[_Signals]:
-  """Lets SIGTERM and SIGINT end the process, where handlers can be set."""
+  """Makes SIGTERM and SIGINT end the process, if this is the main thread."""
   handler = _Signals()
   if threading.current_thread() is not threading.main_thread():
     yield handler
@@ -313,7 +320,7 @@ def _leave_on(number: signal.Signals) -> NoReturn:
 
 
 def main(args: Sequence[str]) -> None:
-  """Serves the task that flags or the environment name, until told to end."""
+  """Serves the task of the flags or environment until training is done."""
   if len(args) > 1:
     raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
   serve(resolver.resolve_cluster())

@@ -1,4 +1,4 @@
-"""What a task that serves does beside serving, until it may end."""
+"""Control loop of a serving task, which handles messages until its end."""
 
 import concurrent.futures
 import dataclasses
@@ -14,7 +14,6 @@ from tfps.server import control_messages
 from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import joining
-from tfps.server import late_workers
 from tfps.server import mailbox as mailbox_lib
 from tfps.server import registration
 
@@ -22,15 +21,15 @@ _CHIEF = spec_lib.Task('chief', 0)
 
 
 class Service:
-  """Hears what clients say, and does what they ask for.
+  """Handles messages to a serving task until it may end.
 
   Args:
     task: of this process.
     address: where its server listens.
-    cluster: in which it is.
-    hosted_tasks: whom else it serves.
-    timeout_secs: as for `_client_registry.ClientRegistry`.
-    grace_secs: how long clients may take to let it go.
+    cluster: the specification that lists it.
+    hosted_tasks: the tasks that this process hosts.
+    timeout_secs: as for `client_registry.ClientRegistry`.
+    grace_secs: how long clients may take to release this task.
   """
 
   def __init__(
@@ -54,10 +53,14 @@ class Service:
       self._client_registry.expect(_CHIEF, cluster.address(_CHIEF))
     self._joining = joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
-    self._holding: set[spec_lib.Task] = set()  # who has not let it go yet
+    # The clients that were asked to release this task and have not answered.
+    self._holding: set[spec_lib.Task] = set()
 
   def run(self) -> client_registry.Verdict:
-    """Waits for the end in this thread, so that signals reach it."""
+    """Runs until the task may end; returns why it ends.
+
+    The work is done by another thread, so that signals reach this one.
+    """
     verdict: concurrent.futures.Future[client_registry.Verdict]
     verdict = concurrent.futures.Future()
 
@@ -71,7 +74,7 @@ class Service:
     return verdict.result()
 
   def ask_to_leave(self) -> None:
-    """Ends as soon as clients can do without it."""
+    """Makes `run` end as soon as clients have released this task."""
     self._is_told.set()
 
   def _listen(self) -> client_registry.Verdict:
@@ -89,7 +92,7 @@ class Service:
     return client_registry.Verdict.DISMISSED
 
   def _is_the_end(self, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Whether nobody has said hello until it was known that this task ends."""
+    """Posts that this task ends; returns False if there was a hello before."""
     mailbox.post(registration.ENDING)
     if not self._hear(mailbox):
       return True
@@ -105,12 +108,12 @@ class Service:
     while self._holding and not deadlines.is_over(deadline):
       time.sleep(timeouts.current().listen_every_secs)
       self._hear(mailbox)
-      # One that has left meanwhile needs nobody.
+      # Clients that have ended need not answer.
       found = health.probe_all({c: listening[c] for c in self._holding})
       self._holding = {s.task for s in found if s.state is health.State.ALIVE}
 
   def _hear(self, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Whether there was anything to hear."""
+    """Handles all messages; returns whether there were any."""
     messages = mailbox.take()
     for message in messages:
       client = control_messages.answered(message)
@@ -126,7 +129,7 @@ class Service:
     self, message: registration.Message, mailbox: mailbox_lib.Mailbox
   ) -> None:
     self._client_registry.hear(message)
-    late_workers.post(mailbox, self._client_registry.clients(), self._cluster)
+    joining.post_joined(mailbox, self._client_registry.clients(), self._cluster)
     if not message.done:
       self._joining.note_hello(message.task, message.address)
 
@@ -134,6 +137,6 @@ class Service:
 def _with_address(
   cluster: spec_lib.Cluster, task: spec_lib.Task, address: str
 ) -> spec_lib.Cluster:
-  """The cluster with the port that a server found, where it had port 0."""
+  """Returns the cluster with the port that the server chose for port 0."""
   jobs = {**cluster.jobs[task.job], task.index: address}
   return dataclasses.replace(cluster, jobs={**cluster.jobs, task.job: jobs})

@@ -1,8 +1,8 @@
-"""Waits that end: at their deadline, with the names of the silent tasks.
+"""Monitored calls, which end at their deadline and name the silent tasks.
 
-A frozen task blocks whoever talks to it through TensorFlow, and a call that
-registers a function with it even holds the interpreter's lock. So other tasks
-are probed first, and what may block runs in a thread that can be left behind.
+A frozen task blocks TensorFlow's calls to it, and a call that registers a
+function with it even holds the interpreter's lock. So tasks are probed first,
+and calls that may block run in a thread that can be left behind.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tfps.server import health
 
 _Result = TypeVar('_Result')
 
-# What TensorFlow may say when a task is lost.
+# Errors that TensorFlow may raise when a task is lost.
 _LOSSES = (
   tf.errors.AbortedError,
   tf.errors.CancelledError,
@@ -37,12 +37,12 @@ _LOSSES = (
 
 
 class TaskMonitor:
-  """Knows the tasks that this process waits for.
+  """Monitors the tasks that this process waits for.
 
   Args:
-    addresses: where the tasks' servers answer.
-    in_flight: the tasks that execute something for this process, and since
-      when by `time.monotonic`.
+    addresses: of the tasks' servers.
+    in_flight: returns the tasks that execute something for this process, and
+      since when, by `time.monotonic`.
   """
 
   def __init__(
@@ -55,32 +55,32 @@ class TaskMonitor:
     self._known: dict[spec_lib.Task, int | None] | None = None
 
   def incarnations(self) -> dict[tuple[str, int], int | None]:
-    """By job and index, each task's incarnation; None if it does not answer."""
+    """Returns incarnations by job and index; None for tasks that are silent."""
     found = health.incarnations(self._addresses)
     return {(task.job, task.index): number for task, number in found.items()}
 
   def move(self, task: spec_lib.Task, address: str) -> None:
-    """Looks for a task at another address from now on."""
+    """Changes the address of a task."""
     self._addresses = {**self._addresses, task: address}
 
   def wait_while_hung(self, what: str, timeout_secs: float | None) -> None:
-    """Returns once no task is frozen; a dead one does no harm.
+    """Waits until no task is frozen; dead tasks do not matter.
 
-    To be called before what may block in TensorFlow's runtime, such as the
+    It must be called before TensorFlow calls that may block, such as the
     tracing of a function.
 
     Args:
-      what: who waits, for the error message.
-      timeout_secs: how long to wait; None is for ever.
+      what: the caller, for the error message.
+      timeout_secs: how long to wait; None waits without limit.
 
     Raises:
       errors.DeadlineError: names the tasks that do not answer.
     """
     deadline = deadlines.after(timeout_secs)
     while hung := self._silent(health.State.HUNG):
-      logging.warning('%s waits: %s.', what, _say(hung))
+      logging.warning('%s waits: %s.', what, _format(hung))
       if deadlines.is_over(deadline):
-        raise errors.DeadlineError(f'{what}: {_say(hung)}.')
+        raise errors.DeadlineError(f'{what}: {_format(hung)}.')
 
   def call(
     self,
@@ -88,12 +88,15 @@ class TaskMonitor:
     function: Callable[[], _Result],
     timeout_secs: float | None,
   ) -> _Result:
-    """The function's result, unless it takes too long.
+    """Calls a function with a deadline.
 
     Args:
-      what: what is done, for the error message.
+      what: the call, for the error message.
       function: called in a thread of its own.
-      timeout_secs: how long to wait; None is for ever.
+      timeout_secs: how long to wait; None waits without limit.
+
+    Returns:
+      The function's result.
 
     Raises:
       errors.DeadlineError: names the silent tasks. The thread is left behind.
@@ -107,14 +110,15 @@ class TaskMonitor:
   def follow(
     self, what: str, function: Callable[[], _Result], timeout_secs: float
   ) -> _Result:
-    """The function's result, as long as all tasks are there.
-
-    To be used for what cannot go on without one of them, however long it takes.
+    """Calls a function that needs all tasks, as long as they are alive.
 
     Args:
-      what: what is done, for the error message.
-      function: called in a thread of its own.
+      what: the call, for the error message.
+      function: called in a thread of its own; may take any time.
       timeout_secs: how long a task may be silent.
+
+    Returns:
+      The function's result.
 
     Raises:
       errors.UnreachableError: names the tasks that have ended, or have been
@@ -141,7 +145,7 @@ class TaskMonitor:
       raise _gone_error(what, lost, timeout_secs) from error
 
   def _gone_after(self, error: tf.errors.OpError) -> list[health.Status]:
-    """Who is gone, which the connection tells sooner than its server."""
+    """Returns lost tasks; connections fail before probes of the server do."""
     secs = timeouts.current().loss_visible_secs
     deadline = deadlines.after(secs if isinstance(error, _LOSSES) else 0.0)
     while not (gone := self._gone()) and not deadlines.is_over(deadline):
@@ -155,7 +159,7 @@ class TaskMonitor:
     }
 
   def _gone(self) -> list[health.Status]:
-    """The tasks that are silent, or are no longer what they were."""
+    """Returns the tasks that are silent or have restarted."""
     known = self._known or {}
     return [
       status
@@ -167,9 +171,14 @@ class TaskMonitor:
   def error(
     self, what: str, timeout_secs: float | None
   ) -> errors.DeadlineError:
-    """The error that says who is silent, or else who is still at work."""
+    """Returns the error of a timeout, which names silent or busy tasks.
+
+    Args:
+      what: the call that timed out.
+      timeout_secs: its timeout.
+    """
     silent = self._silent()
-    reason = _say(silent) if silent else self._say_in_flight()
+    reason = _format(silent) if silent else self._format_in_flight()
     return errors.DeadlineError(
       f'{what}: not done after {timeout_secs or 0:g} seconds: {reason}.'
     )
@@ -182,7 +191,7 @@ class TaskMonitor:
       and (not states or status.state in states)
     ]
 
-  def _say_in_flight(self) -> str:
+  def _format_in_flight(self) -> str:
     now = time.monotonic()
     return 'every task answers, but ' + (
       ', '.join(
@@ -194,11 +203,12 @@ class TaskMonitor:
 
 
 def of_workers(strategy: Any, cluster: Any) -> TaskMonitor:
-  """The watch over a strategy's tasks, of whose workers a coordinator knows.
+  """Returns the monitor of a strategy's tasks.
 
   Args:
     strategy: connected to its cluster.
-    cluster: the coordinator's own, which knows what workers execute.
+    cluster: the coordinator's internal cluster, which knows what workers
+      execute.
   """
   addresses = {
     spec_lib.Task(job, index): address
@@ -215,7 +225,7 @@ def of_workers(strategy: Any, cluster: Any) -> TaskMonitor:
   return TaskMonitor(addresses, in_flight)
 
 
-def _say(statuses: list[health.Status]) -> str:
+def _format(statuses: list[health.Status]) -> str:
   return ', '.join(str(status) for status in statuses)
 
 

@@ -31,7 +31,7 @@ from tfps.recovery import preemption
 from tfps.server import client
 from tfps.server import connection
 from tfps.server import control_messages
-from tfps.server import late_workers
+from tfps.server import joining
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
@@ -183,7 +183,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self._trainers(),
       self.task,
       extended.notice,
-      joined=lambda: late_workers.find(client.at_home(address_book)),
+      joined=lambda: joining.find_joined(client.at_home(address_book)),
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
@@ -443,7 +443,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._registration.stop()
 
     self._preemption = preemption.Preemption(leave)
-    connection.until_the_next(self._stop_protecting)
+    connection.stop_before_next(self._stop_protecting)
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None

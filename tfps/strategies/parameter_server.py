@@ -25,8 +25,8 @@ from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._compat import writes
 from tfps._utils import ports
-from tfps.cluster import own_address
 from tfps.cluster import spec as spec_lib
+from tfps.cluster import topology
 from tfps.recovery import config as recovery_config
 from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
@@ -181,7 +181,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._requests = control_messages.Listener(
         _CHIEF, self.guard.do_without, joining.admit
       )
-      connection.until_the_next(self._stop_protecting)
+      connection.stop_before_next(self._stop_protecting)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -311,7 +311,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     workers = cluster.tasks('worker')
     self._address_book = ps_addresses.PsAddressBook(cluster)
-    self._address_book.settle(self._connect_timeout_secs, workers)
+    self._address_book.wait_until_served(self._connect_timeout_secs, workers)
     self._cluster_resolver = _with_chief(
       self._cluster_resolver, self._address_book
     )
@@ -329,7 +329,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._connect_timeout_secs,
       workers,
     )
-    connection.end()
+    connection.stop_all()
     environment.set_default()
     compat.let_threads_sleep()
     spec = self._cluster_resolver.cluster_spec()
@@ -387,4 +387,4 @@ def _resolver_of(jobs: Mapping[str, Any], like: Any) -> Any:
 
 def _free_address(others: tf.train.ClusterSpec) -> str:
   ps = others.task_address('ps', others.task_indices('ps')[0])
-  return f'{own_address.towards(ps)}:{ports.pick()}'
+  return f'{topology.own_host_towards(ps)}:{ports.pick()}'

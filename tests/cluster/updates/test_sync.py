@@ -412,7 +412,7 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
     (looking,) = _looking() - before
     assert strategy.sync_session.are_executing
     if ends == 'the next connection':
-      connection.end()
+      connection.stop_all()
       assert not looking.is_alive()
     raise ValueError('not one of the cluster')
 

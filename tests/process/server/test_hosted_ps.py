@@ -55,10 +55,10 @@ def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
     ({**at_home, 1: 123}, guest),  # nobody's
     (at_home, home),
   ):
-    address_book.seek(wanted)
+    address_book.locate(wanted)
     assert address_book.addresses[_GUEST] == address
     assert address_book.addresses[_HOST] == cluster.address(_HOST)
-  assert address_book.forget_moves() == [_GUEST, _GUEST]
+  assert address_book.pop_moves() == [_GUEST, _GUEST]
 
 
 def test_a_host_that_is_not_there_is_named():

@@ -411,7 +411,7 @@ BAD_TF_CONFIG = {
   ),
   'evaluator listed': (
     {'cluster': {**CLUSTER, 'evaluator': ['e:1']}, 'task': PS_TASK},
-    ['evaluator', 'Take it out'],
+    ['evaluator', 'Remove it'],
   ),
   'master listed': (
     {'cluster': {**CLUSTER, 'master': ['m:1']}, 'task': PS_TASK},

@@ -27,7 +27,7 @@ BAD = {
   'evaluator listed': (
     {**GOOD, 'evaluator': ['h:1']},
     None,
-    ['evaluator', 'Take it out'],
+    ['evaluator', 'Remove it'],
   ),
   'no ps': ({'worker': WORKERS}, None, ['job ps is missing', 'Give the addr']),
   'no worker': (

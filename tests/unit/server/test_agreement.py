@@ -3,7 +3,7 @@ import pytest
 from tfps import errors
 from tfps.cluster.spec import Cluster
 from tfps.cluster.spec import Task
-from tfps.server import agreement
+from tfps.server import registration
 
 _JOBS = {
   'ps': ['localhost:1', 'localhost:2'],
@@ -30,7 +30,7 @@ def _of(task: Task, **jobs) -> Cluster:
   ids=['equal', 'port 0', 'names', 'no workers', 'itself only', 'a chief more'],
 )
 def test_what_does_not_contradict_is_agreed_on(theirs):
-  agreement.check(_of(_WORKER), theirs)
+  registration.check_same_cluster(_of(_WORKER), theirs)
 
 
 _LATER = Cluster(
@@ -42,14 +42,16 @@ _LATER = Cluster(
   'pair', [(_LATER, _of(_PS)), (_of(_WORKER), _LATER)], ids=['ours', 'theirs']
 )
 def test_a_worker_may_have_come_later(pair):
-  agreement.check(*pair)
+  registration.check_same_cluster(*pair)
 
 
 def test_a_worker_that_has_come_later_is_in_the_same_cluster():
   with pytest.raises(
     errors.ClusterMismatchError, match='worker:2 and ps:0 disagree on worker:1'
   ):
-    agreement.check(_LATER, _of(_PS, worker=['localhost:3', 'localhost:7']))
+    registration.check_same_cluster(
+      _LATER, _of(_PS, worker=['localhost:3', 'localhost:7'])
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_what_contradicts_is_named(theirs, task):
   with pytest.raises(
     errors.ClusterMismatchError, match=f'worker:0 and ps:0 disagree on {task}'
   ):
-    agreement.check(_of(_WORKER), theirs)
+    registration.check_same_cluster(_of(_WORKER), theirs)

@@ -153,7 +153,7 @@ class GroupMonitor:
     self._leave_out = leave_out
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
-    connection.until_the_next(self.stop)
+    connection.stop_before_next(self.stop)
 
   def begin(self, round: Round, step_secs: float) -> None:
     """Looks after a round.

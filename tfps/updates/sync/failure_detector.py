@@ -45,7 +45,7 @@ class FailureDetector:
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
     sync_session.call_at_work(self.begin)
-    connection.until_the_next(self.stop)
+    connection.stop_before_next(self.stop)
 
   def begin(self) -> None:
     """Looks while something is executed, in a thread that ends with it."""
