@@ -108,8 +108,8 @@ class Fence:
     if others:
       raise errors.ReplacedError(
         f'{self._task} is another process by now, according to '
-        f'{", ".join(sorted(others))}. This process had been taken for dead and '
-        'cannot change anything there: end it.'
+        f'{", ".join(sorted(others))}. This process was taken for dead '
+        'and cannot change anything there: end it.'
       )
 
   def _mailbox(
