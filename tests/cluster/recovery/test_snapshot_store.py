@@ -30,7 +30,7 @@ def make(tfps_cluster, tmp_path):
   return make_strategy
 
 
-_BACKGROUND = {'tfps-recovery', 'tfps-snapshots', 'tfps-requests'}
+_BACKGROUND = {'tfps-recovery', 'tfps-replicas', 'tfps-requests'}
 TABLE = np.arange(14, dtype=np.float32).reshape(7, 2)
 
 
