@@ -43,7 +43,7 @@ def main(
   print('pid', os.getpid(), flush=True)
   {'train': train, 'fit': fit}[how](strategy, steps)
   threads = [thread.name for thread in threading.enumerate()]
-  print('threads', threads.count('tfps-snapshots'), flush=True)
+  print('threads', threads.count('tfps-replicas'), flush=True)
   print('done', flush=True)
 
 
