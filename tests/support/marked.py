@@ -34,7 +34,7 @@ class Program:
         tf.fill([2], tf.int64.max), name='limits', trainable=False
       )
       self.counts = attempts.Counts(
-        strategy, strategy.marks, strategy.global_step
+        strategy, strategy.step_log, strategy.global_step
       )
     self.dataset = tf.data.Dataset.from_tensors(1).repeat()
     self._traced = {}

@@ -42,7 +42,7 @@ def value(epoch: int, position: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchMarks:
+class ProgressUpdate:
   """Progress of some splits.
 
   Attributes:
@@ -128,7 +128,7 @@ class SplitProgress:
     self,
     token: int,
     keep: Iterable[int],
-    done: BatchMarks,
+    done: ProgressUpdate,
     owners: Owners,
     *,
     until: int = ENDLESS,
@@ -178,17 +178,17 @@ class SplitProgress:
         resource=self.progress.handle, indices=splits, updates=values
       )
 
-  def note(self, marks: BatchMarks) -> None:
+  def record(self, progress: ProgressUpdate) -> None:
     """Records the progress of splits at once; idempotent.
 
     Args:
-      marks: their progress.
+      progress: the progress.
 
     Raises:
       tf.errors.OpError: the ps is lost.
     """
     with tf.device(None):
-      self._add(*marks.tensors())
+      self._add(*progress.tensors())
 
   def read(self) -> tuple[np.ndarray, np.ndarray]:
     """Returns the progress and the owner of each split."""

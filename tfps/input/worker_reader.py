@@ -166,7 +166,7 @@ class WorkerReader:
       num_steps: how many steps it has.
       width: how many batches a step takes.
       counts: whether the execution records the progress; otherwise the caller
-        does, with `marks`.
+        does, with `progress_after`.
     """
     splits, values = self.table(num_steps, width * counts)
     return self._iterator, *self.buffer(), splits, values
@@ -180,13 +180,15 @@ class WorkerReader:
     indices = range(self._first, self._first + number)
     return [self._pipeline.pick(self._batches, _number(i)) for i in indices]
 
-  def marks(self, number: int) -> split_progress_lib.BatchMarks:
+  def progress_after(self, number: int) -> split_progress_lib.ProgressUpdate:
     """Returns the splits' progress once `number` batches are trained on."""
     found = {}
     for run, used in self._used(number):
       if used or run.is_empty:
         found[run.split] = run.value(used)
-    return split_progress_lib.BatchMarks(tuple(found), tuple(found.values()))
+    return split_progress_lib.ProgressUpdate(
+      tuple(found), tuple(found.values())
+    )
 
   def table(self, num_steps: int, width: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the progress of the buffered splits after each number of steps.
@@ -262,7 +264,7 @@ class WorkerReader:
     keep = [run.split for run in self._runs if not run.is_empty]
     with taking() as owners:
       taken = self._split_progress.take(
-        self.token, keep, self.marks(0), owners, until=until
+        self.token, keep, self.progress_after(0), owners, until=until
       )
     self._forget_done()
     self.finished = taken.finished

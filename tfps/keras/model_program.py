@@ -226,7 +226,7 @@ class Executions:
   def _step_context(self, *ids: tf.Tensor, comes_and_goes: bool = False) -> Any:
     """Returns the context of the traced steps: sync steps or a step log."""
     if self._sync_session is None:
-      return step_log_lib.marking(self._strategy, *ids)
+      return step_log_lib.writer(self._strategy, *ids)
     return self._sync_session.sync_step(*ids, comes_and_goes=comes_and_goes)
 
   def _execute(

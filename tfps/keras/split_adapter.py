@@ -207,7 +207,7 @@ class Attempts:
     function, single = self._functions[num_steps]
     steps = _Steps(num_steps, single, self._executions, carried)
     steps.sizes = self._replicas.sizes
-    steps.marks, steps.sync_session = self._marks, self._sync_session
+    steps.step_log, steps.sync_session = self._marks, self._sync_session
     return function, queue_sources.attempt(readers, num_steps, steps)
 
   def forget(self) -> None:
@@ -232,7 +232,7 @@ class _Steps:
   """
 
   sizes: tuple[int, ...] = (1,)
-  marks: step_log_lib.StepLog | None = None
+  step_log: step_log_lib.StepLog | None = None
   sync_session: session_lib.SyncSession | None = None
 
   def __init__(
@@ -248,9 +248,9 @@ class _Steps:
     self._carried = carried
 
   def attempt(self) -> attempts_lib.Attempt | None:
-    if self.marks is None:
+    if self.step_log is None:
       return None
-    return attempts_lib.Attempt(self.marks, self.num_steps)
+    return attempts_lib.Attempt(self.step_log, self.num_steps)
 
   def do_all(
     self, function: Callable[..., Any], given: Any, *ids: Any

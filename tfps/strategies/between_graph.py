@@ -160,7 +160,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       chief=str(registration_lib.chief_of(self._cluster)),
     )
     self.guard: client_recovery.ClientRecovery | None = None
-    self.marks: step_log_lib.StepLog | None = None
+    self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
       self._survive(recovery, address_book, extended)
       if not isinstance(updates, policies.Waiting):  # which count by themselves
@@ -447,7 +447,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   def _mark(self, extended: Any) -> None:
     assert self.guard is not None
-    self.marks = step_log_lib.StepLog(
+    self.step_log = step_log_lib.StepLog(
       step_log_lib.rings(extended.make_own, self._cluster.num_ps),
       slots=itertools.repeat(self._trainers().index(self.task)),
       own=str(self.task),

@@ -148,7 +148,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       span_workers=self._steps_span_workers,
     )
     self.guard: coordinator_recovery_lib.CoordinatorRecovery | None = None
-    self.marks: step_log_lib.StepLog | None = None
+    self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -168,7 +168,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       )
       extended.notice = self.guard.add
       if not isinstance(updates, policies.Waiting):  # which count by themselves
-        self.marks = step_log_lib.StepLog(
+        self.step_log = step_log_lib.StepLog(
           step_log_lib.rings(extended.make_own, self._num_ps),
           slots=itertools.count(),
           own=str(_CHIEF),

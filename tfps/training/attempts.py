@@ -48,17 +48,17 @@ class Attempt:
   applied twice.
 
   Args:
-    marks: the step log.
+    step_log: the step log.
     num_steps: how many steps the execution has.
 
   Attributes:
     id: identifies the execution in the step log; None if it is not logged.
   """
 
-  def __init__(self, marks: step_log_lib.StepLog, num_steps: int) -> None:
+  def __init__(self, step_log: step_log_lib.StepLog, num_steps: int) -> None:
     self.num_steps = num_steps
-    self.id = marks.new_id() if step_log_lib.are_made(num_steps) else None
-    self._marks = marks
+    self.id = step_log.new_id() if step_log_lib.is_logged(num_steps) else None
+    self._step_log = step_log
     self._task = ''  # on which it was started
 
   @property
@@ -82,7 +82,7 @@ class Attempt:
     """
     if self._task and not self._prepare_repeat():
       return None
-    self._task = self._marks.task()
+    self._task = self._step_log.task()
     try:
       return function(*args)
     except BaseException as error:
@@ -93,11 +93,11 @@ class Attempt:
   def _prepare_repeat(self) -> bool:
     """Reports steps that may be applied twice; returns whether to repeat."""
     if self.id is None:
-      self._marks.tell(self._task, self.num_steps)
+      self._step_log.tell(self._task, self.num_steps)
     else:
-      steps = self._marks.read(self.id)
+      steps = self._step_log.read(self.id)
       applied = Applied.of(steps, range(len(steps)), self.num_steps)
-      self._marks.tell(self._task, applied.most)
+      self._step_log.tell(self._task, applied.most)
     return True
 
 
@@ -117,14 +117,14 @@ class Countable(Attempt):
   def __init__(
     self, counts: 'Counts', execution: step_program_lib.Execution
   ) -> None:
-    super().__init__(counts.marks, execution.num_steps)
+    super().__init__(counts.step_log, execution.num_steps)
     self._counts = counts
     self._marked = execution.marked
 
   def _prepare_repeat(self) -> bool:
     if self.id is None:
       return super()._prepare_repeat()
-    steps = self._marks.read(self.id)
+    steps = self._step_log.read(self.id)
     if steps[self._counts.ps] > self.num_steps:
       return False  # all steps are applied; only the result is lost
     applied = Applied.of(steps, self._marked, self.num_steps)
@@ -132,7 +132,7 @@ class Countable(Attempt):
       self._counts.add(self.id + self.num_steps, applied.least)
       self.num_steps = applied.least
     if applied.most > applied.least:
-      self._marks.tell(self._task, applied.most - applied.least)
+      self._step_log.tell(self._task, applied.most - applied.least)
     return not applied.least
 
 
@@ -143,28 +143,28 @@ class Counts:
 
   Args:
     strategy: runs the executions.
-    marks: their step log.
+    step_log: their step log.
     global_step: counts the steps that were applied.
 
   Attributes:
-    marks: the step log.
+    step_log: the step log.
     ps: the index of the ps that has the global step.
   """
 
   def __init__(
     self,
     strategy: tf.distribute.Strategy,
-    marks: step_log_lib.StepLog,
+    step_log: step_log_lib.StepLog,
     global_step: tf.Variable,
   ) -> None:
     ps = placement_ledger.ps_index(global_step.device)
     assert ps is not None, global_step
-    self.marks = marks
+    self.step_log = step_log
     self.ps = ps
 
     @tf.function(input_signature=[step_log_lib.ID, step_log_lib.ID])
     def add(last: tf.Tensor, num_steps: tf.Tensor) -> None:
-      with step_log_lib.marking(strategy, last).step(1):
+      with step_log_lib.writer(strategy, last).step(1):
         global_step.assign_add(num_steps)
 
     self._add = add.get_concrete_function()

@@ -147,7 +147,7 @@ class Coordinator(scheduling.SchedulingCoordinator):
       ValueError: a dataset ended, or an argument is wrong.
     """
     transfers.of(self.strategy).check_execution(steps_per_execution)
-    plan = train_spec.TrainSpec(
+    spec = train_spec.TrainSpec(
       steps=train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -164,7 +164,7 @@ class Coordinator(scheduling.SchedulingCoordinator):
       options=checkpoint_options,
     )
     progress = progress_lib.TrainProgress(
-      plan, hooks, log_every_secs=log_every_secs, clock=clock
+      spec, hooks, log_every_secs=log_every_secs, clock=clock
     )
     loop = loop_lib.TrainingLoop(self, progress, saving)
     return loop.run(step_fn, dataset_fn)

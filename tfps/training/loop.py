@@ -62,7 +62,7 @@ class TrainingLoop:
   ) -> None:
     self._coordinator = coordinator
     self._progress = progress
-    self._plan = progress.plan
+    self._spec = progress.spec
     self._saving = saving
     self._executions: dict[int, step_program.Execution] = {}
     self._iterators: Any = None
@@ -90,7 +90,7 @@ class TrainingLoop:
     """
     self._checkpoints, start = self._call('restore', self._restore)
     self._step = self._scheduled = start
-    if start < self._plan.steps:
+    if start < self._spec.steps:
       self._prepare(step_fn, dataset_fn)
     self._checkpoints.begin(start, self._progress.secs)
     self._progress.begin(start)
@@ -113,7 +113,7 @@ class TrainingLoop:
   def _has_work(self) -> bool:
     """Returns whether steps are left to do."""
     is_finished = self._supply is not None and self._supply.finished
-    return self._step < self._plan.steps and not is_finished
+    return self._step < self._spec.steps and not is_finished
 
   def _has_lost_steps(self) -> bool:
     """Returns whether steps were lost with a ps and must be repeated."""
@@ -127,22 +127,22 @@ class TrainingLoop:
 
   def _fill(self) -> None:
     """Schedules until workers are busy, or a checkpoint is due."""
-    plan, num_workers = self._plan, self._coordinator.num_workers
+    spec, num_workers = self._spec, self._coordinator.num_workers
     # With one update of all workers, each of them does the same steps.
     number = num_workers if self._sync_session else 1
     while (
-      self._scheduled < plan.steps
+      self._scheduled < spec.steps
       and self._has_work()
-      and len(self._pending) <= plan.in_flight_per_worker * num_workers - number
+      and len(self._pending) <= spec.in_flight_per_worker * num_workers - number
     ):
       if self._checkpoints.is_due(self._scheduled, self._progress.secs):
         self._coordinator.rest()
         return
       for _ in range(number):
-        value, scheduled = self._schedule(plan.steps - self._scheduled)
+        value, scheduled = self._schedule(spec.steps - self._scheduled)
         self._pending[value] = scheduled
       self._scheduled += scheduled.num_steps
-    is_all = self._scheduled >= plan.steps or not self._has_work()
+    is_all = self._scheduled >= spec.steps or not self._has_work()
     # Late steps of a synchronous update do not count, and are scheduled again.
     if is_all and (self._supply is not None or not self._sync_session):
       self._coordinator.rest()
@@ -166,7 +166,7 @@ class TrainingLoop:
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
-    timeout_secs = self._plan.timeout_secs
+    timeout_secs = self._spec.timeout_secs
     for value in self._coordinator.wait_any(self._pending, timeout_secs):
       scheduled = self._pending.pop(value)
       metrics = self._read_metrics(value, scheduled)
@@ -186,7 +186,7 @@ class TrainingLoop:
     self, value: Any, scheduled: '_Scheduled'
   ) -> dict[str, float]:
     """Returns an execution's metrics; none if it was interrupted."""
-    vector = self._coordinator.fetch(value, self._plan.timeout_secs)
+    vector = self._coordinator.fetch(value, self._spec.timeout_secs)
     if vector is None:
       return {}
     to_do = scheduled.to_do
@@ -225,16 +225,16 @@ class TrainingLoop:
       given = per_worker.iterators(self._coordinator, dataset_fn)
     except tracing.NeedsOrderError:
       readers = readers_lib.WorkerReaders(self._coordinator, dataset_fn)
-    self._plan.check_end(readers)
-    marks = step_log_lib.of(strategy)
+    self._spec.check_end(readers)
+    step_log = step_log_lib.of(strategy)
     with self._coordinator.scheduling():
-      if marks is not None:
+      if step_log is not None:
         self._counts = attempts_lib.Counts(
-          strategy, marks, self._coordinator.global_step
+          strategy, step_log, self._coordinator.global_step
         )
       trace = functools.partial(self._trace, step_fn)
       if readers is not None:
-        num_steps = self._plan.steps_per_execution
+        num_steps = self._spec.steps_per_execution
         sync_session = session_lib.of(strategy)
         self._supply = queue_supply_lib.Supply(
           readers,
@@ -246,7 +246,7 @@ class TrainingLoop:
         )
         return
       self._iterators, spec = given
-      for size in self._plan.sizes(self._step, may_be_cut=marks is not None):
+      for size in self._spec.sizes(self._step, may_be_cut=step_log is not None):
         self._executions[size] = trace(step_program.Iterated(spec), size)
 
   def _trace(
@@ -261,18 +261,18 @@ class TrainingLoop:
       source,
       global_step=self._coordinator.global_step,
       num_steps=num_steps,
-      max_unroll=self._plan.max_unroll,
+      max_unroll=self._spec.max_unroll,
     )
 
   @contextlib.contextmanager
   def _sync_step(self) -> Iterator[None]:
     """Stops synchronous updates of all workers at the last step."""
     sync_session = self._sync_session
-    if sync_session is None or self._step >= self._plan.steps:
+    if sync_session is None or self._step >= self._spec.steps:
       yield
       return
     global_step = self._coordinator.global_step
-    steps = self._plan.steps
+    steps = self._spec.steps
     self._call(
       'train',
       lambda: sync_session.start_for(lambda: steps - int(global_step.numpy())),
@@ -290,7 +290,7 @@ class TrainingLoop:
     return int(self._coordinator.global_step.numpy())
 
   def _call(self, what: str, function: Callable[[], Any]) -> Any:
-    monitor, timeout_secs = self._coordinator.monitor, self._plan.timeout_secs
+    monitor, timeout_secs = self._coordinator.monitor, self._spec.timeout_secs
     monitor.wait_while_hung(what, timeout_secs)
     return monitor.call(
       what, lambda: self._coordinator.surviving(function), timeout_secs
@@ -303,7 +303,7 @@ class TrainingLoop:
     except tf.errors.OutOfRangeError as error:
       raise ValueError(
         f'dataset_fn: a dataset ran out near step {self._step} of '
-        f'{self._plan.steps}; repeat() it.'
+        f'{self._spec.steps}; repeat() it.'
       ) from error
     except BaseException:
       self._coordinator.cancel()

@@ -34,7 +34,7 @@ class TrainProgress:
   """Progress of one call of `train`; logs it and calls hooks.
 
   Args:
-    plan: the settings.
+    spec: the settings.
     hooks: called with the progress, after it was logged.
     log_every_secs: the period of log lines in seconds.
     clock: returns a monotonic time in seconds.
@@ -42,13 +42,13 @@ class TrainProgress:
 
   def __init__(
     self,
-    plan: train_spec.TrainSpec,
+    spec: train_spec.TrainSpec,
     hooks: Sequence[hooks_lib.Hook],
     *,
     log_every_secs: float,
     clock: Callable[[], float] = time.monotonic,
   ) -> None:
-    self.plan = plan
+    self.spec = spec
     self._log = hooks_lib.LogProgress(every_secs=log_every_secs)
     self._hooks = (self._log, *hooks)
     self._clock = clock
@@ -77,7 +77,7 @@ class TrainProgress:
       FloatingPointError: a metric is not a number.
     """
     self._rate.add(self.secs, step)
-    self.plan.check(metrics, step)
+    self.spec.check(metrics, step)
     self._report('step', step, metrics)
 
   def end(self, step: int) -> TrainResult:
@@ -91,7 +91,7 @@ class TrainProgress:
     progress = hooks_lib.Progress(
       moment=moment,
       step=step,
-      steps=self.plan.steps,
+      steps=self.spec.steps,
       metrics=metrics or {},
       steps_per_sec=self._rate.steps_per_sec(),
       elapsed_secs=self.secs,

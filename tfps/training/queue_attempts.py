@@ -29,13 +29,13 @@ class Steps(Protocol):
     num_steps: how many steps a full execution has.
     sizes: how many batches a step may take, in descending order: one for each
       of its replicas, or for some of them if there are fewer batches.
-    marks: the step log; None without a `Recovery`.
+    step_log: the step log; None without a `Recovery`.
     sync_session: synchronizes workers; None without synchronous updates.
   """
 
   num_steps: int
   sizes: tuple[int, ...]
-  marks: step_log_lib.StepLog | None
+  step_log: step_log_lib.StepLog | None
   sync_session: session_lib.SyncSession | None
 
   def attempt(self) -> attempts_lib.Attempt | None:
@@ -108,7 +108,7 @@ class Attempt:
     self._task = ''  # on which a single step was started
     self._results: list[Any] = []  # one, once the steps are done
     # Progress of splits to record once all workers have the updates.
-    self._uncounted: list[split_progress_lib.BatchMarks] = []
+    self._uncounted: list[split_progress_lib.ProgressUpdate] = []
     self._is_counted_later = False
     self._shift: shifts.QueueParticipation | None = None
     if steps.sync_session is not None:
@@ -181,8 +181,8 @@ class Attempt:
   def _settle(self, shift: shifts.QueueParticipation) -> None:
     """Records progress that had to wait, or reads the batches again if lost."""
     if shift.settle():
-      for marks in self._uncounted:
-        self._readers.split_progress.note(marks)
+      for progress in self._uncounted:
+        self._readers.split_progress.record(progress)
       self._uncounted.clear()
     elif self._uncounted:
       self._uncounted.clear()
@@ -195,7 +195,7 @@ class Attempt:
 
   def _use(self, reader: worker_reader.WorkerReader, number: int) -> None:
     if self._is_counted_later:
-      self._uncounted.append(reader.marks(number))
+      self._uncounted.append(reader.progress_after(number))
     reader.use(number)
 
   def _do_all(
@@ -241,8 +241,8 @@ class Attempt:
   def _do_one(
     self, reader: worker_reader.WorkerReader, size: int, told: _ExtraArgs
   ) -> int:
-    if self._steps.marks is not None:
-      self._task = self._steps.marks.task()
+    if self._steps.step_log is not None:
+      self._task = self._steps.step_log.task()
     self._about_to_do(1)
     given = self._given(reader, 1, size)
     counted, result = self._steps.do_one(size, given, self._singles, *told)
@@ -273,10 +273,12 @@ class Attempt:
       again = self._execution(lambda *id: _AGAIN, *self._execution.args)
       number = 0 if again is _AGAIN else self._execution.num_steps
       if number:
-        self._readers.split_progress.note(reader.marks(number * self._width))
+        self._readers.split_progress.record(
+          reader.progress_after(number * self._width)
+        )
       self._execution = None
-    elif self._task and self._steps.marks is not None:
-      self._steps.marks.tell(self._task, 1)
+    elif self._task and self._steps.step_log is not None:
+      self._steps.step_log.tell(self._task, 1)
     self._readers.release(reader)
     self.num_steps = number
     return number > 0

@@ -89,7 +89,7 @@ class _Steps:
   ) -> None:
     self.num_steps = full.num_steps
     self.sizes = sizes
-    self.marks = None if counts is None else counts.marks
+    self.step_log = None if counts is None else counts.step_log
     self.sync_session = sync_session
     self._full = full
     self._single = single

@@ -82,7 +82,7 @@ class ReplicaLoop:
     self._strategy = strategy
     self._surviving = strategy.surviving
     self._progress = progress
-    self._plan = progress.plan
+    self._spec = progress.spec
     self._sync_session = session_lib.of(strategy)
     self._executions: dict[int, step_program.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
@@ -144,7 +144,7 @@ class ReplicaLoop:
     except tracing.NeedsOrderError:
       self._supply = self._supplied(step_fn, dataset_fn)
       return self._execute_of_queue
-    self._plan.check_end(None)
+    self._spec.check_end(None)
     source = step_program.Iterated(batches.spec)
 
     def execute(step: int) -> int:
@@ -160,8 +160,8 @@ class ReplicaLoop:
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
   ) -> queue_supply_lib.Supply:
     readers = self._strategy.readers(dataset_fn)
-    self._plan.check_end(readers)
-    num_steps = self._plan.steps_per_execution
+    self._spec.check_end(readers)
+    num_steps = self._spec.steps_per_execution
     trace = functools.partial(self._trace, step_fn)
     replicas = step_replicas.of(self._strategy)
     return queue_supply_lib.Supply(
@@ -170,21 +170,21 @@ class ReplicaLoop:
 
   def _execute_of_queue(self, step: int) -> int:
     assert self._supply is not None
-    attempt = self._supply.attempt(self._plan.steps - step)
+    attempt = self._supply.attempt(self._spec.steps - step)
     to_do = self._supply.full
     return self._execute(to_do, attempt, lambda: attempt(to_do.function))
 
   def _has_work(self, step: int) -> bool:
     """Returns whether steps are left to do."""
     is_finished = self._supply is not None and self._supply.finished
-    return step < self._plan.steps and not is_finished
+    return step < self._spec.steps and not is_finished
 
   def _trace_counts(self) -> None:
-    marks = step_log_lib.of(self._strategy)
-    if marks is not None:
+    step_log = step_log_lib.of(self._strategy)
+    if step_log is not None:
       with self._strategy.scope():
         self._counts = attempts_lib.Counts(
-          self._strategy, marks, self._strategy.global_step
+          self._strategy, step_log, self._strategy.global_step
         )
 
   def _has_lost_steps(self) -> bool:
@@ -204,7 +204,7 @@ class ReplicaLoop:
     """Restores a checkpoint if nothing is trained; returns the global step."""
     if self._global_step() == 0:
       self._checkpoints.restore()
-    self._strategy.wait_for_chief('train', self._plan.timeout_secs)
+    self._strategy.wait_for_chief('train', self._spec.timeout_secs)
     step = self._global_step()
     self._checkpoints.begin(step, self._progress.secs)
     self._progress.begin(step)
@@ -212,8 +212,8 @@ class ReplicaLoop:
 
   def _size(self, step: int) -> int:
     """Returns the size of the next execution: full if it fits, or one step."""
-    full = self._plan.steps_per_execution
-    return full if step + full <= self._plan.steps else 1
+    full = self._spec.steps_per_execution
+    return full if step + full <= self._spec.steps else 1
 
   def _trace(
     self, step_fn: step_program.StepFn, source: step_program.Source, size: int
@@ -225,7 +225,7 @@ class ReplicaLoop:
         source,
         global_step=self._strategy.global_step,
         num_steps=size,
-        max_unroll=self._plan.max_unroll,
+        max_unroll=self._spec.max_unroll,
       )
 
   def _execute(

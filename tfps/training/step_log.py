@@ -82,13 +82,13 @@ class StepLog:
     spec: Any = tf.DeviceSpec.from_string(writes.current_device())
     return self._own if spec.job is None else f'{spec.job}:{spec.task}'
 
-  def marking(self, id: tf.Tensor) -> 'Marking':
+  def writer(self, id: tf.Tensor) -> 'StepLogWriter':
     """Returns the log writer of a function that is being traced.
 
     Args:
       id: the execution's id, a scalar int64 argument of the function.
     """
-    return Marking(self._rings, id)
+    return StepLogWriter(self._rings, id)
 
   def read(self, id: int) -> list[int]:
     """Reads the log of an execution, once no more steps are being written.
@@ -124,7 +124,7 @@ class StepLog:
     return found
 
 
-class Marking:
+class StepLogWriter:
   """Adds writes to the step log to a function that is being traced.
 
   Args:
@@ -146,11 +146,11 @@ class Marking:
       for index, ring in enumerate(_with_replicas(rings))
     }
 
-  def after(self, num_steps: tf.Tensor | int) -> 'Marking':
+  def after(self, num_steps: tf.Tensor | int) -> 'StepLogWriter':
     """Returns a writer whose numbers follow `num_steps`, for a loop."""
-    marking = Marking(self._rings, self._id + tf.cast(num_steps, tf.int64))
-    marking.marked = self.marked
-    return marking
+    writer = StepLogWriter(self._rings, self._id + tf.cast(num_steps, tf.int64))
+    writer.marked = self.marked
+    return writer
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
@@ -192,19 +192,19 @@ class Marking:
     return self._ids[device]
 
 
-class Unmarked:
-  """Null object in place of a `Marking`: writes nothing."""
+class NoStepLogWriter:
+  """Null object in place of a `StepLogWriter`: writes nothing."""
 
   marked: frozenset[int] = frozenset()
 
-  def after(self, num_steps: tf.Tensor | int) -> 'Unmarked':
+  def after(self, num_steps: tf.Tensor | int) -> 'NoStepLogWriter':
     return self
 
   def step(self, number: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def are_made(num_steps: int) -> bool:
+def is_logged(num_steps: int) -> bool:
   """Returns whether executions of `num_steps` steps are logged.
 
   A single step is not: it can only be repeated as a whole, and the write would
@@ -215,7 +215,7 @@ def are_made(num_steps: int) -> bool:
 
 def of(strategy: tf.distribute.Strategy) -> StepLog | None:
   """Returns a strategy's step log; None without a `Recovery`."""
-  found: StepLog | None = getattr(strategy, 'marks', None)
+  found: StepLog | None = getattr(strategy, 'step_log', None)
   return found
 
 
@@ -228,12 +228,12 @@ def id_spec(
     strategy: executes the function.
     num_steps: how many steps the function has.
   """
-  return (ID,) if of(strategy) is not None and are_made(num_steps) else ()
+  return (ID,) if of(strategy) is not None and is_logged(num_steps) else ()
 
 
-def marking(
+def writer(
   strategy: tf.distribute.Strategy, id: tf.Tensor | None = None
-) -> Marking | Unmarked:
+) -> StepLogWriter | NoStepLogWriter:
   """Returns the log writer of a function that is being traced.
 
   Args:
@@ -241,7 +241,7 @@ def marking(
     id: the execution's id; None to log nothing.
   """
   own = of(strategy)
-  return Unmarked() if own is None or id is None else own.marking(id)
+  return NoStepLogWriter() if own is None or id is None else own.writer(id)
 
 
 def _with_replicas(rings: Sequence[Any]) -> list[Any]:

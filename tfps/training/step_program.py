@@ -28,8 +28,8 @@ StepFn = Callable[[Any], Mapping[str, Any] | None]
 
 # Logs or synchronizes the steps of an execution: each is traced in its `step`.
 _Stepper = (
-  step_log_lib.Marking
-  | step_log_lib.Unmarked
+  step_log_lib.StepLogWriter
+  | step_log_lib.NoStepLogWriter
   | step_sync.BarrierStep
   | step_sync.StaleSyncStep
 )
@@ -161,7 +161,7 @@ def trace(
 
   def make_stepper(*told: tf.Tensor) -> _Stepper:
     if sync_session is None:
-      return step_log_lib.marking(strategy, *told)
+      return step_log_lib.writer(strategy, *told)
     return sync_session.sync_step(
       *told,
       count=lambda: global_step.assign_add(1),
@@ -184,7 +184,7 @@ def trace(
     return tf.concat(vector, axis=0), step_sync.num_counted(stepper, num_steps)
 
   def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
-    counting = step_log_lib.marking(strategy, *id).step(num_steps + 1)
+    counting = step_log_lib.writer(strategy, *id).step(num_steps + 1)
     # A function's result waits for all its updates.
     with (
       tf.control_dependencies([counted]),
@@ -276,7 +276,9 @@ class _Unroll:
   def __call__(
     self, number: int, stepper: _Stepper, done: tf.Tensor | int = 0
   ) -> tf.Tensor:
-    is_alone = isinstance(stepper, step_log_lib.Marking | step_log_lib.Unmarked)
+    is_alone = isinstance(
+      stepper, step_log_lib.StepLogWriter | step_log_lib.NoStepLogWriter
+    )
     sync_step = None if is_alone else stepper
     steps = self.own.steps(self.workspace, number, sync_step)
     batches = self.source.after(self.batches, done)

@@ -39,8 +39,8 @@ def test_what_is_applied_everywhere_is_counted_and_not_repeated(
 def test_a_step_that_was_applied_on_one_ps_is_told(program):
   to_do, attempt = program.begun()
   program.call(attempt, to_do, limits=[2, 2])
-  (slot,) = np.flatnonzero(program.strategy.marks._rings[1].numpy())
-  program.strategy.marks._rings[1].scatter_update(
+  (slot,) = np.flatnonzero(program.strategy.step_log._rings[1].numpy())
+  program.strategy.step_log._rings[1].scatter_update(
     tf.IndexedSlices(tf.constant([attempt.id + 3], tf.int64), [slot])
   )
   assert program.call(attempt, to_do) is None
@@ -101,7 +101,7 @@ def test_single_steps_are_not_marked_and_told_when_repeated(program):
 
 def test_who_only_counts_repeats_all_and_tells_how_much(program):
   to_do, _ = program.begun()
-  attempt = attempts.Attempt(program.strategy.marks, marked.NUM_STEPS)
+  attempt = attempts.Attempt(program.strategy.step_log, marked.NUM_STEPS)
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is not None
   assert program.values == [3 + marked.NUM_STEPS] * 2

@@ -33,7 +33,11 @@ def attempt():
       settle=lambda: True,
     )
     steps = types.SimpleNamespace(
-      num_steps=2, sizes=(1,), marks=None, sync_session=sync_session, join=list
+      num_steps=2,
+      sizes=(1,),
+      step_log=None,
+      sync_session=sync_session,
+      join=list,
     )
     feed = _Feed()
     feeds = types.SimpleNamespace(
