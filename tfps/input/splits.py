@@ -56,12 +56,15 @@ class Files:
     return len(self.paths)
 
   def read(self, split: tf.Tensor) -> tf.data.Dataset:
+    """Returns the elements of a file, given its index as a scalar int64."""
     return self._reader(tf.gather(tf.constant(self.paths), split))
 
   def name(self, split: int) -> str:
+    """Returns the path of a file, given its index."""
     return self.paths[split]
 
   def fingerprint(self) -> int:
+    """Returns a 64-bit hash of the files' names, without their directories."""
     # The directory may be mounted elsewhere on another host.
     return _hash(*(os.path.basename(path) for path in self.paths))
 
@@ -91,15 +94,18 @@ class Ranges:
     return -(-self._total // self._size)
 
   def read(self, split: tf.Tensor) -> tf.data.Dataset:
+    """Returns the numbers of a range, given its index as a scalar int64."""
     first = split * self._size
     last = tf.minimum(first + self._size, self._total)
     return tf.data.Dataset.range(first, last)
 
   def name(self, split: int) -> str:
+    """Returns a range as text, given its index."""
     last = min((split + 1) * self._size, self._total)
     return f'[{split * self._size}, {last})'
 
   def fingerprint(self) -> int:
+    """Returns a 64-bit hash of the ranges."""
     return _hash(str(self._total), str(self._size))
 
 

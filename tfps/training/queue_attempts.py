@@ -57,7 +57,15 @@ class Steps(Protocol):
     """
 
   def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    """Executes all steps at once, without prefetching; returns the result."""
+    """Executes all steps at once, without prefetching.
+
+    Args:
+      function: the execution's.
+      given: its input; see `step_program.Source`.
+
+    Returns:
+      The execution's result.
+    """
 
   def do_one(
     self, size: int, given: Any, before: list[Any], *told: Any

@@ -49,24 +49,42 @@ class Source(Protocol):
     """The type of the function's input `given`."""
 
   def batches(self, given: Any) -> Any:
-    """Returns the part of the input that the steps need."""
+    """Returns the part of the function's input that the steps need."""
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    """Returns the iterator over the batches after `number` steps."""
+    """Returns the iterator over the batches after some steps.
+
+    Args:
+      batches: the result of `batches`.
+      number: how many steps have been done before, an int or scalar integer.
+    """
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """Returns the batch of a step, or one for each of its replicas."""
+    """Returns the batch of a step, or one for each of its replicas.
+
+    Args:
+      strategy: runs the step.
+      batches: the result of `after`.
+    """
 
   def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
     """Prefetches batches.
 
+    Args:
+      given: the function's input.
+
     Returns:
-      Further results of the function; the last one is a vector, and appended
-      to the vector of metrics and bytes.
+      Further results of the function, if any; the last one is a vector, which
+      is appended to the vector of metrics and bytes.
     """
 
   def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
-    """Returns what to execute after the steps, of which `counted` count."""
+    """Returns operations to execute after the steps.
+
+    Args:
+      given: the function's input.
+      counted: how many steps count, a scalar integer.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
