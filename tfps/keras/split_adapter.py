@@ -153,7 +153,7 @@ class Attempts:
     executions: traces the steps.
     executor: executes them.
     replicas: the replicas of a step.
-    marks: logs the steps that are applied; None if they are not logged.
+    step_log: logs the steps that are applied; None if they are not logged.
     sync_session: synchronizes the workers' updates; None if they are not.
   """
 
@@ -162,13 +162,13 @@ class Attempts:
     executions: model_program.Executions,
     executor: Any,
     replicas: step_replicas.Replicas,
-    marks: step_log_lib.StepLog | None,
+    step_log: step_log_lib.StepLog | None,
     sync_session: session_lib.SyncSession | None,
   ) -> None:
     self._executions = executions
     self._executor = executor
     self._replicas = replicas
-    self._marks = marks
+    self._step_log = step_log
     self._sync_session = sync_session
     self._kind: Any = None
     self._functions: dict[int, tuple[Any, Callable[[int], Any]]] = {}
@@ -207,7 +207,7 @@ class Attempts:
     function, single = self._functions[num_steps]
     steps = _Steps(num_steps, single, self._executions, carried)
     steps.sizes = self._replicas.sizes
-    steps.step_log, steps.sync_session = self._marks, self._sync_session
+    steps.step_log, steps.sync_session = self._step_log, self._sync_session
     return function, queue_sources.attempt(readers, num_steps, steps)
 
   def forget(self) -> None:

@@ -106,7 +106,7 @@ class StepFunction:
     self._in_flight = in_flight
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
-    self._marks = step_log_lib.of(strategy) if makes_updates else None
+    self._step_log = step_log_lib.of(strategy) if makes_updates else None
     self._sync_session = session_lib.of(strategy) if makes_updates else None
     self._state = metric_state_lib.State(model)
     self._executions = model_program.Executions(
@@ -116,7 +116,7 @@ class StepFunction:
       self._executions,
       executor,
       step_replicas.of(strategy),
-      self._marks,
+      self._step_log,
       self._sync_session,
     )
     self._running: deque[_Scheduled] = deque()
@@ -254,8 +254,8 @@ class StepFunction:
     attempt: Any = None
     if self._sync_session is not None:
       attempt = self._sync_session.attempt(num_steps)
-    elif self._marks is not None:
-      attempt = attempts_lib.Attempt(self._marks, num_steps)
+    elif self._step_log is not None:
+      attempt = attempts_lib.Attempt(self._step_log, num_steps)
     if attempt is not None:
       schedule = functools.partial(self._executor.schedule_through, attempt)
       args += attempt.args

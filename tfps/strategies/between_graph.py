@@ -1,4 +1,4 @@
-"""Every worker runs its own program; they share variables on the ps by name.
+"""Strategy of workers that each run the program and share variables by name.
 
 ```
 cluster = tfps.resolve_cluster()
@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfps.cluster import spec as spec_lib
 from tfps.input import iterators
 from tfps.input import per_worker
-from tfps.input import readers as input_feeds
+from tfps.input import readers as readers_lib
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events
@@ -62,61 +62,59 @@ _Result = TypeVar('_Result')
 
 
 class BetweenGraphStrategy(tf.distribute.Strategy):
-  """Asynchronous training with nobody in the middle.
+  """Asynchronous training by workers that need no coordinator.
 
-  Variables made in `scope` live on the ps under the names that the program
+  Variables made in `scope` are on the ps, under the names that the program
   gives them. The chief, which is chief:0 or, in a cluster without one,
-  worker:0, gives them their values; the other workers wait for that and attach.
-  A worker may join late, leave, die and come back: it goes on with the values
-  that are there. Updates are applied on the ps as they come, atomic for one
+  worker:0, initializes them; the other workers wait for that and attach. A
+  worker may join late, leave, die and restart: it continues with the current
+  values. Updates are applied on the ps as they arrive; they are atomic for one
   variable, without a lock over several.
 
-  Metrics and seeds, as all variables with `ON_READ` synchronization, stay in
-  the worker. So does data: a dataset is not sharded unless the program does it.
+  Metrics, seeds and other variables with `ON_READ` synchronization are local to
+  the worker. Datasets are local, too, and not sharded unless the program does
+  so.
 
-  A worker with several GPUs, or without any but with several logical CPUs, has
-  a replica of each step on each of them, and pushes the sum of their gradients
-  once; see `ParameterServerStrategy` about losses. `CUDA_VISIBLE_DEVICES` says
-  which GPUs a process has. `fit` divides batches among the devices; those of
-  `train` are for one device each, and a step takes one for each.
+  A worker with several GPUs, or with no GPU and several logical CPUs, has a
+  replica of each step on each device, and pushes the sum of their gradients
+  once; see `ParameterServerStrategy` about losses. `CUDA_VISIBLE_DEVICES`
+  selects the GPUs of a process. `fit` divides batches among the devices; those
+  of `train` are for one device each, and a step takes one for each.
 
   Args:
-    cluster: with this process' task, which is the chief or a worker.
-      `Cluster.local()` gets one ps within this process.
-    variable_partitioner: how variables are cut into shards; see
-      `tfps.partitioners`. By default they are not.
-    placement: which ps gets which variable; see `tfps.placement`. By default
+    cluster: the cluster, with this process' task, the chief or a worker.
+      `Cluster.local()` starts a ps within this process.
+    variable_partitioner: divides variables into shards; see
+      `tfps.partitioners`. By default variables are not sharded.
+    placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
-    wire: how values travel between ps and workers; see `tfps.Wire`.
+    wire: how values are transferred between ps and workers; see `tfps.Wire`.
     updates: when gradients become updates; see `tfps.updates`. By default after
       each step.
-    recovery: has training survive the loss of a ps; see `tfps.Recovery`. The
-      same in all workers, of whom the chief alone uses the directory.
+    recovery: how training survives the loss of a ps; see `tfps.Recovery`. The
+      same in all workers, of which only the chief uses its directory.
     connect_timeout_secs: how long to wait for the ps to answer, and for the
-      chief to make a variable.
+      chief to create a variable.
 
   Raises:
-    errors.UnreachableError: names the ps that did not answer in time.
-    errors.ClusterMismatchError: a ps holds another idea of the cluster.
-    errors.ServerStartError: this task's port is taken.
-    errors.DeadlineError: the chief has not begun in time.
+    errors.UnreachableError: ps did not answer in time; names them.
+    errors.ClusterMismatchError: a ps was started with another cluster.
+    errors.ServerStartError: this task's port is in use.
+    errors.DeadlineError: the chief has not started in time.
     errors.CheckpointError: the directory of `recovery` cannot be used.
-    ValueError: the task is no chief or worker.
+    ValueError: the task is not a chief or worker.
   """
 
-  # What Keras' trainer asks for input; see `_compat.keras_trainer`.
+  # See `ParameterServerStrategy`.
   keras_functions = 'tfps.keras.client_functions'
 
-  # What Keras' optimizers have gradients applied by; see
-  # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
   _extended_class = shared_extended.Extended
 
-  # Whether steps have a replica on each of the worker's devices.
   _has_several_devices = True
 
-  _meetings_class: type[session_lib.SyncSession] = session_lib.SyncSession
+  _session_class: type[session_lib.SyncSession] = session_lib.SyncSession
 
   def __init__(
     self,
@@ -162,9 +160,9 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     self.guard: client_recovery.ClientRecovery | None = None
     self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
-      self._survive(recovery, address_book, extended)
-      if not isinstance(updates, policies.Waiting):  # which count by themselves
-        self._mark(extended)
+      self._start_recovery(recovery, address_book, extended)
+      if not isinstance(updates, policies.Waiting):  # they log steps themselves
+        self._make_step_log(extended)
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
@@ -187,7 +185,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
-    if not isinstance(updates, policies.Sync):  # whose gradients have none
+    if not isinstance(updates, policies.Sync):  # its gradients are never stale
       self.staleness = staleness_lib.Staleness(
         extended.make_own,
         self._cluster.num_ps,
@@ -195,21 +193,25 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       )
     self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
-      self.sync_session = self._meet(updates)
-      self.wait_for_chief('meetings', connect_timeout_secs)
+      self.sync_session = self._make_session(updates)
+      self.wait_for_chief('sync_session', connect_timeout_secs)
 
   @property
   def global_step(self) -> tf.Variable:
-    """A scalar int64 on the ps, common to all workers.
+    """The number of steps of all workers: a scalar int64 on a ps.
 
-    `train` counts with it. A program of its own adds to it what it has done:
+    `train` counts steps in it; loops of your own add theirs:
     `strategy.global_step.assign_add(1)`.
     """
     return self._global_step
 
-  def readers(self, dataset_fn: per_worker.DatasetFn) -> input_feeds.OwnReaders:
-    """Where this worker's batches come from if there is a queue."""
-    return input_feeds.OwnReaders(
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.OwnReaders:
+    """Returns the reader of this worker's batches from a queue.
+
+    Args:
+      dataset_fn: makes the dataset of a split.
+    """
+    return readers_lib.OwnReaders(
       self.task,
       self.addresses(),
       dataset_fn,
@@ -218,7 +220,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     )
 
   def input_context(self) -> tf.distribute.InputContext:
-    """Which of the workers this is, to shard data by.
+    """Returns this worker's context, by which to shard data.
 
     Batches are for the whole worker: `fit` and
     `experimental_distribute_dataset` divide them among its devices.
@@ -226,7 +228,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     return self._input_context(1)
 
   def replica_input_context(self) -> tf.distribute.InputContext:
-    """Likewise, where batches are for one device of the worker."""
+    """Returns the context for batches that are for one of its devices."""
     return self._input_context(self.num_replicas_in_sync)
 
   def _input_context(self, num_replicas: int) -> tf.distribute.InputContext:
@@ -240,7 +242,11 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   def batches(
     self, dataset_fn: per_worker.DatasetFn
   ) -> iterators.RestartableIterator:
-    """This worker's batches, for `train`."""
+    """Returns this worker's batches, for `train`.
+
+    Args:
+      dataset_fn: makes the dataset from an `InputContext`.
+    """
     dataset = dataset_fn(self.replica_input_context())
     return iterators.RestartableIterator(
       dataset, lambda: self.num_interruptions
@@ -248,40 +254,41 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
   @property
   def num_interruptions(self) -> int:
-    """How often the loss of a ps has cut short what was executed."""
+    """The number of executions that the loss of a ps has interrupted."""
     return self.guard.num_interruptions if self.guard else 0
 
   def addresses(self) -> dict[spec_lib.Task, str]:
-    """Where the tasks that run the program answer."""
+    """Returns the addresses of the tasks that run the program."""
     return {task: self._cluster.address(task) for task in self._trainers()}
 
   def barrier(self, name: str, timeout_secs: float | None) -> None:
-    """Waits until the chief and every worker have come to the same barrier.
+    """Waits until the chief and all workers have reached a barrier.
 
-    Those are all whom the chief's cluster lists, and those that have joined it
-    since and are alive. One that joins passes, the first time, a barrier that
-    the others have come to and at which nobody waits.
+    All workers are those of the chief's cluster, and those that have joined
+    since and are alive. A worker that joins passes at once a barrier that the
+    others have passed already.
 
     Args:
-      name: tells barriers apart; a name can be used again and again.
-      timeout_secs: how long to wait; None is for ever.
+      name: the barrier's name; it can be used repeatedly.
+      timeout_secs: how long to wait; None waits forever.
 
     Raises:
-      errors.DeadlineError: names the tasks that have not come.
+      errors.DeadlineError: tasks have not reached it; names them.
     """
     self._barriers.wait(name, timeout_secs)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """Waits until the chief has come here, too; the chief does not wait.
+    """Waits until the chief makes the same call; the chief does not wait.
 
-    So workers do not begin before the chief has, for example, loaded weights.
+    It lets workers start after the chief has, for example, loaded weights.
 
     Args:
-      name: of this place in the program; coming here again is another place.
-      timeout_secs: how long to wait; None is for ever.
+      name: the name of this place in the program. A second call with it waits
+        for the chief's second call.
+      timeout_secs: how long to wait; None waits forever.
 
     Raises:
-      errors.DeadlineError: the chief has not come.
+      errors.DeadlineError: the chief has not made the call.
     """
     self._barriers.wait_for_chief(name, timeout_secs)
 
@@ -303,45 +310,46 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
   ) -> progress_lib.TrainResult:
     """Trains until the global step, to which all workers add, is `steps`.
 
-    Workers do not wait for each other. Each looks at the global step before an
-    execution, so that it may end up to `steps_per_execution` steps above
-    `steps` for every further worker. An execution that the loss of a ps has cut
-    short counts what it had done; one step at most, that at which it was, is
-    applied twice. The chief saves, and restores the latest
-    checkpoint unless the ps hold live values: those are never rolled back.
+    Workers do not wait for each other. Each checks the global step before an
+    execution, so that it may exceed `steps` by up to `steps_per_execution` for
+    each further worker. If the loss of a ps interrupts an execution, its
+    completed steps count, and at most one step is applied twice. The chief
+    saves checkpoints, and restores the latest one unless the ps have live
+    values, which are never rolled back.
 
     Args:
-      step_fn: one step on a batch: computes gradients, applies them and
-        returns scalar metrics by name, or None.
-      dataset_fn: this worker's batches, given its `InputContext`. With several
-        devices, a batch is for one of them. If it takes what it reads from a
-        `tfps.input.SplitQueue`, it is called for the batches of one split,
-        which must not be repeated.
-      steps: the global step to reach. Training ends before when all that a
-        queue has to share out is done; None: then alone.
-      steps_per_execution: how many steps to do in one call.
-      max_unroll: how many of them to lay out in one graph.
-      checkpoint: a `tf.train.Checkpoint` or another trackable, to save.
-      checkpoint_dir: where to.
-      checkpoint_every_secs: how often; by default only at the end.
-      checkpoint_every_steps: how often; by default only at the end.
-      max_to_keep: how many checkpoints to keep.
+      step_fn: a step on a batch: computes gradients, applies them and returns
+        scalar metrics by name, or None.
+      dataset_fn: makes this worker's dataset from its `InputContext`. With
+        several devices, a batch is for one of them. If it reads from a
+        `tfps.input.SplitQueue`, it makes the batches of one split, which must
+        not be repeated.
+      steps: the global step to reach. Training ends earlier when a queue is
+        finished; None trains until then.
+      steps_per_execution: number of steps in one call.
+      max_unroll: number of them to unroll in the graph.
+      checkpoint: a `tf.train.Checkpoint` or other trackable to save.
+      checkpoint_dir: where to save it.
+      checkpoint_every_secs: seconds between checkpoints; by default one is
+        saved at the end only.
+      checkpoint_every_steps: steps between checkpoints.
+      max_to_keep: number of checkpoints to keep.
       hooks: called with the progress; see `tfps.hooks`.
-      log_every_secs: the period of the log's line.
+      log_every_secs: seconds between log lines.
 
     Returns:
-      Where training stands, this worker's mean metrics, and the steps that all
-      workers together did meanwhile.
+      The global step, this worker's mean metrics, and the steps that all
+      workers did meanwhile.
 
     Raises:
       errors.CheckpointError: the latest checkpoint is damaged, or one cannot
         be written, for example because the disk is full.
-      errors.DeadlineError: the chief has not begun to train in time.
-      FloatingPointError: a metric is not a number.
-      ValueError: the dataset ran out; repeat it.
+      errors.DeadlineError: the chief has not started to train in time.
+      FloatingPointError: a metric is NaN.
+      ValueError: the dataset ended (repeat it), or an argument is invalid.
     """
     self.transfers.check_execution(steps_per_execution)
-    plan = train_spec.TrainSpec(
+    spec = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -353,23 +361,23 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = progress_lib.TrainProgress(
-      plan, hooks, log_every_secs=log_every_secs
+    progress = progress_lib.TrainProgress(
+      spec, hooks, log_every_secs=log_every_secs
     )
-    loop = replica_loop.ReplicaLoop(self, course, saving)
+    loop = replica_loop.ReplicaLoop(self, progress, saving)
     return loop.run(step_fn, dataset_fn)
 
   def placement_report(self) -> placement_ledger.PlacementReport:
-    """The bytes and the variables on each ps, and the replicas' bytes."""
+    """Returns the variables and bytes on each ps, and the replicas' bytes."""
     report: placement_ledger.PlacementReport = self.extended.ledger.report()
     return report
 
   def wire_report(self) -> traffic.WireReport:
-    """The bytes that this worker has pulled from each ps, and pushed to it."""
+    """Returns the bytes that this worker pulled from each ps and pushed."""
     return self.transfers.report()
 
   def updates_report(self) -> reports.UpdatesReport:
-    """What has become of gradients so far.
+    """Returns counts of gradients by their outcome, and their staleness.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -377,30 +385,35 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     return reports.report(self.sync_session, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
-    """What this worker knows of lost tasks, and what it has done twice.
+    """Returns this worker's record of lost tasks and repeated steps.
 
-    Without a `Recovery`, it knows nothing.
+    Without a `Recovery`, it is empty.
     """
     return self.guard.events.report if self.guard else events.RecoveryReport()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result, whatever ps is lost meanwhile.
+    """Calls a function, again when a ps that was lost has been restored.
 
-    With a `Recovery`, the function is called again once a lost ps is back. A
-    loop of one's own does a step, or several, in it:
+    Use it for steps in loops of your own, with a `Recovery`:
     `loss = strategy.surviving(lambda: step(batch))`. `train` and Keras' `fit`
-    do so by themselves.
+    use it themselves.
+
+    Args:
+      function: the function.
+
+    Returns:
+      The function's result.
 
     Raises:
-      errors.DeadlineError: names who has not come back in time.
+      errors.DeadlineError: tasks have not restarted in time; names them.
     """
     return self.guard.surviving(function) if self.guard else function()
 
   def close(self) -> None:
-    """Tells the ps that this worker is done; twice is harmless.
+    """Notifies the ps that this worker is done; twice is harmless.
 
-    So does the end of a program that has not failed. The ps that `tfps.serve`
-    runs exit once the chief is done and no other worker lives.
+    The end of a program without an error calls it. Ps that run `tfps.serve`
+    exit when the chief is done and no other worker runs.
     """
     self._stop_protecting()
     self._registration.stop()
@@ -413,7 +426,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       self._preemption.stop()
       self.guard.stop()
 
-  def _survive(
+  def _start_recovery(
     self,
     recovery: recovery_config.Recovery,
     address_book: ps_addresses.PsAddressBook,
@@ -439,13 +452,13 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
 
     def leave() -> None:
       guard.save_for_good()
-      if not self.is_chief:  # whose end would be that of training
+      if not self.is_chief:  # the chief's end would end training
         self._registration.stop()
 
     self._preemption = preemption.Preemption(leave)
     connection.stop_before_next(self._stop_protecting)
 
-  def _mark(self, extended: Any) -> None:
+  def _make_step_log(self, extended: Any) -> None:
     assert self.guard is not None
     self.step_log = step_log_lib.StepLog(
       step_log_lib.rings(extended.make_own, self._cluster.num_ps),
@@ -454,10 +467,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       tell=self.guard.events.tell_repeated,
     )
 
-  def _meet(self, policy: policies.Waiting) -> session_lib.SyncSession:
+  def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
     trainers = self._trainers()
     own = trainers.index(self.task)
-    sync_session = self._meetings_class(
+    sync_session = self._session_class(
       policy,
       ps_state.SyncState(
         self.extended.make_own,
@@ -480,10 +493,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
       timeout_secs=policy.timeout_secs,
     )
     if self.is_chief:
-      self._start_meetings(sync_session)
+      self._start_session(sync_session)
     return sync_session
 
-  def _start_meetings(self, sync_session: session_lib.SyncSession) -> None:
+  def _start_session(self, sync_session: session_lib.SyncSession) -> None:
     sync_session.start()
     if self.guard is not None:
       quiet = sync_session.paused if sync_session.makes_one_update else None
@@ -503,7 +516,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     return self._local.cluster
 
   def _trainers(self) -> list[spec_lib.Task]:
-    """The tasks that run the program; those in this process only serve."""
+    """Returns the tasks that run the program, without servers in here."""
     return [
       task
       for task in (

@@ -135,7 +135,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   _has_several_devices = False
 
-  _meetings_class = step_sync.GroupSyncSession
+  _session_class = step_sync.GroupSyncSession
 
   def __init__(
     self,
@@ -250,9 +250,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       tell=self._events.tell,
     )
 
-  def _start_meetings(self, sync_session: session_lib.SyncSession) -> None:
+  def _start_session(self, sync_session: session_lib.SyncSession) -> None:
     if self.num_workers == 1:  # else each elastic group starts it
-      super()._start_meetings(sync_session)
+      super()._start_session(sync_session)
 
   def _raise_if_ps_lost(self, error: tf.errors.OpError) -> None:
     """Raises UnreachableError if ps are lost."""

@@ -26,7 +26,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
 from tfps.input import iterators
-from tfps.input import joint_readers as input_joint
+from tfps.input import joint_readers
 from tfps.input import per_worker
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
@@ -134,7 +134,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     )
     self._timeout_secs = timeout_secs
     self._monitor = task_monitor.TaskMonitor(self.addresses(), dict)
-    self._looked_at = -timeouts.current().probe_every_secs
+    self._probed_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
     # TensorFlow would require a coordinator to call the steps.
     self.extended._allow_run_without_coordinator = True
@@ -217,7 +217,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       FloatingPointError: a metric is NaN.
       ValueError: a dataset ended, or an argument is invalid.
     """
-    plan = train_spec.TrainSpec(
+    spec = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
       max_unroll=max_unroll,
@@ -230,10 +230,10 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       every_steps=checkpoint_every_steps,
       max_to_keep=max_to_keep,
     )
-    course = progress_lib.TrainProgress(
-      plan, hooks, log_every_secs=log_every_secs
+    progress = progress_lib.TrainProgress(
+      spec, hooks, log_every_secs=log_every_secs
     )
-    loop = replica_loop.ReplicaLoop(self, course, saving)
+    loop = replica_loop.ReplicaLoop(self, progress, saving)
     return loop.run(step_fn, dataset_fn)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
@@ -253,11 +253,11 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       errors.DeadlineError: tasks are frozen; names them.
     """
     now = time.monotonic()
-    if now > self._looked_at + timeouts.current().probe_every_secs:
+    if now > self._probed_at + timeouts.current().probe_every_secs:
       # Newly traced functions are sent to all tasks, which holds the GIL while
       # one of them is frozen.
       self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
-      self._looked_at = now
+      self._probed_at = now
     return self._monitor.follow('InGraphStrategy', function, self._timeout_secs)
 
   def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
@@ -273,7 +273,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
 
   def readers(
     self, dataset_fn: per_worker.DatasetFn
-  ) -> input_joint.JointReaders:
+  ) -> joint_readers.JointReaders:
     """Returns the readers of the workers' batches from a queue.
 
     Args:
@@ -286,7 +286,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
     replicas = self.extended.replicas
     return self.surviving(
-      lambda: input_joint.JointReaders(devices, replicas, dataset_fn)
+      lambda: joint_readers.JointReaders(devices, replicas, dataset_fn)
     )
 
   def addresses(self) -> dict[spec_lib.Task, str]:
@@ -306,7 +306,7 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       self.hosts = topology.Topology.of(cluster, self._host_of).hosts
     super()._connect_to_cluster(coordinator_name)
 
-  def _gradients_age(self, updates: policies.Policy | None) -> bool:
+  def _has_staleness(self, updates: policies.Policy | None) -> bool:
     return False
 
 

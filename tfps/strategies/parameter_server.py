@@ -1,4 +1,4 @@
-"""`tf.distribute.ParameterServerStrategy`, with placement by bytes.
+"""Strategy of a chief whose coordinator schedules steps on workers.
 
 ```
 strategy = tfps.ParameterServerStrategy(tfps.resolve_cluster())
@@ -64,39 +64,38 @@ _DEVICE = '/job:chief/task:0/device:CPU:0'
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
-  """A drop-in for TensorFlow's class of the same name.
+  """Drop-in replacement for TensorFlow's class of the same name.
 
-  This process becomes the chief, whose coordinator has workers execute
-  functions; variables made in `scope` live on the ps tasks.
+  This process becomes the chief. Its coordinator schedules functions on the
+  workers, and variables made in `scope` are on the ps.
 
-  A worker with several GPUs, or without any but with several logical CPUs, has
-  a replica of each step on each of them, as under TensorFlow's class. Variables
+  A worker with several GPUs, or with no GPU and several logical CPUs, has a
+  replica of each step on each device, as under TensorFlow's class. Variables
   stay on the CPUs of the ps. `num_replicas_in_sync` is the number of replicas
-  in a worker, whose gradients are added up there and pushed once: a step of
-  your own divides its loss by it, as Keras and `tf.nn.compute_average_loss` do.
-  Datasets of `dataset_fn` have batches for one replica each, and those that
-  `fit` takes otherwise are divided.
+  in a worker, whose gradients are summed there and pushed once: a custom step
+  divides its loss by it, as Keras and `tf.nn.compute_average_loss` do. Batches
+  of a `dataset_fn` are for one replica; other input of `fit` is divided.
 
   Args:
     cluster: a `tfps.Cluster`, or a `tf.distribute.cluster_resolver` as for
-      TensorFlow's class. `Cluster.local()` gets one ps and one worker within
-      this process.
-    variable_partitioner: how variables are cut into shards; see
-      `tfps.partitioners`. By default they are not.
-    placement: which ps gets which variable; see `tfps.placement`. By default
+      TensorFlow's class. `Cluster.local()` starts a ps and a worker within this
+      process.
+    variable_partitioner: divides variables into shards; see
+      `tfps.partitioners`. By default variables are not sharded.
+    placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
-    wire: how values travel between ps and workers; see `tfps.Wire`.
+    wire: how values are transferred between ps and workers; see `tfps.Wire`.
     updates: when gradients become updates; see `tfps.updates`. By default after
       each step.
-    recovery: has training survive the loss of a ps, or of the chief; see
+    recovery: how training survives the loss of a ps or the chief; see
       `tfps.Recovery`. By default it does not.
     connect_timeout_secs: how long to wait for all ps and workers to answer.
 
   Raises:
-    errors.UnreachableError: names the tasks that did not answer in time, or
-      at whose addresses other tasks answered.
+    errors.UnreachableError: tasks did not answer in time, or other tasks
+      answered at their addresses; names them.
     errors.ServerStartError: the chief's port is in use.
-    errors.ClusterMismatchError: a task holds another idea of the cluster.
+    errors.ClusterMismatchError: a task was started with another cluster.
     errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the cluster has no ps or no worker, or workers have different
       numbers of devices.
@@ -104,11 +103,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
   _cluster_resolver: Any  # set by TensorFlow's constructor
 
-  # The module that Keras' trainer has steps executed by; see
+  # The module with the functions of Keras' trainer; see
   # `_compat.keras_trainer`.
   keras_functions = 'tfps.keras.train_functions'
 
-  # And the one that Keras' optimizers have gradients applied by; see
+  # The module with the methods of Keras' optimizers; see
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
@@ -167,7 +166,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         fence=self._fence,
       )
       extended.notice = self.guard.add
-      if not isinstance(updates, policies.Waiting):  # which count by themselves
+      if not isinstance(updates, policies.Waiting):  # they log steps themselves
         self.step_log = step_log_lib.StepLog(
           step_log_lib.rings(extended.make_own, self._num_ps),
           slots=itertools.count(),
@@ -186,7 +185,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       wire or config.Wire(), self._num_ps, policy=updates
     )
     self.staleness: staleness_lib.Staleness | None = None
-    if self._gradients_age(updates):
+    if self._has_staleness(updates):
       self.staleness = staleness_lib.Staleness(
         extended.make_own,
         self._num_ps,
@@ -194,9 +193,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       )
     self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
-      self.sync_session = self._meet(updates)
+      self.sync_session = self._make_session(updates)
 
-  def _meet(self, policy: policies.Waiting) -> session_lib.SyncSession:
+  def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
     sync_session = session_lib.SyncSession(
       policy,
       ps_state.SyncState(
@@ -226,19 +225,19 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     )
     return sync_session
 
-  def _gradients_age(self, updates: policies.Policy | None) -> bool:
+  def _has_staleness(self, updates: policies.Policy | None) -> bool:
     return not isinstance(updates, policies.Sync)
 
   def placement_report(self) -> placement_ledger.PlacementReport:
-    """The bytes and the variables on each ps, and the replicas' bytes."""
+    """Returns the variables and bytes on each ps, and the replicas' bytes."""
     return self.extended.ledger.report()
 
   def wire_report(self) -> traffic.WireReport:
-    """The bytes that have been pulled from each ps, and pushed to it."""
+    """Returns the bytes that workers pulled from each ps and pushed to it."""
     return self.transfers.report()
 
   def updates_report(self) -> reports.UpdatesReport:
-    """What has become of gradients so far.
+    """Returns counts of gradients by their outcome, and their staleness.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -246,17 +245,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     return reports.report(self.sync_session, self.staleness)
 
   def recovery_report(self) -> events.RecoveryReport:
-    """What has happened to tasks, and what was done twice because of it.
+    """Returns the tasks that were lost, and the steps repeated because of it.
 
-    Without a `Recovery`, nothing is known.
+    Without a `Recovery`, the report is empty.
     """
     return self.guard.events.report if self.guard else events.RecoveryReport()
 
   def close(self) -> None:
-    """Tells ps and workers that training is done; twice is harmless.
+    """Notifies ps and workers that training is done; twice is harmless.
 
-    `Coordinator.close` calls it, and so does the end of a program that has not
-    failed. Tasks that `tfps.serve` runs exit then.
+    `Coordinator.close` and the end of a program without an error call it. Tasks
+    that run `tfps.serve` then exit.
     """
     self._stop_protecting()
     self._registration.stop()
@@ -268,7 +267,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self.guard.stop()
 
   def _greet(self, without: Collection[spec_lib.Task]) -> None:
-    """Says hello to servers that have restarted, as far as they answer."""
+    """Registers at servers that have restarted, as far as they answer."""
     with contextlib.suppress(errors.UnreachableError):
       self._registration.start(without)
 
@@ -278,7 +277,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     return {task: cluster.address(task) for task in cluster.tasks('worker')}
 
   def _note_worker(self, worker: spec_lib.Task, address: str) -> None:
-    """Has later coordinators know a worker that has joined, too."""
+    """Adds a worker that has joined, for later coordinators."""
     workers = {**self._workers(), worker: address}
     jobs = self._cluster_resolver.cluster_spec().as_dict()
     jobs['worker'] = {task.index: at for task, at in workers.items()}
@@ -304,8 +303,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     return cluster.resolver()
 
   def _connect_to_cluster(self, coordinator_name: str) -> None:
-    # TensorFlow's constructor calls this once it has checked the resolver. Its
-    # own wait for a task that is missing has no end.
+    # TensorFlow's constructor calls this after checking the resolver. Its own
+    # method would wait for a missing task without a timeout.
     cluster = spec_lib.Cluster(
       self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
     )
@@ -334,10 +333,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     compat.let_threads_sleep()
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
-      # Tasks may have moved, come or gone since the server was last told.
+      # The cluster may have changed since the server got its definition.
       server_def.become(spec)
     with contextlib.ExitStack() as stack:
-      if self._recovers:  # ps may move, and send to each other
+      if self._recovers:  # ps may be hosted by, and copy to, each other
         stack.enter_context(compat.letting_ps_see_each_other())
       stack.enter_context(side_executor.drained_to_connect())
       super()._connect_to_cluster(coordinator_name)
@@ -346,7 +345,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     self._fence.take()
 
   def _servers(self) -> dict[spec_lib.Task, str]:
-    """The ps and workers that are other processes."""
+    """Returns the ps and workers that are other processes."""
     tasks = {**self._address_book.addresses, **self._workers()}
     return {
       task: address
@@ -356,14 +355,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
 
 def _with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
-  """A resolver that lists the chief, whose port is free or is ours already.
+  """Returns a resolver with the chief, whose port is free or this process'.
 
-  TensorFlow would list it as localhost, which is nobody's address on another
-  host, and with another port each time, although the server stays.
+  TensorFlow would list it as localhost, which other hosts cannot reach, and
+  with a new port each time, although the server stays the same.
 
   Args:
-    resolver: the user's.
-    address_book: where the ps are.
+    resolver: the user's resolver.
+    address_book: the addresses of the ps.
   """
   jobs = resolver.cluster_spec().as_dict()
   if address_book.moved:
