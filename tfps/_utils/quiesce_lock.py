@@ -80,7 +80,7 @@ class QuiesceLock:
 
   def close(
     self,
-    tell: Callable[[bool], object] = lambda rest: None,
+    on_change: Callable[[bool], object] = lambda is_closed: None,
     within_secs: float | None = None,
     *,
     hurry: Hurry | None = None,
@@ -88,19 +88,19 @@ class QuiesceLock:
     """Closes the lock for good; see `closed` for arguments and errors."""
     deadline = deadlines.after(within_secs)
     self._shut(deadline)
-    tell(True)
+    on_change(True)
     if hurry is not None:
       first = deadlines.earliest(deadline, deadlines.after(hurry.after_secs))
       if names := self._wait_until_empty(first):
         hurry.function(names)
     if names := self._wait_until_empty(deadline):
-      self._open(tell)
+      self._open(on_change)
       raise OccupiedError(names)
 
   @contextlib.contextmanager
   def closed(
     self,
-    tell: Callable[[bool], object] = lambda rest: None,
+    on_change: Callable[[bool], object] = lambda is_closed: None,
     within_secs: float | None = None,
     *,
     hurry: Hurry | None = None,
@@ -108,7 +108,7 @@ class QuiesceLock:
     """Closes the lock within a context, once everybody inside has left.
 
     Args:
-      tell: called with True once nobody can enter, and with False before the
+      on_change: called with True once nobody can enter, and with False before the
         lock opens. It raises nothing.
       within_secs: how long to wait for those inside, and for another thread
         that has closed the lock; None waits without limit.
@@ -118,11 +118,11 @@ class QuiesceLock:
       OccupiedError: some are still inside, and the lock is open again; or
         another thread has it closed.
     """
-    self.close(tell, within_secs, hurry=hurry)
+    self.close(on_change, within_secs, hurry=hurry)
     try:
       yield
     finally:
-      self._open(tell)
+      self._open(on_change)
 
   def _enter(self, name: str) -> None:
     with self._condition:
@@ -151,8 +151,8 @@ class QuiesceLock:
       deadlines.wait_for(self._condition, lambda: not self._inside, deadline)
       return sorted(set(self._inside))
 
-  def _open(self, tell: Callable[[bool], object]) -> None:
-    tell(False)
+  def _open(self, on_change: Callable[[bool], object]) -> None:
+    on_change(False)
     with self._condition:
       self._closed_by = None
       self._condition.notify_all()
@@ -162,21 +162,21 @@ class QuiesceLock:
 def quiesced(
   lock: QuiesceLock,
   timeout_secs: float,
-  tell: Callable[[bool], object] = lambda rest: None,
+  on_change: Callable[[bool], object] = lambda is_closed: None,
 ) -> Iterator[None]:
   """Closes the lock of executions on ps within a context.
 
   Args:
     lock: held by whatever executes something on ps.
     timeout_secs: how long to wait for executions to end.
-    tell: as for `QuiesceLock.closed`.
+    on_change: as for `QuiesceLock.closed`.
 
   Raises:
     errors.DeadlineError: names the tasks or threads that still execute.
   """
   with contextlib.ExitStack() as stack:
     try:
-      stack.enter_context(lock.closed(tell, timeout_secs))
+      stack.enter_context(lock.closed(on_change, timeout_secs))
     except OccupiedError as error:
       raise errors.DeadlineError(
         f'After {timeout_secs:g} seconds, {", ".join(error.names)} is still '
@@ -189,20 +189,20 @@ def quiesced(
 def quiesce_for_last_snapshot(
   lock: QuiesceLock,
   timeout_secs: float,
-  tell: Callable[[bool], object] = lambda rest: None,
+  on_change: Callable[[bool], object] = lambda is_closed: None,
 ) -> bool:
   """Closes the lock of executions on ps for good, before training ends.
 
   Args:
     lock: held by whatever executes something on ps.
     timeout_secs: how long to wait for executions to end.
-    tell: as for `QuiesceLock.closed`.
+    on_change: as for `QuiesceLock.closed`.
 
   Returns:
     Whether it is closed; if not, that is logged.
   """
   try:
-    lock.close(tell, timeout_secs)
+    lock.close(on_change, timeout_secs)
   except OccupiedError as error:
     logging.warning('No last snapshot is saved: %s', error)
     return False

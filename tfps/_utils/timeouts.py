@@ -16,132 +16,132 @@ VARIABLE = 'TFPS_TIMEOUTS_SCALE'
 
 @dataclasses.dataclass(frozen=True)
 class Timeouts:
-  """How often the library looks at something, and how long it waits.
+  """Periods of the library, and limits of its waits.
 
   Fields are polls, periods and deadlines. Waits that users choose, such as the
   `timeout_secs` of a strategy, are arguments and not here.
   """
 
-  # Polls: looks that cost little, while somebody waits for the result.
+  # Polls: cheap checks, while a thread waits for the result.
 
-  # Between two looks at a variable, file or process of another task; and the
-  # first pause, later doubled, between two probes of tasks that start.
+  # Between two reads of a variable, file or process of another task; also
+  # the first pause, later doubled, between two probes of tasks that start.
   poll_secs: float = 0.05
-  # Between two looks within this machine, while training stands still.
+  # Between two reads within this machine, while training waits.
   short_poll_secs: float = 0.005
-  # Between two looks at a lost ps, at least: one with replicas is back at once.
+  # Minimum between two checks of a lost ps: with replicas it is back at once.
   repair_min_poll_secs: float = 0.03
-  # Between two looks at a lost ps, at most: each probes all ps.
+  # Maximum between two checks of a lost ps: each probes all ps.
   repair_poll_secs: float = 0.2
   # Between two wakes of a waiting thread, so that it handles signals soon.
   wake_secs: float = 0.5
 
-  # Periods: looks that cost a call to other tasks, and go on in the background.
+  # Periods: background checks that cost a call to other tasks.
 
-  # Between two reads of a server's mailbox, and of a group's table of members.
+  # Between two reads of a server's mailbox, and of a group's membership table.
   listen_every_secs: float = 0.25
-  # Between two reads of who the other workers are, and how far in the input.
+  # Between two reads of the other workers' membership and input progress.
   peers_every_secs: float = 0.5
   # Between two probes of tasks that something waits for.
   probe_every_secs: float = 1.0
-  # Between two looks whether a ps that is served elsewhere answers at home; it
-  # must answer twice, so as not to go back to one that has just started.
+  # Between two probes of a hosted ps' own address. It must answer twice, so
+  # that training does not fail back to a ps that has just started.
   fail_back_every_secs: float = 2.0
-  # Between two looks whether a client knows of this worker, which asks to join
-  # if none does; a chief that has it in its cluster says hello sooner.
+  # Between two checks whether any client knows this worker, which otherwise
+  # asks to join; the chief of its own cluster says hello sooner.
   join_every_secs: float = 3.0
-  # Between two probes of a server's clients, at most; many clients are busy.
+  # Maximum between two probes of a server's clients; many clients are busy.
   client_probe_every_secs: float = 15.0
 
   # Deadlines of calls and threads.
 
-  # For a server to answer a probe; gRPC's own threads do it in milliseconds.
+  # For a server to answer a probe; gRPC's own threads take milliseconds.
   probe_secs: float = 2.0
   # For one call to the mailbox or the fence of a server that answers probes.
   call_secs: float = 5.0
-  # For all servers of a cluster to hear a hello or a fence, and for a process'
-  # own server to answer it; a server that starts is slow.
+  # For all servers of a cluster to get a hello or a fence, and for a process'
+  # own server to answer; a server that starts is slow.
   handshake_secs: float = 20.0
-  # For a background thread to end that was told to: the call it is at ends.
+  # For a background thread to end once it was stopped, after its current call.
   thread_stop_secs: float = 10.0
-  # For the coordinator's thread of repairs to end: not for a repair to be done.
+  # For the coordinator's repair thread to end, without finishing a repair.
   repair_stop_secs: float = 1.0
   # For a task to start: many import TensorFlow at once on a slow disk.
   start_secs: float = 120.0
-  # For a command of the system, such as mount, to be done.
+  # For a system command, such as mount, to end.
   command_secs: float = 30.0
   # For a port that was just released to be free.
   port_retry_secs: float = 3.0
-  # For the rest of the output of a process that has ended; a process that it
-  # left behind may keep the pipe open for ever.
+  # For the rest of the output of a process that has ended; its children may
+  # keep the pipe open forever.
   output_drain_secs: float = 5.0
-  # For a network's disk to show a new file, as NFS caches folders for seconds.
+  # For a network file system to show a new file; NFS caches folders.
   file_visible_secs: float = 10.0
 
   # Deadlines of executions that are under way when something changes.
 
-  # How long something is executed before ps are looked at, and between two
-  # looks: most executions are shorter.
+  # Between two checks of the ps while an execution lasts, and before the first:
+  # most executions are shorter.
   stuck_every_secs: float = 5.0
-  # How long an update waits for workers before these are probed, and between
-  # two probes: most steps are shorter.
+  # Between two probes of the workers that an update waits for, and before the
+  # first: most steps are shorter.
   straggler_secs: float = 1.0
-  # For executions to end before the runtime forgets how tasks were: nearly
-  # always milliseconds.
+  # For executions to end before the runtime's caches of earlier tasks are
+  # removed: nearly always milliseconds.
   forget_secs: float = 20.0
-  # The same for workers that are back, which training can go on without: where
-  # others still execute something, it is put off.
+  # The same for workers that have returned. Training continues without them, so
+  # it is deferred while others execute something.
   forget_worker_secs: float = 2.0
   # For executions to end by themselves once all ps are back, before they are
   # cancelled: most fail at once.
   lost_execution_secs: float = 5.0
-  # For a cancelled execution to end: milliseconds, unless it cannot be.
+  # For a cancelled execution to end: milliseconds, if it can be cancelled.
   cancel_secs: float = 30.0
   # For executions to end before this process connects to a task, or they are
   # cancelled: those of input pipelines take up to a minute.
   pipeline_end_secs: float = 70.0
-  # Between two reads of how far a lost task's step was applied, until they are
-  # equal: what it had sent may still be applied for so long.
+  # Between two reads of the progress of a lost task's step, until they are
+  # equal: updates that it had sent may still be applied for so long.
   step_quiet_secs: float = 0.1
   # For such reads to be equal: several quiet times.
   step_settle_secs: float = 5.0
 
-  # Deadlines of tasks that come, go and are lost.
+  # Deadlines of tasks that join, leave and are lost.
 
-  # For a server that answers probes to post what it knows of its cluster.
+  # For a server that answers probes to post its cluster.
   notice_secs: float = 0.2
   # For a server to stop answering once a connection to it has failed.
   loss_visible_secs: float = 1.0
   # For a client that is done to close its connections before servers end.
   linger_secs: float = 2.0
-  # For a task that is told to end: a worker's execution, a ps' hand-over.
+  # For a task that was told to end: a worker's execution, a ps' handover.
   farewell_secs: float = 15.0
-  # For a coordinator's cluster to be told of a new worker.
+  # For a coordinator's cluster to admit a new worker.
   admission_secs: float = 30.0
-  # For another ps to serve a lost one: empty variables, made within a second.
+  # For another ps to host a lost one: empty variables, made within a second.
   failover_secs: float = 5.0
-  # For a lost ps to be started again before another serves it.
+  # For a lost ps to be restarted before another ps hosts it.
   restart_secs: float = 60.0
-  # The same where replicas have its values: nothing speaks for waiting.
+  # The same where replicas have its values: no reason to wait.
   restart_with_replicas_secs: float = 0.1
   # For a ps that answers to know this process, before it counts as restarted.
   stranger_secs: float = 5.0
-  # After which a look at ps has nothing to do with the one before: looks come
+  # After which a check of the ps is independent of the one before: checks come
   # every 5 seconds.
   look_memory_secs: float = 15.0
-  # After which a failed call has nothing to do with the one before.
+  # After which a failed call is independent of the one before.
   failure_memory_secs: float = 60.0
-  # For a group's worker to answer probes before the others go on without it.
+  # For a group's worker to answer probes before the others exclude it.
   silence_secs: float = 15.0
-  # For progress by a worker whose address is not known, before it counts as
+  # For progress by a worker whose address is unknown, before it counts as
   # lost.
   unknown_worker_secs: float = 60.0
-  # Since a task was lost: another's error may come of that for so long.
+  # After the loss of a task: errors of other tasks may be caused by it.
   consequence_secs: float = 30.0
-  # Between two warnings of a worker that cannot join: it asks again and again.
+  # Between two warnings of a worker that cannot join: it repeats its request.
   warn_every_secs: float = 60.0
-  # For training to go on after the last fault of a soak test, and for its chief
-  # to end.
+  # For training to continue after the last fault of a soak test, and for its
+  # chief to end.
   fault_recovery_secs: float = 60.0
 
   def scaled(self, factor: float) -> 'Timeouts':

@@ -51,7 +51,18 @@ def parse(
 
 
 def parse_jobs(text: str, source: str) -> dict[str, int]:
-  """Reads 'chief:1,ps:2,worker:4'."""
+  """Parses jobs and their numbers of tasks, such as 'chief:1,ps:2,worker:4'.
+
+  Args:
+    text: to be parsed.
+    source: the name of the variable, for the error message.
+
+  Returns:
+    Job -> number of tasks, in the given order.
+
+  Raises:
+    ValueError: the text is malformed or repeats a job.
+  """
   jobs: dict[str, int] = {}
   for item in text.split(','):
     match = re.fullmatch(r'\s*(\w+)\s*:\s*([1-9][0-9]{0,5})\s*', item)
@@ -65,7 +76,15 @@ def parse_jobs(text: str, source: str) -> dict[str, int]:
 
 
 def expand_hosts(text: str, source: str) -> list[str]:
-  """Expands 'n[01-03,7],m2' in the order in which it is written."""
+  """Expands a list of hosts such as 'n[01-03,7],m2', keeping the order.
+
+  Args:
+    text: to be expanded.
+    source: the name of the variable, for the error message.
+
+  Raises:
+    ValueError: the text is malformed, or names too many hosts.
+  """
   hosts: list[str] = []
   for part in re.split(r',(?![^\[]*\])', text):
     if not _HOSTS.fullmatch(part):
@@ -78,7 +97,15 @@ def expand_hosts(text: str, source: str) -> list[str]:
 
 
 def expand_counts(text: str, source: str) -> list[int]:
-  """Expands '2(x3),1' into [2, 2, 2, 1]."""
+  """Expands a list of counts, such as '2(x3),1' to [2, 2, 2, 1].
+
+  Args:
+    text: to be expanded.
+    source: the name of the variable, for the error message.
+
+  Raises:
+    ValueError: the text is malformed.
+  """
   counts: list[int] = []
   for part in text.split(','):
     match = re.fullmatch(r'([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,4})\))?', part)
@@ -92,7 +119,15 @@ def expand_counts(text: str, source: str) -> list[int]:
 
 
 def expand_ports(text: str, source: str) -> list[int]:
-  """Expands '12000-12002,12010'."""
+  """Expands a list of ports such as '12000-12002,12010'.
+
+  Args:
+    text: to be expanded.
+    source: the name of the variable, for the error message.
+
+  Raises:
+    ValueError: the text is malformed.
+  """
   ports: list[int] = []
   for part in text.removeprefix('[').removesuffix(']').split(','):
     match = re.fullmatch('([0-9]{1,5})(?:-([0-9]{1,5}))?', part)

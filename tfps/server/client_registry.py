@@ -65,7 +65,12 @@ class ClientRegistry:
     self._next_look = clock()
 
   def expect(self, task: spec_lib.Task, address: str) -> None:
-    """Adds a client that has not said hello yet."""
+    """Adds a client that has not said hello yet.
+
+    Args:
+      task: the client.
+      address: where its server answers probes.
+    """
     self._clients[task] = _Client(task, address)
 
   def hear(self, message: registration.Message) -> None:

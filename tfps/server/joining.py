@@ -57,7 +57,12 @@ class Joining:
     self._known_to: dict[spec_lib.Task, int | None] = {}
 
   def note_hello(self, client: spec_lib.Task, address: str) -> None:
-    """Records that a client knows this worker."""
+    """Records that a client knows this worker.
+
+    Args:
+      client: its task.
+      address: where its server answers probes.
+    """
     self._known_to[client] = self._find(client, address).incarnation
 
   def tend(self, clients: Mapping[spec_lib.Task, str]) -> None:

@@ -65,7 +65,12 @@ class Mailbox:
     return [message.decode() for message in self._session.run(self._take)]
 
   def post(self, notice: str, about: str = CLUSTER) -> None:
-    """Replaces a notice of the task."""
+    """Replaces a notice of the task.
+
+    Args:
+      notice: the new text.
+      about: the name of the notice.
+    """
     self._session.run(self._board(about).post, {self._text: notice})
 
   def read(self, about: str = CLUSTER) -> str | None:

@@ -60,7 +60,7 @@ class TaskMonitor:
     return {(task.job, task.index): number for task, number in found.items()}
 
   def move(self, task: spec_lib.Task, address: str) -> None:
-    """Changes the address of a task."""
+    """Changes the address at which a task is probed."""
     self._addresses = {**self._addresses, task: address}
 
   def wait_while_hung(self, what: str, timeout_secs: float | None) -> None:
