@@ -108,8 +108,8 @@ class QuiesceLock:
     """Closes the lock within a context, once everybody inside has left.
 
     Args:
-      on_change: called with True once nobody can enter, and with False before the
-        lock opens. It raises nothing.
+      on_change: called with True once nobody can enter, and with False before
+        the lock opens. It raises nothing.
       within_secs: how long to wait for those inside, and for another thread
         that has closed the lock; None waits without limit.
       hurry: makes those inside leave.
