@@ -1,7 +1,7 @@
-"""Has workers that share variables go on after the loss of a ps.
+"""Recovery of clients that share variables from the loss of a ps.
 
-Each worker finds the loss by itself, in what it was doing, lets nobody else in
-its process do anything on a ps, mends what it can, and does it again.
+Each worker detects the loss by a failed call, blocks other calls of its
+process, repairs what it can and repeats the call.
 """
 
 from collections.abc import Callable
@@ -34,25 +34,25 @@ _Result = TypeVar('_Result')
 
 
 class ClientRecovery:
-  """Keeps the variables that several processes share; each has one.
+  """Saves and restores variables that several processes share; one in each.
 
   Args:
-    recovery: how; the same in all of them.
-    address_book: of the ps.
-    is_chief: whether this process saves the variables and puts them back.
-    shared: makes them.
-    device: of this process.
-    greet: tells the servers of this process, but for those that are guests;
-      called when some have restarted.
-    fence: of this process.
+    recovery: settings, the same in all processes.
+    address_book: addresses of the ps.
+    is_chief: whether this process saves and restores the variables.
+    shared: creates the variables.
+    device: CPU of this process.
+    greet: registers this process with servers that have restarted, except for
+      the given hosted ps.
+    fence: fence of this process.
 
   Attributes:
-    events: of lost tasks.
-    num_interruptions: how often something has been done again.
+    events: listener and counts of lost tasks.
+    num_interruptions: number of calls that failed and were repeated.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
-    ValueError: there is one ps only, and it is to have a replica.
+    ValueError: replicas are wanted and there is only one ps.
   """
 
   def __init__(
@@ -75,7 +75,7 @@ class ClientRecovery:
     self._gate = quiesce_lock.QuiesceLock()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
-    self._own = threading.local()  # whether a thread is surviving already
+    self._own = threading.local()  # whether a thread is in `surviving`
     self._notes = consistency_note_lib.ConsistencyNotes()
     self._snapshotter: snapshotter_lib.Snapshotter | None = None
     self._inventory = inventory.Inventory()
@@ -103,27 +103,30 @@ class ClientRecovery:
     self._stuck_calls = stuck_calls.StuckCallCanceller(
       self._calls, address_book.incarnations, lambda: self._repair.known
     )
-    self._begins_anew = False
+    self._restores = False
     if self._snapshotter is not None:
-      self._repair.find_who_has_moved()
-      # Whether what is on the ps is not, or not all, from this very job.
-      self._begins_anew = not self._notes.are(self._repair.known)
+      self._repair.connect_to_moved()
+      # Whether the ps do not have all live variables of this job.
+      self._restores = not self._notes.match(self._repair.known)
       self._snapshotter.start(self._gate)
       self._replicas.start()
     else:
-      self._find_who_has_moved()
+      self._connect_to_moved()
     address_book.pop_moves()
     self._stuck_calls.start()
 
   def add(self, variable: Any) -> None:
-    """Takes note of a variable on the ps.
+    """Adds a variable.
 
-    The chief gives it its value of the last cut, unless all ps are those that
-    it has known.
+    The chief gives it its value in the last snapshot, unless the ps have live
+    variables of the job.
+
+    Args:
+      variable: a `tf.Variable` or a `ShardedVariable`.
 
     Raises:
-      errors.CheckpointError: the cut has another variable of that name.
-      ValueError: it holds strings in shards.
+      errors.CheckpointError: the snapshot has another variable of that name.
+      ValueError: it is sharded and holds strings.
     """
     entry = self._inventory.add(variable, self.reading)
     if entry is None:
@@ -131,26 +134,26 @@ class ClientRecovery:
     if self._snapshotter is None:
       self._replicas.attach(entry)
       return
-    if self._begins_anew:
+    if self._restores:
       self._snapshotter.begin(entry)
-    self._replicas.add(entry, is_new=self._begins_anew)
+    self._replicas.add(entry, is_new=self._restores)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """The function's result; it is called again after the loss of a ps.
+    """Calls a function, again after each loss of a ps; returns its result.
 
     Raises:
       errors.CheckpointError: not all variables had been saved.
-      errors.DeadlineError: names the ps, or the chief, that has not come back.
-      errors.ReplacedError: another process is this task by now.
+      errors.DeadlineError: names ps, or the chief, that were not restarted.
+      errors.ReplacedError: another process has replaced this one.
     """
     return self._surviving(function, self._cover)
 
   def reading(self, function: Callable[[], _Result]) -> _Result:
-    """Likewise, of a function that does not train."""
+    """Calls a function that does not train, as `surviving` does."""
     return self._surviving(function, lambda: None)
 
   def do_without(self, task: spec_lib.Task) -> None:
-    """Saves what a ps has that is to end; then it counts as lost."""
+    """Saves the variables of a ps that is to end; then it counts as lost."""
     if self._snapshotter is not None:
       try:
         self._snapshotter.save()
@@ -160,10 +163,12 @@ class ClientRecovery:
         errors.CheckpointError,
         errors.DeadlineError,
       ) as error:
-        logging.warning('%s leaves, and no cut was made: %s', task, error)
+        logging.warning(
+          '%s leaves, and its variables could not be saved: %s', task, error
+        )
 
   def keep(self) -> None:
-    """Has a loss from now on take nothing away, if this is the chief.
+    """Saves the variables, if this is the chief, against a later loss.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -173,39 +178,39 @@ class ClientRecovery:
       self._replicas.refresh()
 
   def save_for_good(self) -> None:
-    """Makes a last cut, if this is the chief; then trains no more."""
+    """Stops training and writes a last snapshot, if this is the chief."""
     is_quiet = quiesce_lock.quiesce_for_last_snapshot(
       self._gate, self._recovery.timeout_secs
     )
     if self._snapshotter is not None and is_quiet:
       self._snapshotter.save_at_last()
 
-  def meet_by(
+  def use_sync(
     self, start: Callable[[], object], quiet: snapshotter_lib.Quiet | None
   ) -> None:
-    """Has the chief note that workers wait for each other.
+    """Adapts the chief's snapshots to synchronous workers.
 
     Args:
-      start: called each time that variables have been put back.
-      quiet: as for `Snapshotter.keep_quiet_by`; None for this process' gate.
+      start: called each time variables were restored.
+      quiet: see `Snapshotter.quiesce_with`; None for this process' gate.
     """
     if self._snapshotter is not None:
-      self._snapshotter.and_then(start)
-      self._snapshotter.keep_quiet_by(quiet)
+      self._snapshotter.on_restored(start)
+      self._snapshotter.quiesce_with(quiet)
 
   def stop(self) -> None:
-    """Makes no more cuts; twice is harmless."""
+    """Stops snapshots and repairs; stopping twice is harmless."""
     self._stuck_calls.stop()
     if self._snapshotter is not None:
       self._snapshotter.stop()
       self._replicas.stop()
 
-  def _find_who_has_moved(self) -> None:
+  def _connect_to_moved(self) -> None:
     try:
-      self._repair.find_who_has_moved()
+      self._repair.connect_to_moved()
     except tf.errors.OpError as error:
-      logging.warning('A ps is lost, or out of reach: %s', error)
-      self._mend(self._latest())
+      logging.warning('A ps is lost or cannot be reached: %s', error)
+      self._repair_ps(self._deadline())
 
   def _surviving(
     self, function: Callable[[], _Result], prepare: Callable[[], None]
@@ -221,14 +226,14 @@ class ClientRecovery:
           with self._gate, self._calls.one():
             return function()
         except tf.errors.OpError as error:
-          deadline = deadline or self._latest()
+          deadline = deadline or self._deadline()
           if deadlines.is_over(deadline) or not self._repair.is_due(error):
-            # Else there are many ways in which operations fail.
+            # Once replaced, operations of this process fail in many ways.
             self._repair.check()
             raise
-          logging.warning('A ps is lost, or out of reach: %s', error)
+          logging.warning('A ps is lost or cannot be reached: %s', error)
           self.num_interruptions += 1
-        self._mend(deadline)
+        self._repair_ps(deadline)
     finally:
       self._own.is_surviving = False
 
@@ -236,13 +241,13 @@ class ClientRecovery:
     if self._snapshotter is not None:
       self._snapshotter.cover()
       self._replicas.cover()
-      if self._begins_anew:
-        self._notes.leave(self._repair.known)
-        self._begins_anew = False
+      if self._restores:
+        self._notes.write(self._repair.known)
+        self._restores = False
 
-  def _mend(self, deadline: float | None) -> None:
+  def _repair_ps(self, deadline: float | None) -> None:
     with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
-      self._repair.mend(deadline)
+      self._repair.repair(deadline)
 
-  def _latest(self) -> float | None:
+  def _deadline(self) -> float | None:
     return deadlines.after(self._recovery.timeout_secs)

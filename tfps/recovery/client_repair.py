@@ -1,9 +1,9 @@
-"""Goes on with ps that were lost and are back, where workers share variables.
+"""Repair of lost ps by each of the clients that share their variables.
 
-Each process does so by itself. The chief puts the values back and then leaves a
-note on every ps, for which the other workers wait. They read it on a ps that
-was not lost; it tells them, too, which ps to go on with, should a lost one
-answer at two addresses.
+Each process reconnects by itself. The chief restores the values and then writes
+a note on every ps, for which the other workers wait. They read it on a ps that
+was not lost. It also tells which incarnation of each ps to use, in case a lost
+one answers at two addresses.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.variables import shared_variables
 
-Found = dict[int, int | None]  # by ps, its incarnation
+Found = dict[int, int | None]  # incarnations by index of the ps
 
-# Of the time that a ps has been lost, how much to wait before the next look.
-_PATIENCE = 0.25
-_OUT_OF_REACH = (tf.errors.UnavailableError, tf.errors.AbortedError)
-# Of variables whose memory is gone, and of what depends on them.
-_NOT_THERE = (
+# The next look at a lost ps is due after this part of the time it is lost.
+_POLL_RATIO = 0.25
+_CONNECTION_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError)
+# Raised by variables whose memory is gone, and by what depends on them.
+_MISSING_ERRORS = (
   tf.errors.NotFoundError,
   tf.errors.FailedPreconditionError,
   tf.errors.InternalError,
@@ -43,23 +43,23 @@ _NOT_THERE = (
 
 
 class ClientRepair:
-  """What one process knows of the ps, and how it catches up with them.
+  """Detects changes of the ps, reconnects to them and restores variables.
 
   Args:
-    recovery: how long to wait, and for what.
-    address_book: of the ps.
-    notes: of the job.
-    shared: makes the variables.
-    replicas: of the variables.
-    events: of lost tasks.
-    greet: tells the servers of this process, but for those that are guests;
-      called when some have restarted.
-    fence: of this process.
-    snapshotter: of the variables, if this is the chief.
-    inventory: of the variables.
+    recovery: settings.
+    address_book: addresses of the ps.
+    notes: consistency notes of the job.
+    shared: creates the variables.
+    replicas: replicas of the variables.
+    events: listener and counts of lost tasks.
+    greet: registers this process with servers that have restarted, except for
+      the given hosted ps.
+    fence: fence of this process.
+    snapshotter: saves the variables; None unless this is the chief.
+    inventory: the variables.
 
   Attributes:
-    known: the ps that are in use, by their incarnations.
+    known: incarnations of the ps in use, by index.
   """
 
   def __init__(
@@ -87,19 +87,19 @@ class ClientRepair:
     self._snapshotter = snapshotter
     self._inventory = inventory
     self.known: Found = address_book.incarnations()
-    self._at = dict(address_book.addresses)  # where the runtime has them
-    # With whom the connection is new: what was held there has to be, too.
-    self._left: set[int] = set()
-    self._next_look = 0.0  # for a lost ps elsewhere
+    self._at = dict(address_book.addresses)  # as of the runtime
+    # Ps with a new connection: their variables have to be created again.
+    self._reconnected: set[int] = set()
+    self._next_look = 0.0
 
-  def find_who_has_moved(self) -> None:
-    """Goes to where ps are that others serve but that answer at home, too.
+  def connect_to_moved(self) -> None:
+    """Connects to ps that others serve though they answer at their own address.
 
     Raises:
-      tf.errors.OpError: a ps is lost, or out of reach.
+      tf.errors.OpError: a ps is lost or cannot be reached.
     """
-    for _ in range(2):  # there, and back if it is not there, either
-      if not self._notes.deny(self.known):
+    for _ in range(2):  # moves, and back if it is not there, either
+      if not self._notes.contradict(self.known):
         return
       self._address_book.reconsider()
       if self._address_book.addresses == self._at:
@@ -109,60 +109,65 @@ class ClientRepair:
       self._shared.rejoin()
 
   def is_due(self, error: tf.errors.OpError) -> bool:
-    """Whether something has failed because of a ps."""
+    """Returns whether an error was caused by a lost ps."""
     if self._address_book.incarnations() != self.known:
       return True
-    if isinstance(error, _OUT_OF_REACH):
+    if isinstance(error, _CONNECTION_ERRORS):
       return '/job:ps' in str(error)
-    return isinstance(error, _NOT_THERE) and bool(self._inventory.emptied())
+    return isinstance(error, _MISSING_ERRORS) and bool(
+      self._inventory.emptied()
+    )
 
   def check(self) -> None:
-    """Makes sure that no other process is this task.
+    """Checks that no other process has replaced this one.
 
     Raises:
-      errors.ReplacedError: one is.
+      errors.ReplacedError: one has.
     """
     self._fence.check({'ps': self.known})
 
-  def mend(self, deadline: float | None) -> None:
-    """Goes on with the ps that are there, once all are.
+  def repair(self, deadline: float | None) -> None:
+    """Waits until all ps answer and have their variables; restores them.
 
-    Nothing else is to be done on a ps meanwhile.
+    Nothing may be executed on a ps meanwhile.
+
+    Args:
+      deadline: as of `deadlines.after`.
 
     Raises:
       errors.CheckpointError: not all variables had been saved.
-      errors.DeadlineError: names the ps, or the chief, that has not come back.
-      errors.ReplacedError: another process is this task by now.
+      errors.DeadlineError: names ps, or the chief, that were not restarted.
+      errors.ReplacedError: another process has replaced this one.
     """
     begun = time.monotonic()
     found: Found = {}
-    with consistency_note_lib.Reader() as reader:
+    with consistency_note_lib.NoteReader() as reader:
       while True:
         lost_secs = time.monotonic() - begun
         try:
           found = self._address_book.incarnations()
           note = None
           if self._snapshotter is not None:
-            found = self._replace(found, lost_secs)
+            found = self._fail_over(found, lost_secs)
           else:
-            note = self._note(found, reader)
+            note = self._read_note(found, reader)
             found = self._follow(found, note)
-          if None not in found.values() and self._has_mended(found, note):
+          if None not in found.values() and self._restore(found, note):
             return
         except (tf.errors.OpError, errors.UnreachableError) as error:
-          logging.warning('A lost ps could not be taken back: %s', error)
-        except errors.DeadlineError as error:  # as of what others execute
+          logging.warning('A lost ps could not be restored: %s', error)
+        except errors.DeadlineError as error:
           if deadlines.is_over(deadline):
             raise
-          logging.warning('A lost ps could not be taken back: %s', error)
+          logging.warning('A lost ps could not be restored: %s', error)
         if deadlines.is_over(deadline):
-          raise self._give_up(found)
+          raise self._timeout_error(found)
         times = timeouts.current()
-        secs = max(times.repair_min_poll_secs, _PATIENCE * lost_secs)
+        secs = max(times.repair_min_poll_secs, _POLL_RATIO * lost_secs)
         time.sleep(min(times.repair_poll_secs, secs))
 
-  def _replace(self, found: Found, lost_secs: float) -> Found:
-    """As found; the chief has those taken over that are not there."""
+  def _fail_over(self, found: Found, lost_secs: float) -> Found:
+    """Fails over silent ps if due, as the chief; returns all incarnations."""
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if not silent:
       return found
@@ -173,10 +178,10 @@ class ClientRepair:
     moved = self._address_book.addresses != before
     return self._address_book.incarnations() if moved else found
 
-  def _note(
-    self, found: Found, reader: consistency_note_lib.Reader
+  def _read_note(
+    self, found: Found, reader: consistency_note_lib.NoteReader
   ) -> Found | None:
-    """The ps that the chief goes on with, if one that was not lost knows."""
+    """Reads the chief's note on a ps that was not lost, if there is one."""
     for ps, incarnation in found.items():
       if incarnation is not None and incarnation == self.known[ps]:
         task = spec_lib.Task('ps', ps)
@@ -184,9 +189,9 @@ class ClientRepair:
     return None
 
   def _follow(self, found: Found, note: Found | None) -> Found:
-    """As found; goes to ps that are not where they were.
+    """Looks for ps at other addresses; returns all incarnations.
 
-    Nobody but the chief decides which of two is the ps.
+    Only the chief decides which of two processes is the ps.
     """
     now = time.monotonic()
     if found == note:
@@ -205,37 +210,39 @@ class ClientRepair:
     moved = self._address_book.addresses != before
     return self._address_book.incarnations() if moved else found
 
-  def _has_mended(self, found: Found, note: Found | None) -> bool:
+  def _restore(self, found: Found, note: Found | None) -> bool:
     if note is not None and note != found != self.known:
-      return False  # the chief is still at it
-    # Where another process was this task, long ago, it may still be known.
+      return False  # the chief is still restoring
+    # Ps that have moved may still know an earlier process of this task.
     addresses = self._address_book.addresses
     stay = {
       task.index for task in addresses if addresses[task] == self._at[task]
     }
     self._fence.check({'ps': stay})
-    lost = {ps for ps in found if found[ps] != self.known[ps]} | self._left
+    lost = {
+      ps for ps in found if found[ps] != self.known[ps]
+    } | self._reconnected
     if not lost and self._snapshotter is not None:
       lost = self._inventory.emptied()
     if not lost and (
-      self._snapshotter is not None or not self._notes.deny(found)
+      self._snapshotter is not None or not self._notes.contradict(found)
     ):
       time.sleep(timeouts.current().poll_secs)
       return True
     survivors = {spec_lib.Task('ps', ps) for ps in found if ps not in lost}
     self._greet({*self._address_book.moved, *survivors})
-    self._left |= self._connect()
-    lost |= self._left
-    if self._snapshotter is None and not self._notes.are(found):
-      return False  # the chief is still at it
+    self._reconnected |= self._connect()
+    lost |= self._reconnected
+    if self._snapshotter is None and not self._notes.match(found):
+      return False  # the chief is still restoring
     self._replicas.renew(self._inventory.on(lost), lost)
     self._shared.rejoin()
     secs = None
     if self._snapshotter is not None:
       secs = self._snapshotter.restore(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
-      self._notes.leave(found)
-    self.known, self._left = found, set()
+      self._notes.write(found)
+    self.known, self._reconnected = found, set()
     self._fence.take({'ps': lost})
     for task in self._address_book.pop_moves():
       self._events.tell('moved', [str(task)])
@@ -243,7 +250,7 @@ class ClientRepair:
     return True
 
   def _connect(self) -> set[int]:
-    """Tells the runtime where the ps are; those that are elsewhere now."""
+    """Tells the runtime the addresses of the ps; returns the ps that moved."""
     addresses = dict(self._address_book.addresses)
     server_def.update(
       moved={(t.job, t.index): at for t, at in addresses.items()}
@@ -252,12 +259,12 @@ class ClientRepair:
     self._at = addresses
     return elsewhere
 
-  def _give_up(self, found: Found) -> errors.DeadlineError:
+  def _timeout_error(self, found: Found) -> errors.DeadlineError:
     secs = self._recovery.timeout_secs
     missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
     if missing:
       return errors.not_restarted(missing, secs)
     return errors.DeadlineError(
-      f'After {secs:g} seconds, the chief has not brought back the variables. '
-      'Is it alive?'
+      f'The chief has not restored the variables within {secs:g} seconds. '
+      'Check that it is alive.'
     )

@@ -1,7 +1,7 @@
-"""A note on every ps: which ps hold variables that belong together.
+"""Consistency notes: on each ps, the incarnations whose variables fit together.
 
-A ps that restarts has lost its note, so that whoever comes later sees that what
-is on the others is of another time.
+A restarted ps has no note, so that a client that connects later sees that the
+variables of the other ps do not fit.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ _NAME = 'tfps_recovery_note'
 
 
 class ConsistencyNotes:
-  """The notes of a job.
+  """Notes of a job.
 
   Args:
-    container: that of its variables.
+    container: resource container of the job's variables.
   """
 
   def __init__(self, container: str = '') -> None:
     self._container = container
 
-  def leave(self, incarnations: Mapping[int, int | None]) -> None:
-    """Leaves the note on each ps.
+  def write(self, incarnations: Mapping[int, int | None]) -> None:
+    """Writes the note on each ps.
 
     Args:
-      incarnations: of all ps, by index.
+      incarnations: those of all ps, by index.
     """
     for ps in incarnations:
       with tf.device(placement_ledger.ps_device(ps)):
@@ -39,14 +39,14 @@ class ConsistencyNotes:
           resource=self._handle(), value=tf.constant(_text(incarnations))
         )
 
-  def are(self, incarnations: Mapping[int, int | None]) -> bool:
-    """Whether each ps has the note that these belong together."""
+  def match(self, incarnations: Mapping[int, int | None]) -> bool:
+    """Returns whether each ps has the note of these incarnations."""
     return all(self._read(ps) == _text(incarnations) for ps in incarnations)
 
-  def deny(self, incarnations: Mapping[int, int | None]) -> bool:
-    """Whether there are notes, but not on each ps that these belong together.
+  def contradict(self, incarnations: Mapping[int, int | None]) -> bool:
+    """Returns whether there are notes, but not these on each ps.
 
-    A job that has just begun has none.
+    A new job has none.
     """
     notes = {self._read(ps) for ps in incarnations}
     return bool(notes - {None, _text(incarnations)}) or len(notes) > 1
@@ -67,10 +67,10 @@ class ConsistencyNotes:
     )
 
 
-class Reader:
+class NoteReader:
   """Reads notes while a ps is lost; a context manager.
 
-  Meanwhile the eager runtime would wait for that ps, whatever one asks of it.
+  TensorFlow's eager runtime would wait for the lost ps at any call.
   """
 
   def __init__(self) -> None:
@@ -81,7 +81,11 @@ class Reader:
   def read(
     self, ps: spec_lib.Task, address: str
   ) -> dict[int, int | None] | None:
-    """The incarnations in the note on a ps; None if there is no note.
+    """Returns the incarnations in the note on a ps; None without a note.
+
+    Args:
+      ps: the task.
+      address: its address.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -97,11 +101,11 @@ class Reader:
     return None if text is None else _incarnations(text)
 
   def close(self) -> None:
-    """Ends the connection; twice is harmless."""
+    """Closes the connection; closing twice is harmless."""
     self._address = ''
     self._open.close()
 
-  def __enter__(self) -> 'Reader':
+  def __enter__(self) -> 'NoteReader':
     return self
 
   def __exit__(self, *exc_info: object) -> None:

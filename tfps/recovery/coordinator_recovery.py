@@ -75,7 +75,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._shared = shared
     self._notes = notes
     # Whether the ps do not have all live variables of this job.
-    self._restores = not notes.are(address_book.incarnations())
+    self._restores = not notes.match(address_book.incarnations())
     shared.attaches = not self._restores
     if shared.attaches:
       logging.warning('The live variables of this job are used.')
@@ -235,7 +235,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self.snapshotter.cover()
     self._replicas.cover()
     if self._restores:
-      self._notes.leave(self._address_book.incarnations())
+      self._notes.write(self._address_book.incarnations())
       self._restores = False
 
   def relocate(self, ps: set[int], lost_secs: float) -> bool:
@@ -278,10 +278,10 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._shared.rejoin()
     secs = None
     # Otherwise only a connection was lost.
-    if not self._notes.are(incarnations) or inventory.emptied():
+    if not self._notes.match(incarnations) or inventory.emptied():
       secs = self.snapshotter.restore(ps, self._replicas)
       self._shared.announce(inventory.on(set(incarnations)))
-      self._notes.leave(incarnations)
+      self._notes.write(incarnations)
     self.events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
 
   def _follow_moves(self) -> None:

@@ -290,7 +290,7 @@ def _copying_function(pairs: Sequence[Pair]) -> Any:
   def copy() -> list[tf.Tensor]:
     return [_copy_route(*route, own) for route, own in by_route.items()]
 
-  # Autograph is not safe while another thread traces.
+  # Without autograph, which is not safe while another thread traces.
   return tf.function(copy, autograph=False)
 
 

@@ -1,7 +1,7 @@
-"""Who writes values to a directory, and reads them there: the chief, or the ps.
+"""Storage of snapshots: written and read by the chief, or by each ps.
 
-What the chief writes goes through its memory and its link. What each ps writes
-by itself does not, and takes a disk that all tasks reach.
+What the chief writes goes through its memory and network link. What each ps
+writes does not, but needs a disk that all tasks reach.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from tfps.recovery import inventory
 from tfps.variables import placement_ledger
 
 _VALUES = 'values'
-# What is wrong with a disk. All other errors are about a task or the way to it.
-_OF_DISKS = (
+# Errors of a disk; all others are about a task or the connection to it.
+_DISK_ERRORS = (
   tf.errors.NotFoundError,
   tf.errors.PermissionDeniedError,
   tf.errors.ResourceExhaustedError,
@@ -38,17 +38,17 @@ _OF_DISKS = (
 
 
 class DiskError(Exception):
-  """Something could not be written or read; says why."""
+  """A file could not be written or read; the message tells why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-  """The values of some pieces, which lie together on a device.
+  """Values of variables and shards on one device.
 
   Attributes:
-    device: which.
-    pieces: whose.
-    tensors: one for each.
+    device: name of the device.
+    pieces: the variables and shards.
+    tensors: one value for each piece.
   """
 
   device: str
@@ -57,7 +57,7 @@ class Values:
 
 
 class Disk(Protocol):
-  """How tasks reach a directory."""
+  """Way in which tasks reach a directory."""
 
   def check(self, directory: pathlib.Path) -> None:
     """Raises DiskError if the directory cannot be used."""
@@ -73,32 +73,32 @@ class Disk(Protocol):
   def read(
     self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
   ) -> tf.Tensor:
-    """What `restore` returns, called where that is to be read.
+    """Calls `restore` on the task that is to read; returns its result.
 
     Raises:
-      DiskError: it cannot be.
+      DiskError: it cannot be read.
       tf.errors.OpError: a device is lost.
     """
 
 
-class OfChief:
-  """The disk of one process.
+class ChiefDisk:
+  """Disk that only the chief reaches.
 
   Args:
-    device: of that process.
+    device: CPU of the chief.
   """
 
   def __init__(self, device: str) -> None:
     self._device = device
 
   def check(self, directory: pathlib.Path) -> None:
-    """There is nobody else to reach it."""
+    """Does nothing: no other task uses the directory."""
 
   def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
     prefixes = [_prefix(folder, i) for i in range(len(groups))]
     with tf.device(self._device):
       for prefix, group in zip(prefixes, groups, strict=True):
-        # One after another, so that this process holds no more than one.
+        # One group after the other bounds the memory of this process.
         here = [tf.identity(tensor) for tensor in group.tensors]
         try:
           _save(prefix, group.pieces, here)
@@ -116,11 +116,11 @@ class OfChief:
         raise DiskError(errors.first_line(error)) from error
 
 
-class OfAll:
-  """A disk that all tasks reach, by the same name.
+class SharedDisk:
+  """Disk that the chief and all ps reach by the same name.
 
   Args:
-    num_ps: how many ps there are.
+    num_ps: number of ps.
   """
 
   def __init__(self, num_ps: int) -> None:
@@ -130,7 +130,7 @@ class OfAll:
 
   def check(self, directory: pathlib.Path) -> None:
     trial = directory / f'trial-{os.getpid()}-{time.time_ns()}'
-    try_out = _trying_out()
+    write_trial = _trial_function()
     try:
       trial.mkdir()
       (trial / 'chief').write_text('chief', encoding='utf-8')
@@ -138,7 +138,7 @@ class OfAll:
         with _explaining(device, 'use', directory), tf.device(device):
           tf.io.read_file(os.fspath(trial / 'chief')).numpy()
           own = trial / f'ps-{placement_ledger.ps_index(device)}'
-          try_out(tf.constant(os.fspath(own))).numpy()
+          write_trial(tf.constant(os.fspath(own))).numpy()
         _wait_for(own, device)
     finally:
       shutil.rmtree(trial, ignore_errors=True)
@@ -157,14 +157,14 @@ class OfAll:
     device = piece.variable.device
     with _explaining(device, 'read', piece.key), tf.device(device):
       value = restore()
-      # Else nobody would tell that it failed.
+      # A failure is reported only once the value is used.
       tf.size(value).numpy()
     return value
 
   def _write(self, prefix: str, group: Values) -> None:
     pieces, function = self._functions.get(group.device, (None, None))
     if pieces is not group.pieces:
-      function = _saving(group.pieces)
+      function = _saving_function(group.pieces)
       self._functions[group.device] = group.pieces, function
     assert function is not None
     with (
@@ -179,26 +179,28 @@ class OfAll:
 def _explaining(device: str, what: str, path: object) -> Iterator[None]:
   try:
     yield
-  except _OF_DISKS as error:
-    raise _complaint(
+  except _DISK_ERRORS as error:
+    raise _disk_error(
       device, f'cannot {what} {path}: {errors.first_line(error)}'
     ) from error
 
 
 def _wait_for(path: pathlib.Path, device: str) -> None:
-  """Returns once this process sees what a ps has written."""
+  """Waits until this process sees a file that a ps has written."""
   deadline = deadlines.after(timeouts.current().file_visible_secs)
   while not path.exists():
     if deadlines.is_over(deadline):
-      raise _complaint(device, f'has written {path}, which is not to be seen')
+      raise _disk_error(
+        device, f'has written {path}, which the chief does not see'
+      )
     time.sleep(timeouts.current().poll_secs)
 
 
-def _complaint(device: str, what: str) -> DiskError:
+def _disk_error(device: str, what: str) -> DiskError:
   return DiskError(
     f'ps:{placement_ledger.ps_index(device)} {what}. With written_by="ps", the '
     'directory must be on a disk that the chief and all ps reach by the same '
-    'name and may write to. Mount it there, or have the chief write.'
+    'name and may write to. Mount it there, or set written_by="chief".'
   )
 
 
@@ -206,21 +208,21 @@ def _prefix(folder: pathlib.Path, number: int) -> str:
   return os.fspath(folder / f'part-{number}' / _VALUES)
 
 
-def _saving(pieces: Sequence[inventory.Piece]) -> Any:
+def _saving_function(pieces: Sequence[inventory.Piece]) -> Any:
   def save(prefix: tf.Tensor, tensors: list[tf.Tensor]) -> tf.Tensor:
     with tf.control_dependencies([_save(prefix, pieces, tensors)]):
-      return tf.constant(True)  # which tells that all is done
+      return tf.constant(True)
 
-  # Not converted: this may be traced beside the training program.
+  # Without autograph, which is not safe while another thread traces.
   return tf.function(save, autograph=False)
 
 
-def _trying_out() -> Any:
-  def try_out(path: tf.Tensor) -> tf.Tensor:
+def _trial_function() -> Any:
+  def write_trial(path: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.io.write_file(path, 'ps')]):
-      return tf.constant(True)  # which tells that it is done
+      return tf.constant(True)
 
-  return tf.function(try_out, autograph=False)
+  return tf.function(write_trial, autograph=False)
 
 
 def _save(

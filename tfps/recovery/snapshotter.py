@@ -111,9 +111,9 @@ class Snapshotter:
       recovery.directory,
       max_to_keep=recovery.max_to_keep,
       device=device,
-      disk=snapshot_storage.OfAll(num_ps)
+      disk=snapshot_storage.SharedDisk(num_ps)
       if by_ps
-      else snapshot_storage.OfChief(device),
+      else snapshot_storage.ChiefDisk(device),
       confirm=confirm,
     )
     self.begun_with = self._store.latest
@@ -124,7 +124,7 @@ class Snapshotter:
     self.gate = quiesce_lock.QuiesceLock()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
-    self._and_then: list[Callable[[], object]] = []
+    self._on_restored: list[Callable[[], object]] = []
     # Acquired while the gate is closed, and held until a snapshot is on disk.
     self._writing = threading.Lock()
     # `_Draft.covers` of the latest snapshot.
@@ -239,7 +239,7 @@ class Snapshotter:
       tf.errors.OpError: a ps is lost.
     """
     secs = self._restore_on(ps, replicas)
-    for function in self._and_then:
+    for function in self._on_restored:
       function()
     return secs
 
@@ -256,13 +256,13 @@ class Snapshotter:
     """
     return quiesce_lock.quiesced(self.gate, self._timeout_secs, tell)
 
-  def keep_quiet_by(self, quiet: Quiet | None) -> None:
+  def quiesce_with(self, quiet: Quiet | None) -> None:
     """Reads values within another context than `alone`; None for `alone`."""
     self._quiet = quiet or self.alone
 
-  def and_then(self, function: Callable[[], object]) -> None:
+  def on_restored(self, function: Callable[[], object]) -> None:
     """Adds a function that is called each time variables were restored."""
-    self._and_then.append(function)
+    self._on_restored.append(function)
 
   def _restore_on(
     self, ps: set[int], replicas: replicas_lib.Replicas
@@ -387,5 +387,5 @@ def _reading_function(pieces: Sequence[inventory.Piece]) -> Any:
   def read() -> list[tf.Tensor]:
     return [piece.variable.read_value() for piece in pieces]
 
-  # Autograph is not safe while another thread traces.
+  # Without autograph, which is not safe while another thread traces.
   return tf.function(read, autograph=False).get_concrete_function()

@@ -500,7 +500,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     sync_session.start()
     if self.guard is not None:
       quiet = sync_session.paused if sync_session.makes_one_update else None
-      self.guard.meet_by(sync_session.start, quiet)
+      self.guard.use_sync(sync_session.start, quiet)
 
   def _find_replicas(self) -> step_replicas.Replicas:
     names = (device.name for device in tf.config.list_logical_devices())

@@ -211,12 +211,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     if self.guard is not None:
       self.guard.tell_rest = sync_session.try_to_rest
       snapshotter = self.guard.snapshotter
-      snapshotter.keep_quiet_by(
+      snapshotter.quiesce_with(
         sync_session.paused
         if sync_session.makes_one_update
         else lambda: snapshotter.alone(sync_session.try_to_rest)
       )
-      self.guard.snapshotter.and_then(sync_session.start)
+      self.guard.snapshotter.on_restored(sync_session.start)
     failure_detector.FailureDetector(
       sync_session,
       self._workers,

@@ -23,48 +23,48 @@ def forget(mine, ps):
 
 def test_a_note_is_about_these_very_ps(connected):
   mine = consistency_note.ConsistencyNotes()
-  mine.leave({0: 11, 1: 22})
-  assert mine.are({0: 11, 1: 22})
-  assert not mine.are({0: 11, 1: 23})
-  mine.leave({0: 11, 1: 23})
-  assert mine.are({0: 11, 1: 23})
+  mine.write({0: 11, 1: 22})
+  assert mine.match({0: 11, 1: 22})
+  assert not mine.match({0: 11, 1: 23})
+  mine.write({0: 11, 1: 23})
+  assert mine.match({0: 11, 1: 23})
 
 
 def test_a_ps_without_a_note_is_of_another_time(connected):
   mine = consistency_note.ConsistencyNotes()
-  mine.leave({0: 1, 1: 2})
+  mine.write({0: 1, 1: 2})
   forget(mine, 1)
-  assert not mine.are({0: 1, 1: 2})
+  assert not mine.match({0: 1, 1: 2})
 
 
 def test_the_notes_of_another_job_are_no_notes(connected):
-  consistency_note.ConsistencyNotes('one').leave({0: 1, 1: 2})
-  assert not consistency_note.ConsistencyNotes('other').are({0: 1, 1: 2})
+  consistency_note.ConsistencyNotes('one').write({0: 1, 1: 2})
+  assert not consistency_note.ConsistencyNotes('other').match({0: 1, 1: 2})
 
 
 def test_a_ps_whose_note_was_taken_away_is_denied(connected):
   mine = consistency_note.ConsistencyNotes('denied')
-  assert not mine.deny({0: 1, 1: 2})  # there are none yet
-  mine.leave({0: 1, 1: 2})
-  assert not mine.deny({0: 1, 1: 2})
-  assert mine.deny({0: 1, 1: 3})
+  assert not mine.contradict({0: 1, 1: 2})  # there are none yet
+  mine.write({0: 1, 1: 2})
+  assert not mine.contradict({0: 1, 1: 2})
+  assert mine.contradict({0: 1, 1: 3})
   forget(mine, 1)
-  assert mine.deny({0: 1, 1: 2})
+  assert mine.contradict({0: 1, 1: 2})
 
 
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 def test_a_note_is_read_without_the_eager_runtime(connected, tfps_cluster):
   mine, first = consistency_note.ConsistencyNotes(), tfps.Task('ps', 0)
   forget(mine, 0)
-  with consistency_note.Reader() as reader:
+  with consistency_note.NoteReader() as reader:
 
     def read():
       return reader.read(first, tfps_cluster.cluster.address(first))
 
     assert read() is None
-    mine.leave({0: 11, 1: 22})
+    mine.write({0: 11, 1: 22})
     assert read() == {0: 11, 1: 22}
-    mine.leave({0: 33, 1: 22})
+    mine.write({0: 33, 1: 22})
     assert read() == {0: 33, 1: 22}
     reader.close()
     assert read() == {0: 33, 1: 22}
