@@ -1,1 +1,1 @@
-"""What is kept so that a ps, or the chief, may be lost."""
+"""Snapshots, replicas and failover of ps; lost, new and returning workers."""

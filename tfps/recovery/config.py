@@ -113,5 +113,5 @@ class Recovery:
 
   @property
   def moves_ps(self) -> bool:
-    """Whether another ps may take over a lost one."""
+    """Returns whether another ps may take over a lost one."""
     return self.waits_for_restart_secs < math.inf
