@@ -1,8 +1,8 @@
-"""What it costs to be able to lose a ps: training with and without recovery.
+"""Cost of recovery: training with and without snapshots and replicas.
 
-Each way has a cluster of processes of its own, and they take turns. A cut is
-made every few seconds, more often than by default, so that there are some in
-each turn.
+Each variant has its own cluster of processes, and they take turns. A snapshot
+is written every few seconds, more often than by default, so that each turn has
+some.
 """
 
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ _NUM_ROUNDS = 5
 _NUM_SHORT_ROUNDS = 25
 _STEPS_OF_SHORT = 0.3
 _PLAIN = 'no recovery'
-_READY = {'plain': _PLAIN, 'ready': 'ready, no cut meanwhile'}
+_READY = {'plain': _PLAIN, 'ready': 'ready, no snapshot meanwhile'}
 _ROWS = {
   'plain': _PLAIN,
-  'cuts': f'a cut every {recovery_task.EVERY_SECS:g} seconds',
+  'snapshots': f'a snapshot every {recovery_task.EVERY_SECS:g} seconds',
   'replicas': 'replicas=1 besides',
-  'snapshots': (
+  'copies': (
     f'replicas=1 every {recovery_task.REPLICATE_EVERY_SECS:g} second besides'
   ),
 }

@@ -26,9 +26,9 @@ REPLICATE_EVERY_SECS = 1.0
 _HOWS: dict[str, dict[str, Any] | None] = {
   'plain': None,
   'ready': {'every_secs': 3600.0},
-  'cuts': {},
+  'snapshots': {},
   'replicas': {'replicas': 1},
-  'snapshots': {'replicas': 1, 'replicate_every_secs': REPLICATE_EVERY_SECS},
+  'copies': {'replicas': 1, 'replicate_every_secs': REPLICATE_EVERY_SECS},
 }
 
 
@@ -37,7 +37,7 @@ def main(model: str, how: str, folder: str) -> None:
   settings, recovery = _HOWS[how], None
   if settings is not None:
     recovery = tfps.Recovery(
-      pathlib.Path(folder, 'cuts'), **{'every_secs': EVERY_SECS, **settings}
+      pathlib.Path(folder, 'snapshots'), **{'every_secs': EVERY_SECS, **settings}
     )
   run = trainers.Ours(cluster, MODELS[model], recovery=recovery).training()
   for order in sides.take_orders(folder, str(cluster.task)):
