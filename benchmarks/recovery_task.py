@@ -37,7 +37,8 @@ def main(model: str, how: str, folder: str) -> None:
   settings, recovery = _HOWS[how], None
   if settings is not None:
     recovery = tfps.Recovery(
-      pathlib.Path(folder, 'snapshots'), **{'every_secs': EVERY_SECS, **settings}
+      pathlib.Path(folder, 'snapshots'),
+      **{'every_secs': EVERY_SECS, **settings},
     )
   run = trainers.Ours(cluster, MODELS[model], recovery=recovery).training()
   for order in sides.take_orders(folder, str(cluster.task)):
