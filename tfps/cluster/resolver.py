@@ -29,7 +29,11 @@ from tfps.cluster import spec as spec_lib
 
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the cluster's flags, except those that are defined already."""
+  """Defines the flags that describe a cluster, unless they are defined already.
+
+  Args:
+    flag_values: where to define them.
+  """
   if 'job_name' not in flag_values:
     flags.DEFINE_string(
       'job_name',

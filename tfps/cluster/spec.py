@@ -143,16 +143,34 @@ class Cluster:
     return len(self.jobs.get('ps', ()))
 
   def tasks(self, job: str | None = None) -> tuple[Task, ...]:
-    """Returns all tasks, or those of one job, in the order of indices."""
+    """Returns all tasks, or those of one job, in the order of indices.
+
+    Args:
+      job: the name of a job; None for all.
+    """
     jobs = self.jobs if job is None else [job]
     return tuple(Task(j, i) for j in jobs for i in sorted(self.jobs.get(j, ())))
 
   def address(self, task: Task) -> str:
-    """Returns the 'host:port' of a task, which must be listed."""
+    """Returns the 'host:port' of a task.
+
+    Args:
+      task: a task of the cluster.
+
+    Raises:
+      KeyError: the cluster does not list the task.
+    """
     return self.jobs[task.job][task.index]
 
   def with_task(self, task: Task | None) -> 'Cluster':
-    """Returns a copy for a process that is another task."""
+    """Returns the same cluster for a process that is another task.
+
+    Args:
+      task: that task; None for a process that is no task.
+
+    Raises:
+      ValueError: the cluster does not have the task.
+    """
     return dataclasses.replace(self, task=task)
 
   def tf_config(self) -> str:

@@ -52,7 +52,11 @@ class RecoveryReport:
   steps_repeated: int = 0
 
   def after(self, event: RecoveryEvent) -> 'RecoveryReport':
-    """Returns the report with an event added."""
+    """Returns the report with an event added.
+
+    Args:
+      event: the latest event, of lost, returned or repeated tasks.
+    """
     jobs = [task.partition(':')[0] for task in event.tasks]
     lost = jobs.count('worker') if event.kind == 'lost' else 0
     repaired = jobs.count('ps') if event.kind == 'back' else 0

@@ -33,7 +33,11 @@ class Load:
   num_variables: int = 0
 
   def plus(self, num_bytes: int) -> 'Load':
-    """Returns the load with one variable more."""
+    """Returns the load with one variable more.
+
+    Args:
+      num_bytes: the size of that variable.
+    """
     return Load(self.num_bytes + num_bytes, self.num_variables + 1)
 
 
@@ -171,7 +175,11 @@ class TopologyAware:
     )
 
   def assign(self, sizes: Sequence[int], loads: Sequence[Load]) -> list[int]:
-    """Raises ValueError: only the result of `within` can assign."""
+    """See `Placement`.
+
+    Raises:
+      ValueError: always; only the result of `within` can assign.
+    """
     raise ValueError(
       'TopologyAware: it does not know the cluster yet. Give it to a strategy, '
       'or call within(cluster).assign.'

@@ -17,15 +17,18 @@ class _Cast(codec.Codec):
   _sent: tf.DType
 
   def encode(self, values: tf.Tensor) -> list[tf.Tensor]:
+    """See `Codec`."""
     return [tf.cast(codec.check_values(self, values), self._sent)]
 
   def decode(
     self, parts: Sequence[tf.Tensor], size: codec.Size, dtype: tf.DType
   ) -> tf.Tensor:
+    """See `Codec`."""
     (sent,) = parts
     return codec.with_size(tf.cast(sent, dtype), size)
 
   def wire_bytes(self, size: int, dtype: tf.DType) -> int:
+    """See `Codec`."""
     del dtype
     return size * int(self._sent.size)
 

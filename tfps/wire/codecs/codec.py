@@ -65,7 +65,12 @@ class Codec:
     raise NotImplementedError
 
   def wire_bytes(self, size: int, dtype: tf.DType) -> int:
-    """Returns the size of the parts for `size` values of a dtype."""
+    """Returns how many bytes the parts of an encoded buffer have.
+
+    Args:
+      size: the number of values.
+      dtype: their floating dtype.
+    """
     raise NotImplementedError
 
 
