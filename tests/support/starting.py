@@ -5,7 +5,7 @@ import sys
 
 from tfps import testing
 
-_ROOT = pathlib.Path(__file__).parents[1]
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def workers(number, program, *args, num_ps=2, **env):
