@@ -56,11 +56,11 @@ class Files:
     return len(self.paths)
 
   def read(self, split: tf.Tensor) -> tf.data.Dataset:
-    """Returns the elements of a file, given its index as a scalar int64."""
+    """Returns the elements of a file. See `Splits`."""
     return self._reader(tf.gather(tf.constant(self.paths), split))
 
   def name(self, split: int) -> str:
-    """Returns the path of a file, given its index."""
+    """Returns the path of a file. See `Splits`."""
     return self.paths[split]
 
   def fingerprint(self) -> int:
@@ -94,13 +94,13 @@ class Ranges:
     return -(-self._total // self._size)
 
   def read(self, split: tf.Tensor) -> tf.data.Dataset:
-    """Returns the numbers of a range, given its index as a scalar int64."""
+    """Returns the numbers of a range. See `Splits`."""
     first = split * self._size
     last = tf.minimum(first + self._size, self._total)
     return tf.data.Dataset.range(first, last)
 
   def name(self, split: int) -> str:
-    """Returns a range as text, given its index."""
+    """Returns a range as text. See `Splits`."""
     last = min((split + 1) * self._size, self._total)
     return f'[{split * self._size}, {last})'
 

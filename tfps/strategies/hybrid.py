@@ -178,14 +178,25 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     return len(self._trainers())
 
   def is_held(self, variable: Any) -> bool:
-    """Returns whether each worker has its own copy of a `tf.Variable`."""
+    """Returns whether each worker has its own copy of a variable.
+
+    Args:
+      variable: a `tf.Variable` of this strategy.
+    """
     held: bool = self.extended.holdings.has(variable)
     return held
 
   def begin_means(
     self, gradients: Sequence[tf.Tensor]
   ) -> gradient_mean_lib.GradientMeans:
-    """Starts to average dense gradients over all workers."""
+    """Starts to average dense gradients over all workers.
+
+    Args:
+      gradients: of this worker; each of the same shape in all workers.
+
+    Returns:
+      An object whose `result` waits for the other workers' gradients.
+    """
     return gradient_mean_lib.GradientMeans(self._elastic_group, gradients)
 
   def hybrid_report(self) -> hybrid_placement.HybridReport:

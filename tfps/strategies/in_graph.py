@@ -298,7 +298,12 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     return tf.distribute.InputContext(num_input_pipelines=1)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """Returns at once, because this process is the chief."""
+    """Returns at once, because this process is the chief.
+
+    Args:
+      name: of what to wait for.
+      timeout_secs: how long to wait.
+    """
 
   def _connect_to_cluster(self, coordinator_name: str) -> None:
     cluster = spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict())

@@ -231,7 +231,7 @@ class ProcessCluster:
   def mend(
     self, job: str, index: int, other: spec_lib.Task | None = None
   ) -> None:
-    """Undoes `cut` with the same arguments."""
+    """Undoes `cut` with the same arguments; see `cut` about them."""
     self._hosts.mend(*self._addresses(job, index, other))
 
   def traffic(self, job: str, index: int) -> network_lib.Traffic:
@@ -251,7 +251,7 @@ class ProcessCluster:
     return self._process(self._task(job, index)).pid
 
   def log(self, job: str, index: int) -> str:
-    """Returns a task's output so far, over all its starts."""
+    """Returns a task's output so far, over all its starts; see `kill`."""
     return self._logs.read(self._task(job, index))
 
   def wait(self, job: str, index: int, *, timeout_secs: float) -> int:

@@ -96,13 +96,14 @@ def _lacks(name, function):
     if each.name not in ('self', 'cls')
   ]
   lacks = []
-  if given and 'Args:' not in text and 'See `' not in text:
+  refers = re.search(r'[Ss]ee (`|base class)', text)
+  if given and 'Args:' not in text and not refers:
     lacks.append('Args')
   return lacks
 
 
 def test_public_functions_tell_what_they_take():
   found = _public_functions()
-  assert len(found) > 150
+  assert len(found) > 140
   wrong = {name: gap for name, f in found.items() if (gap := _lacks(name, f))}
   assert not wrong

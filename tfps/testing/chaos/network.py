@@ -124,6 +124,9 @@ class Network:
   def address(self, host: int) -> str:
     """Returns the IP address of a host.
 
+    Args:
+      host: its number, from 0.
+
     Raises:
       ValueError: there is no such host.
     """
@@ -199,7 +202,12 @@ class Network:
       self._misdirect(other, host)
 
   def mend(self, host: int, other: int | None = None) -> None:
-    """Undoes `cut` with the same arguments; harmless if nothing is cut."""
+    """Undoes `cut`; harmless if nothing is cut.
+
+    Args:
+      host: as for `cut`.
+      other: as for `cut`.
+    """
     if other is None:
       _run(self._bridge, 'ip', [f'link set {_port(host)} master bridge'])
     else:
@@ -208,6 +216,9 @@ class Network:
 
   def traffic(self, host: int) -> Traffic:
     """Returns the bytes that a host has received and sent so far.
+
+    Args:
+      host: its number, from 0.
 
     Raises:
       ValueError: there is no such host.
