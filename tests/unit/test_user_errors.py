@@ -192,7 +192,7 @@ _CASES = {
   ),
   'too many replicas': (
     lambda: tfps.Recovery('x', replicas=2),
-    ('2', 'replicas', 'or on one, 1'),
+    ('2', 'replicas', 'must be 0 or 1'),
   ),
   'an unknown writer of snapshots': (
     lambda: tfps.Recovery('x', written_by='me'),
