@@ -26,7 +26,6 @@ from tfps.input import per_worker
 from tfps.input import readers as readers_lib
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
-from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.server import client
 from tfps.server import connection
@@ -35,6 +34,7 @@ from tfps.server import joining
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
+from tfps.strategies import runtime
 from tfps.training import barriers
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import hooks as hooks_lib
@@ -44,7 +44,6 @@ from tfps.training import step_log as step_log_lib
 from tfps.training import step_program
 from tfps.training import train_spec
 from tfps.updates import policies
-from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.sync import failure_detector
 from tfps.updates.sync import ps_state
@@ -55,13 +54,12 @@ from tfps.variables import shared_extended
 from tfps.variables import shared_variables
 from tfps.variables import step_replicas
 from tfps.wire import config
-from tfps.wire import traffic
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
 
 
-class BetweenGraphStrategy(tf.distribute.Strategy):
+class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
   """Asynchronous training by workers that need no coordinator.
 
   Variables made in `scope` are on the ps, under the names that the program
@@ -367,30 +365,6 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     loop = replica_loop.ReplicaLoop(self, progress, saving)
     return loop.run(step_fn, dataset_fn)
 
-  def placement_report(self) -> placement_ledger.PlacementReport:
-    """Returns the variables and bytes on each ps, and the replicas' bytes."""
-    report: placement_ledger.PlacementReport = self.extended.ledger.report()
-    return report
-
-  def wire_report(self) -> traffic.WireReport:
-    """Returns the bytes that this worker pulled from each ps and pushed."""
-    return self.transfers.report()
-
-  def updates_report(self) -> reports.UpdatesReport:
-    """Returns counts of gradients by their outcome, and their staleness.
-
-    Raises:
-      tf.errors.OpError: a ps is lost.
-    """
-    return reports.report(self.sync_session, self.staleness)
-
-  def recovery_report(self) -> events.RecoveryReport:
-    """Returns this worker's record of lost tasks and repeated steps.
-
-    Without a `Recovery`, it is empty.
-    """
-    return self.guard.events.report if self.guard else events.RecoveryReport()
-
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again when a ps that was lost has been restored.
 
@@ -415,16 +389,10 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
     The end of a program without an error calls it. Ps that run `tfps.serve`
     exit when the chief is done and no other worker runs.
     """
-    self._stop_protecting()
+    self._stop_recovery()
     self._registration.stop()
     if self._local is not None:
       self._local.stop()
-
-  def _stop_protecting(self) -> None:
-    if self.guard is not None:
-      self._requests.stop()
-      self._preemption.stop()
-      self.guard.stop()
 
   def _start_recovery(
     self,
@@ -456,7 +424,7 @@ class BetweenGraphStrategy(tf.distribute.Strategy):
         self._registration.stop()
 
     self._preemption = preemption.Preemption(leave)
-    connection.stop_before_next(self._stop_protecting)
+    connection.stop_before_next(self._stop_recovery)
 
   def _make_step_log(self, extended: Any) -> None:
     assert self.guard is not None

@@ -30,7 +30,6 @@ from tfps.cluster import topology
 from tfps.recovery import config as recovery_config
 from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
-from tfps.recovery import events
 from tfps.recovery import preemption
 from tfps.recovery import snapshots
 from tfps.recovery import worker_admission
@@ -43,9 +42,9 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
+from tfps.strategies import runtime
 from tfps.training import step_log as step_log_lib
 from tfps.updates import policies
-from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.sync import failure_detector
 from tfps.updates.sync import ps_state
@@ -56,14 +55,15 @@ from tfps.variables import placement_ledger
 from tfps.variables import shared_variables
 from tfps.variables import step_replicas
 from tfps.wire import config
-from tfps.wire import traffic
 from tfps.wire import transfers
 
 _CHIEF = spec_lib.Task('chief', 0)
 _DEVICE = '/job:chief/task:0/device:CPU:0'
 
 
-class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
+class ParameterServerStrategy(
+  runtime.Runtime, tf.distribute.ParameterServerStrategy
+):
   """Drop-in replacement for TensorFlow's class of the same name.
 
   This process becomes the chief. Its coordinator schedules functions on the
@@ -180,7 +180,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
       self._requests = control_messages.Listener(
         _CHIEF, self.guard.do_without, joining.admit
       )
-      connection.stop_before_next(self._stop_protecting)
+      connection.stop_before_next(self._stop_recovery)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -228,43 +228,14 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
   def _has_staleness(self, updates: policies.Policy | None) -> bool:
     return not isinstance(updates, policies.Sync)
 
-  def placement_report(self) -> placement_ledger.PlacementReport:
-    """Returns the variables and bytes on each ps, and the replicas' bytes."""
-    return self.extended.ledger.report()
-
-  def wire_report(self) -> traffic.WireReport:
-    """Returns the bytes that workers pulled from each ps and pushed to it."""
-    return self.transfers.report()
-
-  def updates_report(self) -> reports.UpdatesReport:
-    """Returns counts of gradients by their outcome, and their staleness.
-
-    Raises:
-      tf.errors.OpError: a ps is lost.
-    """
-    return reports.report(self.sync_session, self.staleness)
-
-  def recovery_report(self) -> events.RecoveryReport:
-    """Returns the tasks that were lost, and the steps repeated because of it.
-
-    Without a `Recovery`, the report is empty.
-    """
-    return self.guard.events.report if self.guard else events.RecoveryReport()
-
   def close(self) -> None:
     """Notifies ps and workers that training is done; twice is harmless.
 
     `Coordinator.close` and the end of a program without an error call it. Tasks
     that run `tfps.serve` then exit.
     """
-    self._stop_protecting()
+    self._stop_recovery()
     self._registration.stop()
-
-  def _stop_protecting(self) -> None:
-    if self.guard is not None:
-      self._requests.stop()
-      self._preemption.stop()
-      self.guard.stop()
 
   def _greet(self, without: Collection[spec_lib.Task]) -> None:
     """Registers at servers that have restarted, as far as they answer."""

@@ -1,0 +1,82 @@
+"""State and reports that all strategies share."""
+
+from typing import Any
+
+from tfps.recovery import client_recovery
+from tfps.recovery import coordinator_recovery
+from tfps.recovery import events as events_lib
+from tfps.recovery import preemption
+from tfps.server import control_messages
+from tfps.training import step_log as step_log_lib
+from tfps.updates import reports
+from tfps.updates import staleness as staleness_lib
+from tfps.updates.sync import session as session_lib
+from tfps.variables import placement_ledger
+from tfps.wire import traffic
+from tfps.wire import transfers as transfers_lib
+
+_Guard = (
+  client_recovery.ClientRecovery | coordinator_recovery.CoordinatorRecovery
+)
+
+
+class Runtime:
+  """Base class of strategies with their reports, and the end of recovery.
+
+  Strategies set the attributes in their constructors.
+
+  Attributes:
+    transfers: transfers values between ps and workers.
+    staleness: measures the staleness of gradients; None if they are never
+      stale.
+    sync_session: synchronizes the workers' updates; None if they are not.
+    step_log: logs the steps that are applied; None without a `Recovery`, and if
+      the sync session logs them.
+    guard: recovers from lost tasks; None without a `Recovery`.
+  """
+
+  extended: Any
+  transfers: transfers_lib.Transfers
+  staleness: staleness_lib.Staleness | None
+  sync_session: session_lib.SyncSession | None
+  step_log: step_log_lib.StepLog | None
+  guard: _Guard | None
+
+  _requests: control_messages.Listener
+  _preemption: preemption.Preemption
+
+  def placement_report(self) -> placement_ledger.PlacementReport:
+    """Returns the variables and bytes on each ps, and the replicas' bytes."""
+    report: placement_ledger.PlacementReport = self.extended.ledger.report()
+    return report
+
+  def wire_report(self) -> traffic.WireReport:
+    """Returns the bytes pulled from each ps and pushed to it.
+
+    A worker that runs the program counts its own bytes, a chief with a
+    coordinator those of all workers.
+    """
+    return self.transfers.report()
+
+  def updates_report(self) -> reports.UpdatesReport:
+    """Returns counts of gradients by their outcome, and their staleness.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return reports.report(self.sync_session, self.staleness)
+
+  def recovery_report(self) -> events_lib.RecoveryReport:
+    """Returns this process' record of lost tasks and repeated steps.
+
+    Without a `Recovery`, it is empty.
+    """
+    if self.guard is None:
+      return events_lib.RecoveryReport()
+    return self.guard.events.report
+
+  def _stop_recovery(self) -> None:
+    if self.guard is not None:
+      self._requests.stop()
+      self._preemption.stop()
+      self.guard.stop()
