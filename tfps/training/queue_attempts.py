@@ -12,9 +12,8 @@ from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
+from tfps.updates.sync import participation
 from tfps.updates.sync import session as session_lib
-from tfps.updates.sync import shifts
-from tfps.updates.sync import turnouts
 
 _AGAIN = object()
 
@@ -118,9 +117,9 @@ class Attempt:
     # Progress of splits to record once all workers have the updates.
     self._uncounted: list[split_progress_lib.ProgressUpdate] = []
     self._is_counted_later = False
-    self._shift: shifts.QueueParticipation | None = None
+    self._shift: participation.QueueParticipation | None = None
     if steps.sync_session is not None:
-      self._shift = shifts.QueueParticipation(steps.sync_session)
+      self._shift = participation.QueueParticipation(steps.sync_session)
 
   def note(self) -> None:
     """Announces the steps to other workers, once they are scheduled."""
@@ -169,14 +168,16 @@ class Attempt:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
-  def _agree(self, reader: worker_reader.WorkerReader) -> turnouts.StepDecision:
+  def _agree(self, reader: worker_reader.WorkerReader) -> participation.StepDecision:
     """Buffers batches; returns the workers' joint decision about steps."""
     with reader.in_use():
       ready = reader.gather(
         self._wanted * self._width, self._readers.taking, self._readers.until
       )
     if self._shift is None:
-      turnout = turnouts.alone(ready, finished=reader.finished)
+      turnout = participation.StepDecision.alone(
+        ready, finished=reader.finished
+      )
     else:
       turnout = self._shift.agree(ready, finished=reader.finished)
     if reader.finished and not (turnout.finished or ready):
@@ -186,7 +187,7 @@ class Attempt:
     self._is_counted_later = turnout.is_partial
     return turnout
 
-  def _settle(self, shift: shifts.QueueParticipation) -> None:
+  def _settle(self, shift: participation.QueueParticipation) -> None:
     """Records progress that had to wait, or reads the batches again if lost."""
     if shift.settle():
       for progress in self._uncounted:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tests.support import waiting
 import tfps
 from tfps.updates.sync import aggregation
+from tfps.updates.sync import participation
 from tfps.updates.sync import ps_state
-from tfps.updates.sync import shifts
 
 pytestmark = pytest.mark.tfps_cluster(workers=3, ps=1)
 
@@ -162,7 +162,7 @@ def test_gradients_for_which_there_is_no_update_do_not_count(sync_step):
 
 @pytest.mark.parametrize('how', ['rest', 'dismiss_idle'])
 def test_workers_with_nothing_to_do_are_dismissed(sync_step, pool, how):
-  shift = shifts.QueueParticipation(sync_step.sync_session)
+  shift = participation.QueueParticipation(sync_step.sync_session)
   shift.note()
   with contextlib.ExitStack() as stack:
     stack.enter_context(tf.device('/job:worker/task:0'))

@@ -424,4 +424,4 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
 
 
 def _looking():
-  return {t for t in threading.enumerate() if t.name == 'tfps-absences'}
+  return {t for t in threading.enumerate() if t.name == 'tfps-failure-detector'}

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from tfps.training import queue_attempts
-from tfps.updates.sync import turnouts
+from tfps.updates.sync import participation
 
 
 class _Feed:
@@ -51,7 +51,7 @@ def attempt():
 
 
 def test_who_is_an_epoch_behind_goes_along_with_the_others(attempt):
-  others_work = turnouts.StepDecision(
+  others_work = participation.StepDecision(
     0, finished=False, is_idle=False, is_partial=True
   )
   made, feeds = attempt(others_work)
@@ -60,6 +60,8 @@ def test_who_is_an_epoch_behind_goes_along_with_the_others(attempt):
 
 
 def test_an_epoch_ends_where_nobody_has_batches(attempt):
-  made, feeds = attempt(turnouts.StepDecision(0, finished=True, is_idle=True))
+  made, feeds = attempt(
+    participation.StepDecision(0, finished=True, is_idle=True)
+  )
   assert not made.sat_out
   assert (feeds.until, feeds.finished) == (3, True)

@@ -9,10 +9,9 @@ import weakref
 import tensorflow as tf
 
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
-from tfps.updates.sync import presences
+from tfps.updates.sync import participation
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
-from tfps.updates.sync import turnouts
 
 
 class AllReduceStep(step_sync.BarrierStep):
@@ -63,10 +62,10 @@ class GroupSyncSession(session_lib.SyncSession):
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self._begun: weakref.WeakKeyDictionary[presences.Attempt, int]
+    self._begun: weakref.WeakKeyDictionary[participation.Attempt, int]
     self._begun = weakref.WeakKeyDictionary()
 
-  def take_up(self, attempt: presences.Attempt) -> bool:
+  def take_up(self, attempt: participation.Attempt) -> bool:
     """Meets the others if need be; whether any steps are left to do.
 
     Where an attempt was cut short, others may have done all of it, whose values
@@ -85,11 +84,11 @@ class GroupSyncSession(session_lib.SyncSession):
     self._begun[attempt] = now
     return True
 
-  def agree(self, ready: int, *, finished: bool) -> turnouts.StepDecision:
+  def agree(self, ready: int, *, finished: bool) -> participation.StepDecision:
     if self.elastic_group is None:
       return super().agree(ready, finished=finished)
     agreed = self.elastic_group.agree(ready, finished=finished)
-    return turnouts.StepDecision(
+    return participation.StepDecision(
       min(agreed.number, ready),
       agreed.finished,
       is_idle=not agreed.number,
@@ -103,7 +102,7 @@ class GroupSyncSession(session_lib.SyncSession):
     if self.elastic_group is None:  # else each says so when all agree
       super().step_out(worker)
 
-  def leave(self, attempt: presences.Attempt) -> None:
+  def leave(self, attempt: participation.Attempt) -> None:
     super().leave(attempt)
     self._begun.pop(attempt, None)
     if self.elastic_group is not None:

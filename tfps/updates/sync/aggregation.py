@@ -1,11 +1,12 @@
-"""Sums of the gradients of several workers, on the ps that will apply them.
+"""Sums of the gradients of several workers, on the ps that apply them.
 
-Gradients come with the version of the parameters by which they were computed.
-The first of a version begins a new sum, and more are added until the quorum is
-there. Those of older versions, and those beyond the quorum, are dropped.
+Gradients arrive with the version of the parameters with which they were
+computed. The first of a version begins a new sum; more are added until the
+quorum is complete. Gradients of older versions, and beyond the quorum, are
+dropped.
 
-Gradients of whole variables are summed as one buffer for each ps and type.
-Those of rows are kept side by side until their sum is taken.
+Dense gradients are added up in one buffer for each ps and type. Sparse ones are
+stored side by side until their sum is taken.
 """
 
 import collections
@@ -27,26 +28,26 @@ from tfps.variables import placement_ledger
 from tfps.wire import chunking
 from tfps.wire import push
 
-# More than any quorum: no more gradients are taken.
+# More than any quorum: no more gradients are added.
 _CLOSED = np.int64(protocol_ops_lib.ALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """A gradient of an ordinary variable, or of one shard."""
+  """Gradient of a variable or of one shard."""
 
   variable: Any
   gradient: Any
 
 
 class GradientAggregator:
-  """The sums of one point, in the function that is being traced.
+  """Sums of one point's gradients, in a function that is being traced.
 
   Args:
-    state: has the tags.
-    name: of the job, unique on the ps.
-    point: the point's number.
-    pieces: the gradients of this step.
+    state: synchronization state on the ps.
+    name: name of the job; unique on the ps.
+    point: number of the point.
+    pieces: gradients of this step.
 
   Raises:
     ValueError: a variable is on no ps.
@@ -63,42 +64,42 @@ class GradientAggregator:
     for i, piece in enumerate(pieces):
       by_device[piece.variable.device].append(i)
     self._indices = by_device
-    self._aggregator = {
-      device: _OfDevice(
+    self._sums = {
+      device: _DeviceSums(
         state, name, point, device, [pieces[i] for i in indices]
       )
       for device, indices in by_device.items()
     }
 
   def add(
-    self, pieces: Sequence[Piece], turn: protocol_ops_lib.StepTicket
+    self, pieces: Sequence[Piece], ticket: protocol_ops_lib.StepTicket
   ) -> list[tf.Tensor]:
-    """Sends gradients to the ps, which add them.
+    """Sends gradients to the ps, which add them up.
 
     Args:
-      pieces: the gradients.
-      turn: in which they were computed.
+      pieces: gradients of one step, in the order of the first.
+      ticket: ticket with which they were computed.
 
     Returns:
-      Tensors, here, after which all are there.
+      Tensors on this device, after which all ps have added them.
     """
     added = [
-      self._aggregator[device].add([pieces[i] for i in indices], turn)
+      self._sums[device].add([pieces[i] for i in indices], ticket)
       for device, indices in self._indices.items()
     ]
     return [tf.identity(count) for count in added]
 
   def take_means(self, version: tf.Tensor) -> list[Any]:
-    """The means of a version's gradients, on the ps, as there were pieces."""
+    """Returns the means of a version's gradients, on the ps, one per piece."""
     found: dict[int, Any] = {}
     for device, indices in self._indices.items():
-      means = self._aggregator[device].take_means(version)
+      means = self._sums[device].take_means(version)
       found.update(zip(indices, means, strict=True))
     return [found[i] for i in range(len(found))]
 
 
-class _OfDevice:
-  """The sums on one ps."""
+class _DeviceSums:
+  """Sums on one ps."""
 
   def __init__(
     self,
@@ -111,8 +112,9 @@ class _OfDevice:
     ps = placement_ledger.ps_index(device)
     if ps is None:
       raise ValueError(
-        f'{pieces[0].variable.name} is at {device or "no device"}, and only '
-        'gradients of variables on ps can be summed there.'
+        f'Sync: {pieces[0].variable.name} is on {device or "no device"}, but '
+        "only variables on a ps can be updated. Create it in the strategy's "
+        'scope.'
       )
     self._device = device
     self._tags = state.tags[ps]
@@ -127,7 +129,7 @@ class _OfDevice:
     self._shapes = [piece.variable.shape for piece in pieces]
     self._dtypes = [piece.variable.dtype for piece in pieces]
     name = f'tfps_sums/{name}/{point}/{ps}/{_digest(pieces)}'
-    # One handle a function: TensorFlow keeps in order what shares it.
+    # One handle per function: TensorFlow orders operations that share it.
     with tf.device(device):
       self._buffers = {
         dtype: shared_variables.handle(
@@ -146,7 +148,7 @@ class _OfDevice:
       ]
 
   def add(
-    self, pieces: Sequence[Piece], turn: protocol_ops_lib.StepTicket
+    self, pieces: Sequence[Piece], ticket: protocol_ops_lib.StepTicket
   ) -> tf.Tensor:
     gradients = [in_type_of(piece) for piece in pieces]
     names = {
@@ -156,18 +158,18 @@ class _OfDevice:
     arrived = []
     for chunk in chunking.divide(gradients, lambda gradient: gradient):
       arrived += push.send(chunk, self._device, names)
-    return self._locked(self._add, [turn, arrived])[0]
+    return self._locked(self._add, [ticket, arrived])[0]
 
   def take_means(self, version: tf.Tensor) -> list[Any]:
     return self._locked(self._take, [version])
 
   def _add(
-    self, turn: protocol_ops_lib.StepTicket, gradients: Sequence[Any]
+    self, ticket: protocol_ops_lib.StepTicket, gradients: Sequence[Any]
   ) -> Any:
     """Adds one worker's gradients, unless they are late."""
     version, count = self._tag()
-    begins = turn.version > version
-    fits = tf.equal(turn.version, version) & (count < turn.quorum)
+    begins = ticket.version > version
+    fits = tf.equal(ticket.version, version) & (count < ticket.quorum)
     parts = self._parts(gradients)
     count = tf.switch_case(
       tf.where(begins, 0, tf.where(fits, 1, 2)),
@@ -177,7 +179,7 @@ class _OfDevice:
         lambda: count,
       ],
     )
-    version = tf.where(begins, turn.version, version)
+    version = tf.where(begins, ticket.version, version)
     return [count], self._set_tag(version, count)
 
   def _parts(self, gradients: Sequence[Any]) -> Any:
@@ -211,13 +213,13 @@ class _OfDevice:
 
   def _take(self, version: tf.Tensor) -> Any:
     found, count = self._tag()
-    count = count % _CLOSED  # where they are taken once more
+    count = count % _CLOSED  # if another leader took them before
     are_there = tf.debugging.Assert(
       tf.equal(found, version),
       [
-        'The gradients of version',
+        'Gradients of version',
         version,
-        'are gone; there are those of',
+        'were replaced by those of version',
         found,
       ],
     )
@@ -307,7 +309,7 @@ def _read_list(handle: tf.Tensor) -> tf.Tensor:
 
 
 def in_type_of(piece: Piece) -> Any:
-  """A gradient in the type of its variable, naming each row once."""
+  """Returns a gradient in its variable's type, with each row once."""
   dtype = piece.variable.dtype
   if not isinstance(piece.gradient, tf.IndexedSlices):
     return tf.cast(piece.gradient, dtype)
@@ -316,7 +318,7 @@ def in_type_of(piece: Piece) -> Any:
 
 
 def _digest(pieces: Sequence[Piece]) -> str:
-  """Tells one step's gradients from those of another, in all workers alike."""
+  """Identifies the variables of a step's gradients, equally in all workers."""
   facts = [
     (p.variable.name, p.variable.shape.as_list(), p.variable.dtype.name)
     for p in pieces

@@ -1,7 +1,9 @@
 """Keeps workers within a number of steps of the slowest.
 
-Each has a clock on the board. The version of the first point is the time of the
-slowest, at which those wait that are too far ahead.
+Each worker has a clock in the synchronization state, which counts its steps.
+The version of the first point is the clock of the slowest included worker.
+Invariant: a worker begins a step only if its clock is at most `max_lead` above
+that version; else it waits for the version to rise.
 """
 
 from typing import Any
@@ -9,17 +11,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import apply
-from tfps.updates.sync import gates
 from tfps.updates.sync import ps_state as ps_state_lib
+from tfps.updates.sync import wait_queue
 
 
 class StalenessBound:
-  """For functions that are being traced.
+  """Bound of the lead of workers, for functions that are being traced.
 
   Args:
-    state: has the clocks.
-    max_lead: how many steps a worker may be ahead.
-    name: of the job; unique on the ps.
+    state: synchronization state on the ps.
+    max_lead: number of steps that a worker may be ahead.
+    name: name of the job; unique on the ps.
   """
 
   def __init__(
@@ -27,17 +29,27 @@ class StalenessBound:
   ) -> None:
     self._state = state
     self._max_lead = max_lead
-    self._gate = gates.of_point(0, name, state.device)
+    self._queue = wait_queue.for_point(0, name, state.device)
 
   def begin(self, worker: tf.Tensor) -> tf.Tensor:
-    """Has a worker that was away go on where the slowest is; its clock."""
+    """Admits a worker, not behind the slowest.
+
+    Args:
+      worker: the worker's number, an int64 scalar.
+
+    Returns:
+      Its clock, an int64 scalar.
+    """
     return tf.identity(self._state.locked(self._begin, worker))
 
   def advance(self, worker: tf.Tensor) -> tf.Tensor:
-    """Counts a step, and waits until the worker may begin the next.
+    """Counts a step and waits until the worker may begin the next.
+
+    Args:
+      worker: the worker's number, an int64 scalar.
 
     Returns:
-      The time of the slowest.
+      The clock of the slowest worker, an int64 scalar.
     """
 
     def look(arrives: int) -> Any:
@@ -46,7 +58,7 @@ class StalenessBound:
 
     def again(waits: tf.Tensor, slowest: tf.Tensor) -> Any:
       del waits
-      with tf.control_dependencies([self._gate.wait(slowest)]):
+      with tf.control_dependencies([self._queue.wait(slowest)]):
         return look(0)
 
     with tf.device(self._state.device):
@@ -56,7 +68,7 @@ class StalenessBound:
     return tf.identity(slowest)
 
   def _begin(self, worker: tf.Tensor) -> Any:
-    written = self._state.note(worker, ps_state_lib.RUNNING)
+    written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = tf.maximum(self._clock(worker), self._state.point(0).version)
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
@@ -66,7 +78,7 @@ class StalenessBound:
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
-    written = self._state.note(worker, ps_state_lib.RUNNING)
+    written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = self._clock(worker) + arrives
     written.append(
       tf.raw_ops.ResourceScatterUpdate(
@@ -88,7 +100,9 @@ class StalenessBound:
       even=even + tf.cast(waits & is_even, tf.int64),
       odd=odd + tf.cast(waits & ~is_even, tf.int64),
     )
-    opened = [self._gate.open(parity, counts[parity]) for parity in range(2)]
+    opened = [
+      self._queue.release(parity, counts[parity]) for parity in range(2)
+    ]
     with tf.control_dependencies(opened):
       return (waits, slowest), written + self._state.set_point(0, new)
 
@@ -98,13 +112,13 @@ class StalenessBound:
     )
 
   def _slowest(self) -> tf.Tensor:
-    """The time of the slowest that is waited for."""
+    """Returns the clock of the slowest included worker."""
     members = apply.read(self._state.members)
     clocks = apply.read(self._state.clocks)
     ended, last, _ = self._state.read_executions()
     running = tf.equal(members, ps_state_lib.RUNNING)
-    # Whether all that is still to be executed has been begun. The number left
-    # may be too low: who has an execution repeated may not know that it ended.
+    # Whether all remaining executions have begun. The number left may be too
+    # low: a process that repeats an execution may not know that it ended.
     left = last - ended
     are_all = (last >= 0) & (left <= tf.math.count_nonzero(running))
     counted = tf.where(are_all, running, members > ps_state_lib.ABSENT)

@@ -1,4 +1,10 @@
-"""Has nobody wait for ever for a worker that is dead or frozen."""
+"""Removes dead or frozen workers from synchronized updates.
+
+A thread checks while something is executed. When workers have waited at the
+same version for two checks in a row, it probes all workers. One that gives no
+answer for `timeout_secs` is excluded; one that was restarted gives up the
+update that it led.
+"""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -16,13 +22,13 @@ from tfps.updates.sync import session as session_lib
 
 
 class FailureDetector:
-  """Looks for workers that are silent while others wait.
+  """Excludes workers that are silent while others wait.
 
   Args:
-    sync_session: where they wait.
-    workers: with their addresses, as they are known at a time.
-    index_of: a worker's number in the meetings.
-    timeout_secs: how long a worker may be silent.
+    sync_session: session whose workers are observed.
+    workers: returns the addresses of all workers that are known now.
+    index_of: returns a worker's number in the session.
+    timeout_secs: seconds for which a worker may be silent.
   """
 
   def __init__(
@@ -39,25 +45,25 @@ class FailureDetector:
     self._timeout_secs = timeout_secs
     self._versions: list[int] = []
     self._known: dict[spec_lib.Task, int] = {}  # incarnations
-    self._silent: dict[spec_lib.Task, float] = {}  # since when
-    self._left_out: set[spec_lib.Task] = set()
+    self._silent: dict[spec_lib.Task, float] = {}  # time of the first
+    self._excluded: set[spec_lib.Task] = set()
     self._lock = threading.Lock()
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
-    sync_session.call_at_work(self.begin)
+    sync_session.call_on_execution(self.begin)
     connection.stop_before_next(self.stop)
 
   def begin(self) -> None:
-    """Looks while something is executed, in a thread that ends with it."""
+    """Starts the thread, which ends when nothing is executed any more."""
     with self._lock:
       if self._thread is None:
         self._thread = threading.Thread(
-          target=self._run, name='tfps-absences', daemon=True
+          target=self._run, name='tfps-failure-detector', daemon=True
         )
         self._thread.start()
 
   def stop(self) -> None:
-    """Looks no more, whatever is being executed; twice is harmless."""
+    """Stops the thread; idempotent."""
     self._stopping.set()
     with self._lock:
       thread = self._thread
@@ -65,23 +71,23 @@ class FailureDetector:
       thread.join(timeouts.current().thread_stop_secs)
 
   def _run(self) -> None:
-    while self._goes_on() and not self._stopping.wait(
+    while self._is_needed() and not self._stopping.wait(
       timeouts.current().straggler_secs
     ):
-      self._look_or_say()
+      self._look_or_log()
 
-  def _goes_on(self) -> bool:
+  def _is_needed(self) -> bool:
     with self._lock:
-      goes_on = self._sync_session.are_executing
-      if not goes_on:
+      is_needed = self._sync_session.are_executing
+      if not is_needed:
         self._thread = None
-      return goes_on
+      return is_needed
 
-  def _look_or_say(self) -> None:
+  def _look_or_log(self) -> None:
     try:
       self._look()
-    except tf.errors.OpError as error:  # a ps is lost, which others see to
-      logging.warning('Nobody knows who waits: %s', error)
+    except tf.errors.OpError as error:  # a ps is lost, which recovery handles
+      logging.warning('Could not read which workers wait: %s', error)
 
   def _look(self) -> None:
     if not self._sync_session.are_executing:
@@ -107,23 +113,23 @@ class FailureDetector:
     secs = time.monotonic() - since
     if secs < self._timeout_secs:
       return
-    if worker not in self._left_out:
+    if worker not in self._excluded:
       logging.warning(
-        '%s has been silent for %.0f seconds while others wait for its '
-        'gradients. Updates go on without it until it is back.',
+        '%s has not answered for %.0f seconds while others wait for its '
+        'gradients. It is excluded from updates until it answers.',
         worker,
         secs,
       )
-    # Once more, too: on the ps, what it had begun may have gone on.
+    # Repeated: an operation that it had begun on the ps may include it again.
     self._sync_session.leave_out(self._index_of(worker))
-    self._left_out.add(worker)
+    self._excluded.add(worker)
 
   def _note_answer(self, worker: spec_lib.Task, incarnation: int) -> None:
     self._silent.pop(worker, None)
-    if worker in self._left_out:
-      self._left_out.discard(worker)
-      logging.warning('%s answers again.', worker)
+    if worker in self._excluded:
+      self._excluded.discard(worker)
+      logging.warning('%s answers again and is included in updates.', worker)
     if self._known.get(worker, incarnation) != incarnation:
-      # What it was to make, it will not make any more.
-      self._sync_session.give_up_on(self._index_of(worker))
+      # A restarted worker does not make the update that it led.
+      self._sync_session.abandon_update(self._index_of(worker))
     self._known[worker] = incarnation

@@ -1,7 +1,28 @@
-"""What workers change on the board as they take their turns.
+"""Protocol of synchronized steps: transitions of the state on ps:0.
 
-All of it is done by who has the board's lock, for functions that are being
-traced.
+States (`ps_state.SyncState`): each time that a step has an optimizer apply
+gradients is a point. A point has a version, the number of gradients that have
+arrived for the next one, and a leader or none. A worker is AWAY (without work),
+DONE, ABSENT (lost), PRESENT or RUNNING; updates wait for the last two.
+
+Messages: `begin` and `end` of an execution; `look` when a worker's gradients
+have arrived on all ps, and each time that it is released; `release` by the
+leader once it has made the version; `leave_step`, `cut_short`, `leave_out`,
+`dismiss` and `take_in` of a worker; `rest` when no more executions begin for
+now; `pause` by a snapshot; `start` before training and after a restore.
+
+The worker that completes the quorum leads: it makes the update, while the
+others wait. At the first point all included workers are waited for; at later
+ones, those that came to the first in the same step and are not late since. A
+worker that begins or returns is admitted between two updates of the first
+point, so that what it computes is part of the next.
+
+Invariant: a version is made once, by one leader, of the gradients of at least
+the quorum, each computed from the version before. Gradients that arrive later
+are counted as late and are part of no update. Versions never decrease, so a
+worker from before a `start` can change nothing.
+
+Each transition runs under the lock of ps:0, in a function that is being traced.
 """
 
 from collections.abc import Sequence
@@ -10,40 +31,44 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import apply
-from tfps.updates.sync import gates as gates_lib
 from tfps.updates.sync import ps_state as ps_state_lib
+from tfps.updates.sync import wait_queue
 from tfps.updates.sync.ps_state import Point
 
 
 class SyncProtocol:
-  """Those of all points.
+  """Transitions of the state, each run under its lock.
 
-  Each method returns what it read and what it wrote, the latter as operations.
+  Each method returns the tensors that it read and the operations that wrote.
 
   Args:
-    state: has the state.
-    gates: of each point.
-    spare: of how many workers an update need not wait for.
+    state: synchronization state on the ps.
+    queues: queue of waiting workers of each point.
+    spare: number of backup workers, for which an update need not wait.
   """
 
   def __init__(
     self,
     state: ps_state_lib.SyncState,
-    gates: Sequence[gates_lib.WaitQueue],
+    queues: Sequence[wait_queue.WaitQueue],
     *,
     spare: int,
   ) -> None:
     self._state = state
-    self._gates = gates
+    self._queues = queues
     self._spare = spare
 
   def begin(self, worker: tf.Tensor) -> Any:
-    """Takes a worker in; whether it waits, the versions and the quorum."""
-    # Where it was cut short, others may be waiting for it within a step.
+    """Admits a worker; reads whether it waits, the versions, and the quorum.
+
+    Args:
+      worker: the worker's number, an int64 scalar.
+    """
+    # If it failed within a step, others may be waiting for it there.
     was_within = self._state.step_of(worker) > ps_state_lib.NO_STEP
     with tf.control_dependencies([was_within]):
-      noted = self._state.note(worker, ps_state_lib.RUNNING)
-      noted += self._state.note_step(worker, ps_state_lib.NO_STEP)
+      noted = self._state.set_member(worker, ps_state_lib.RUNNING)
+      noted += self._state.set_step(worker, ps_state_lib.NO_STEP)
     points = self._points()
     waits = self._is_led_by_others(points, worker)
     mine = tf.one_hot(0, ps_state_lib.MAX_POINTS, dtype=tf.int64) * _count(
@@ -53,12 +78,12 @@ class SyncProtocol:
     points = points._replace(
       even=points.even + mine * is_even, odd=points.odd + mine * (1 - is_even)
     )
-    taken = self._let_go(was_within, points)
+    taken = self._release_all(was_within, points)
     with tf.control_dependencies(noted):
       return (waits, points.version, self._quorum()), noted + taken
 
   def _is_led_by_others(self, points: Point, worker: tf.Tensor) -> tf.Tensor:
-    """Whether they make an update that no gradient may be late for."""
+    """Returns whether another worker is making an update of the first point."""
     if self._spare:
       return tf.constant(value=False)
     leader = points.leader[0]
@@ -66,26 +91,32 @@ class SyncProtocol:
 
   def end(self, worker: tf.Tensor) -> Any:
     """Counts an execution of a worker."""
-    noted = self._state.note(worker, ps_state_lib.PRESENT)
-    noted += self._state.note_step(worker, ps_state_lib.NO_STEP)
+    noted = self._state.set_member(worker, ps_state_lib.PRESENT)
+    noted += self._state.set_step(worker, ps_state_lib.NO_STEP)
     ended, last, paused = self._state.read_executions()
     written = self._state.set_executions(ended + 1, last, paused)
     points = self._points()
-    # They may be waiting for what it has not done.
+    # Others may be waiting for a point that it has not reached.
     are_within = tf.reduce_any(points.even[1:] + points.odd[1:] > 0)
     are_to_look = (last >= 0) | are_within
-    taken = self._let_go(are_to_look, points)
+    taken = self._release_all(are_to_look, points)
     return (are_to_look,), noted + written + taken
 
   def leave_step(
     self, number: int, worker: tf.Tensor, version: tf.Tensor
   ) -> Any:
-    """Has a worker that is late leave its step."""
+    """Takes a worker out of its step if it is late at a point; reads that.
+
+    Args:
+      number: number of the point.
+      worker: the worker's number, an int64 scalar.
+      version: version with which it computed gradients.
+    """
     is_late = tf.not_equal(self._state.point(number).version, version)
     none = tf.constant(ps_state_lib.NO_STEP, tf.int64)
     step = tf.where(is_late, none, self._state.step_of(worker))
-    taken = self._let_go(is_late)
-    return (is_late,), self._state.note_step(worker, step) + taken
+    taken = self._release_all(is_late)
+    return (is_late,), self._state.set_step(worker, step) + taken
 
   def look(
     self,
@@ -95,12 +126,20 @@ class SyncProtocol:
     step: tf.Tensor,
     arrives: int,
   ) -> Any:
-    """Whether a worker leads, or waits, and what it is to know besides."""
+    """Decides whether a worker leads, waits or continues at a point.
+
+    Args:
+      number: number of the point.
+      worker: the worker's number, an int64 scalar.
+      version: version with which it computed gradients.
+      step: version of the first point at which its step began.
+      arrives: 1 when its gradients have arrived, 0 when it was released.
+    """
     point = self._state.point(number)
     is_next = tf.equal(point.version, version)
     is_current = is_next & (point.version < point.goal)
     arrived = point.arrived + _count(is_current) * arrives
-    noted = self._state.note(worker, ps_state_lib.RUNNING)
+    noted = self._state.set_member(worker, ps_state_lib.RUNNING)
     if number == 0:
       noted += self._note_arrival(worker, step, is_current, arrives)
     with tf.control_dependencies(noted):
@@ -110,7 +149,7 @@ class SyncProtocol:
         within = self._state.num_members_in(step)
         enough = tf.maximum(tf.minimum(quorum, within), 1)
       elif not self._spare:
-        # Gradients of lost workers do not stand in for those of others.
+        # Gradients of lost workers must not replace those of others.
         come = self._state.num_members_in(version)
     is_paused = tf.not_equal(
       self._state.read_executions()[ps_state_lib.PAUSED], 0
@@ -144,16 +183,22 @@ class SyncProtocol:
     is_current: tf.Tensor,
     arrives: int,
   ) -> list[tf.Operation]:
-    """Notes the step of a worker that arrives, or waits though left out."""
+    """Sets the step of a worker that arrives, or waits though excluded."""
     if not arrives:
       step = tf.where(is_current, step, self._state.step_of(worker))
-    return self._state.note_step(worker, step)
+    return self._state.set_step(worker, step)
 
   def release(self, number: int, version: tf.Tensor, enough: tf.Tensor) -> Any:
-    """Has a version be made, and lets those go that wait for it."""
+    """Publishes the next version of a point and releases waiting workers.
+
+    Args:
+      number: number of the point.
+      version: version with which the gradients were computed.
+      enough: number of gradients of which the new version was made.
+    """
     wanted = self._wanted(self._state.num_members())
     point = self._state.point(number)
-    is_next = tf.equal(point.version, version)  # unless all has begun anew
+    is_next = tf.equal(point.version, version)  # unless there was a `start`
     is_even = tf.equal(version % 2, 0)
     zero = tf.zeros([], tf.int64)
     new = point._replace(
@@ -165,77 +210,91 @@ class SyncProtocol:
       updates=point.updates + _count(is_next),
       short=point.short + _count(is_next & (enough < wanted)),
     )
-    gate = self._gates[number]
+    queue = self._queues[number]
     opened = [
-      gate.open(0, point.even - new.even),
-      gate.open(1, point.odd - new.odd),
+      queue.release(0, point.even - new.even),
+      queue.release(1, point.odd - new.odd),
     ]
     with tf.control_dependencies(opened):
       written = self._state.set_point(number, new)
     return (new.version, self._quorum()), written
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> Any:
-    """Says what a worker is that is not to be waited for."""
+    """Sets the state of a worker and gives up an update that it leads.
+
+    Args:
+      worker: the worker's number, an int64 scalar.
+      member: its new state, unless it is DONE.
+    """
     away = tf.constant(ps_state_lib.AWAY, tf.int64)
     was_away = tf.equal(self._state.member(worker), away)
     is_news = ~was_away | tf.not_equal(member, away)
     with tf.control_dependencies([was_away]):
-      written = self._state.note_unless_done(worker, member)
+      written = self._state.set_member_unless_done(worker, member)
     with tf.control_dependencies(written):
       written += self._state.expect_all_if_done()
-    written += self._state.note_step(worker, ps_state_lib.NO_STEP)
+    written += self._state.set_step(worker, ps_state_lib.NO_STEP)
     points = self._points()
     led = tf.equal(points.leader, worker + 1)
     points = points._replace(
       leader=tf.where(led, tf.zeros_like(points.leader), points.leader),
       repeated=points.repeated + _count(led),
     )
-    return (points.version,), written + self._let_go(is_news, points)
+    return (points.version,), written + self._release_all(is_news, points)
 
   def dismiss(self, are_busy: tf.Tensor) -> Any:
-    """Says that who is not busy is away."""
+    """Sets included workers to AWAY where `are_busy` is 0."""
     written = self._state.send_away(are_busy)
     with tf.control_dependencies(written):
       written += self._state.expect_all_if_done()
-    return (are_busy[0],), written + self._let_go(True)
+    return (are_busy[0],), written + self._release_all(True)
 
   def take_in(self, worker: tf.Tensor) -> Any:
-    """Has a worker be waited for."""
-    return (worker,), self._state.note(worker, ps_state_lib.PRESENT)
+    """Includes a worker in updates."""
+    return (worker,), self._state.set_member(worker, ps_state_lib.PRESENT)
 
   def rest(self, last: tf.Tensor) -> Any:
-    """Says how many executions will have ended before others begin."""
+    """Sets the number of executions after which no more begin for now."""
     ended, _, paused = self._state.read_executions()
     written = self._state.set_executions(ended, last, paused)
-    return (ended,), written + self._let_go(True)
+    return (ended,), written + self._release_all(True)
 
   def pause(self, value: tf.Tensor) -> Any:
-    """Sets whether no step may begin its updates."""
+    """Sets whether updates are paused.
+
+    Reads the number of updates that are running or will be made by workers
+    within a step, and the previous value.
+    """
     ended, last, before = self._state.read_executions()
     written = self._state.set_executions(ended, last, value)
     points = self._points()
     number = tf.math.count_nonzero(points.leader)
-    # Those that are past the first point of their step, and maybe past all.
+    # Workers past the first point of their step, and perhaps past all.
     within = self._state.num_members_in(points.version[0] - 1)
     number += within * _count(self._may_have_more_points(points))
     found = tf.stack([number, before])
-    return (found,), written + self._let_go(tf.equal(value, 0), points)
+    return (found,), written + self._release_all(tf.equal(value, 0), points)
 
   def cut_short(self, worker: tf.Tensor) -> Any:
-    """Has a worker leave its step."""
-    written = self._state.note_step(worker, ps_state_lib.NO_STEP)
-    return (worker,), written + self._let_go(True)
+    """Takes a worker out of its step."""
+    written = self._state.set_step(worker, ps_state_lib.NO_STEP)
+    return (worker,), written + self._release_all(True)
 
   def _may_have_more_points(self, points: Point) -> tf.Tensor:
-    """Whether a step may make an update at another point than the first.
+    """Returns whether a step may make updates at other points than the first.
 
-    Not before its second update is it known of the first point that it is the
-    only one: those who wait at another have not come back to it then.
+    Only the second update of the first point shows that it is the only one:
+    workers that wait at another would not have come back to it.
     """
     return tf.reduce_any(points.updates[1:] > 0) | (points.updates[0] < 2)
 
   def start(self, version: tf.Tensor, updates: tf.Tensor) -> Any:
-    """Begins anew."""
+    """Resets the state.
+
+    Args:
+      version: next version; larger than all before, by time.
+      updates: limit of the number of updates.
+    """
     points = self._points()
     zeros = tf.zeros_like(points.version)
     versions = tf.maximum(points.version + 1, version)
@@ -247,50 +306,50 @@ class SyncProtocol:
     clocks = tf.fill([ps_state_lib.MAX_WORKERS], versions[0])
     written.append(apply.write(self._state.clocks, clocks))
     written.append(apply.write(self._state.steps, self._state.no_steps()))
-    return (versions,), written + self._let_go(True, points)
+    return (versions,), written + self._release_all(True, points)
 
-  def _let_go(self, if_any: Any, points: Point | None = None) -> list[Any]:
-    """Has those look again that wait at any point.
+  def _release_all(self, if_any: Any, points: Point | None = None) -> list[Any]:
+    """Releases the workers that wait at any point, so that they look again.
 
     Args:
-      if_any: whether they are to; else they go on waiting.
-      points: new ones to write.
+      if_any: whether to release them.
+      points: points to write; None keeps them.
     """
     points = points or self._points()
     counts = tf.stack([points.even, points.odd], axis=1)
     if if_any is True:
-      opened = self._open_all(counts)
+      opened = self._send_tokens(counts)
     else:
-      opened = tf.cond(if_any, lambda: self._opened(counts), _nothing).op
+      opened = tf.cond(if_any, lambda: self._tokens_sent(counts), _nothing).op
     kept = _count(tf.logical_not(if_any))
     left = points._replace(even=points.even * kept, odd=points.odd * kept)
     with tf.control_dependencies([opened]):
       return [apply.write(self._state.points, tf.stack(left, axis=1))]
 
-  def _opened(self, counts: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([self._open_all(counts)]):
+  def _tokens_sent(self, counts: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([self._send_tokens(counts)]):
       return _nothing()
 
-  def _open_all(self, counts: tf.Tensor) -> tf.Operation:
+  def _send_tokens(self, counts: tf.Tensor) -> tf.Operation:
     opened = [
-      gate.open(parity, counts[point, parity])
-      for point, gate in enumerate(self._gates)
+      queue.release(parity, counts[point, parity])
+      for point, queue in enumerate(self._queues)
       for parity in range(2)
     ]
     with tf.control_dependencies(opened):
       return tf.no_op()
 
   def _points(self) -> Point:
-    """What there is of all points, in columns."""
+    """Returns all points, in columns."""
     return Point(*tf.unstack(apply.read(self._state.points), axis=1))
 
   def _wanted(self, members: tf.Tensor) -> tf.Tensor:
-    """Of how many gradients an update is to be made."""
+    """Returns the number of gradients that the policy wants in an update."""
     expected = tf.maximum(members, self._state.num_workers)
     return tf.maximum(expected - self._spare, 1)
 
   def _quorum(self) -> tf.Tensor:
-    """Of how many it can be made now."""
+    """Returns the number of gradients of which an update can be made now."""
     members = self._state.num_members()
     ended, last, _ = self._state.read_executions()
     left = tf.where(last >= 0, last - ended, members)

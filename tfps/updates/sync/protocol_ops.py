@@ -1,37 +1,42 @@
-"""Who makes the next version of what all workers update together.
+"""Operations of the protocol of synchronized steps, for traced functions.
 
-All of it is operations on the board's ps, for functions that are being traced.
-A worker whose gradients have come to all ps says so. The one that completes the
-quorum leads: it makes the update and lets the others go, who wait meanwhile.
-
-A worker that has nothing to do goes away, and is not waited for. It comes back
-between two updates, so that what it computes is part of the next.
-
-A step may have several points. At the first, all workers are waited for; at
-those after it, only those that have come to the first in the same step and are
-not late since. One that begins in the midst of the others' step waits at the
-first for the next.
+They run `protocol.SyncProtocol` under the lock of the state's ps, and let
+workers wait there for the next version.
 """
 
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+from absl import logging
 import tensorflow as tf
 
-from tfps.updates.sync import gates
 from tfps.updates.sync import protocol
 from tfps.updates.sync import ps_state as ps_state_lib
+from tfps.updates.sync import wait_queue
 
-NEVER = -1  # the version of gradients that are late whenever they come
-ALL = 1 << 40  # more gradients than ever come
+WORKER = tf.TensorSpec([], tf.int64)
+
+NEVER = -1  # version of gradients that are late whenever they arrive
+ALL = 1 << 40  # more gradients than ever arrive
+
+_CALLS = {
+  'start': [WORKER] * 2,
+  'rest': [WORKER],
+  'pause': [WORKER],
+  'leave_out': [WORKER] * 2,
+  'take_in': [WORKER],
+  'leave_step': [WORKER],
+  'dismiss': [tf.TensorSpec([ps_state_lib.MAX_WORKERS], tf.int64)],
+}
 
 
 class StepTicket(NamedTuple):
-  """What a worker knows of a point when it begins a step.
+  """State of a point as a worker knows it at the beginning of a step.
 
   Attributes:
-    version: of the parameters.
-    quorum: of how many gradients the next version is made.
+    version: version of the parameters.
+    quorum: number of gradients of which the next version is made.
   """
 
   version: tf.Tensor
@@ -39,14 +44,14 @@ class StepTicket(NamedTuple):
 
 
 class Arrival(NamedTuple):
-  """What becomes of a worker whose gradients have come.
+  """Outcome for a worker whose gradients have arrived.
 
   Attributes:
-    leads: whether this worker is to make the next version.
-    after: the turn after that otherwise.
-    enough: of how many gradients it is to be made.
-    counts: whether the gradients came in time. With spare workers those that
-      are late count, too.
+    leads: whether this worker makes the next version.
+    after: the next ticket, if it does not.
+    enough: number of gradients of which the next version is made.
+    counts: whether the gradients came in time; with backup workers, late ones
+      count, too.
   """
 
   leads: tf.Tensor
@@ -56,12 +61,12 @@ class Arrival(NamedTuple):
 
 
 class SyncOps:
-  """The turns of all points.
+  """Operations on the synchronization state of all points.
 
   Args:
-    state: has their state.
-    spare: of how many workers an update need not wait for.
-    name: of the job; unique on the ps.
+    state: synchronization state on the ps.
+    spare: number of backup workers, for which an update need not wait.
+    name: name of the job; unique on the ps.
   """
 
   def __init__(
@@ -69,27 +74,33 @@ class SyncOps:
   ) -> None:
     self._state = state
     self._spare = spare
-    self._gates = [
-      gates.of_point(point, name, state.device)
+    self._queues = [
+      wait_queue.for_point(point, name, state.device)
       for point in range(ps_state_lib.MAX_POINTS)
     ]
-    self._rules = protocol.SyncProtocol(state, self._gates, spare=spare)
+    self._protocol = protocol.SyncProtocol(state, self._queues, spare=spare)
 
   def begin(self, worker: tf.Tensor) -> list[StepTicket]:
-    """Takes a worker in that is to execute something; each point's turn.
+    """Admits a worker that begins an execution.
 
-    While others make an update of the first point, it waits: what it computes
-    now would be too late.
+    It waits while others make an update of the first point, since gradients
+    that it computed now would be late.
+
+    Args:
+      worker: the worker's number, an int64 scalar.
+
+    Returns:
+      A ticket for each point.
     """
 
     def look() -> Any:
       return tuple(
-        map(tf.identity, self._state.locked(self._rules.begin, worker))
+        map(tf.identity, self._state.locked(self._protocol.begin, worker))
       )
 
     def again(waits: tf.Tensor, versions: tf.Tensor, quorum: tf.Tensor) -> Any:
       del waits, quorum
-      with tf.control_dependencies([self._gates[0].wait(versions[0])]):
+      with tf.control_dependencies([self._queues[0].wait(versions[0])]):
         return look()
 
     with tf.device(self._state.device):
@@ -99,48 +110,51 @@ class SyncOps:
     quorum = tf.identity(quorum)
     return [StepTicket(v, quorum) for v in tf.unstack(tf.identity(versions))]
 
-  def for_sums(self, turn: StepTicket) -> StepTicket:
-    """The turn; without spare workers, of as many gradients as come.
+  def for_sums(self, ticket: StepTicket) -> StepTicket:
+    """Returns the ticket for adding up gradients.
 
-    Their number may have changed since it began.
+    Without backup workers its quorum is unlimited, for the number of workers
+    may have changed since the step began.
     """
     if self._spare:
-      return turn
-    return turn._replace(quorum=tf.constant(ALL, tf.int64))
+      return ticket
+    return ticket._replace(quorum=tf.constant(ALL, tf.int64))
 
   def end(self, worker: tf.Tensor) -> tf.Operation:
-    """Counts an execution. If no others begin, it is waited for no longer."""
-    return self._state.locked(self._rules.end, worker).op
+    """Counts an execution of a worker that ended."""
+    return self._state.locked(self._protocol.end, worker).op
 
   def arrive(
-    self, point: int, worker: tf.Tensor, turn: StepTicket, step: tf.Tensor
+    self, point: int, worker: tf.Tensor, ticket: StepTicket, step: tf.Tensor
   ) -> Arrival:
-    """Says that a worker's gradients have come, and waits for the next version.
+    """Reports a worker's gradients and waits for the next version.
 
     Args:
-      point: to which they have come.
-      worker: whose they are.
-      turn: in which they were computed.
-      step: the version of the first point at which the step began.
+      point: number of the point.
+      worker: the worker's number, an int64 scalar.
+      ticket: ticket with which the gradients were computed.
+      step: version of the first point at which the step began.
     """
 
     def look(version: tf.Tensor, arrives: int) -> Any:
       return self._state.locked(
-        self._rules.look, point, worker, version, step, arrives
+        self._protocol.look, point, worker, version, step, arrives
       )
 
     def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
       del leads, waits
-      with tf.control_dependencies([self._gates[point].wait(version)]):
+      with tf.control_dependencies([self._queues[point].wait(version)]):
         *found, _ = look(version, 0)
       return *found, rest[-1]
 
-    before = [self._give_way(point, worker, turn.version)] if point else []
+    before = (
+      [self._leave_if_late(point, worker, ticket.version)] if point else []
+    )
     with tf.device(self._state.device), tf.control_dependencies(before):
       leads, _, version, quorum, enough, counts = tf.while_loop(
         lambda leads, waits, *rest: waits,
         again,
-        look(turn.version, 1),
+        look(ticket.version, 1),
         parallel_iterations=1,
       )
     after = StepTicket(tf.identity(version), tf.identity(quorum))
@@ -148,85 +162,138 @@ class SyncOps:
     return Arrival(leads, after, enough, counts)
 
   def counts(
-    self, arrival: Arrival, turn: StepTicket, version: tf.Tensor
+    self, arrival: Arrival, ticket: StepTicket, version: tf.Tensor
   ) -> tf.Tensor:
-    """Whether gradients are part of an update, or late as they may be.
+    """Returns whether a step counts as applied.
 
     Args:
-      arrival: of these.
-      turn: in which they were computed.
-      version: that has come of it.
+      arrival: outcome of its gradients.
+      ticket: ticket with which they were computed.
+      version: version after the update.
     """
     if self._spare:
       return arrival.counts
-    # Else all has begun anew meanwhile.
-    return arrival.counts & tf.equal(version, turn.version + 1)
+    # Any other version means that the session was restarted.
+    return arrival.counts & tf.equal(version, ticket.version + 1)
 
-  def _give_way(
+  def _leave_if_late(
     self, point: int, worker: tf.Tensor, version: tf.Tensor
   ) -> tf.Operation:
-    """Has nobody within the same step wait for a worker that is late."""
-    return self._state.locked(self._rules.leave_step, point, worker, version).op
+    """Excludes a late worker from later points of its step."""
+    return self._state.locked(
+      self._protocol.leave_step, point, worker, version
+    ).op
 
   def release(
     self, point: int, version: tf.Tensor, number: tf.Tensor
   ) -> StepTicket:
-    """Says that the next version is made, and lets those go that wait for it.
+    """Publishes the next version and releases the workers that wait for it.
 
     Args:
-      point: of whose update it is.
-      version: that for which the gradients were computed.
-      number: of how many gradients it was made.
+      point: number of the point.
+      version: version with which the gradients were computed.
+      number: number of gradients of which the new version was made.
     """
-    after = self._state.locked(self._rules.release, point, version, number)
+    after = self._state.locked(self._protocol.release, point, version, number)
     return StepTicket(*map(tf.identity, after))
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> tf.Operation:
-    """Has nobody wait for an update that a worker was to make.
+    """Sets a worker's state and gives up an update that it was to make.
 
     Args:
-      worker: its number.
-      member: AWAY, DONE, ABSENT, or PRESENT if the worker itself is waited for.
+      worker: the worker's number.
+      member: AWAY, DONE, ABSENT, or PRESENT if updates still wait for it.
     """
-    return self._state.locked(self._rules.leave_out, worker, member).op
+    return self._state.locked(self._protocol.leave_out, worker, member).op
 
   def dismiss(self, are_busy: tf.Tensor) -> tf.Operation:
-    """Has nobody wait for workers that have nothing to do.
+    """Excludes workers that have nothing to do.
 
     Args:
-      are_busy: by worker, 0 for those.
+      are_busy: 0 for such workers, int64 [MAX_WORKERS].
     """
-    return self._state.locked(self._rules.dismiss, are_busy).op
+    return self._state.locked(self._protocol.dismiss, are_busy).op
 
   def take_in(self, worker: tf.Tensor) -> tf.Operation:
-    """Has updates wait for a worker, whatever it has said before."""
-    return self._state.locked(self._rules.take_in, worker).op
+    """Includes a worker, whatever its state was."""
+    return self._state.locked(self._protocol.take_in, worker).op
 
   def rest(self, last: tf.Tensor) -> tf.Operation:
-    """Says how many executions will have ended before others begin."""
-    return self._state.locked(self._rules.rest, last).op
+    """Sets the number of executions after which no more begin for now."""
+    return self._state.locked(self._protocol.rest, last).op
 
   def leave_step(self, worker: tf.Tensor) -> tf.Operation:
-    """Says that a worker does not do the step to its end that it is in."""
-    return self._state.locked(self._rules.cut_short, worker).op
+    """Notes that a worker does not complete its step."""
+    return self._state.locked(self._protocol.cut_short, worker).op
 
   def pause(self, value: tf.Tensor) -> tf.Tensor:
-    """Sets whether no step may make its first update.
+    """Sets whether steps may begin their updates.
 
     Args:
-      value: 1 to pause, 0 to go on.
+      value: 1 to pause, 0 to continue.
 
     Returns:
-      How many updates are being made nevertheless, or are to be made by workers
-      that are within a step; and the value before.
+      Two int64: the number of updates that are running or will be made by
+      workers within a step, and the previous value.
     """
-    return tf.identity(self._state.locked(self._rules.pause, value))
+    return tf.identity(self._state.locked(self._protocol.pause, value))
 
   def start(self, version: tf.Tensor, updates: tf.Tensor) -> tf.Operation:
-    """Begins anew: what has come is dropped, and who waits goes on.
+    """Resets the state: drops pending gradients and releases workers.
 
     Args:
-      version: larger than any before, unless there was none of its time.
-      updates: how many there may be.
+      version: next version; larger than all before, by time.
+      updates: limit of the number of updates.
     """
-    return self._state.locked(self._rules.start, version, updates).op
+    return self._state.locked(self._protocol.start, version, updates).op
+
+
+class HostCalls:
+  """Calls of `SyncOps` from this process, outside of steps.
+
+  Args:
+    sync_ops: operations; they are traced as this is made.
+  """
+
+  def __init__(self, sync_ops: SyncOps) -> None:
+    self._functions = {
+      name: _function(getattr(sync_ops, name), spec)
+      for name, spec in _CALLS.items()
+    }
+
+  def call(self, name: str, *args: int | list[int]) -> Any:
+    """Calls a method of the operations.
+
+    Args:
+      name: name of the method.
+      *args: numbers, or numbers of all workers.
+
+    Returns:
+      Its tensor, if any.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    with tf.device(None):  # not on the worker for which this thread calls
+      given = [tf.constant(arg, tf.int64) for arg in args]
+      return self._functions[name](*given)
+
+  def try_to_call(self, name: str, *args: int | list[int]) -> None:
+    """Calls a method as `call` does, but only logs errors."""
+    try:
+      self.call(name, *args)
+    except tf.errors.OpError as error:
+      logging.warning(
+        'Could not update the synchronization state on ps:0 (%s): %s',
+        name,
+        error,
+      )
+
+
+def _function(call: Callable[..., Any], spec: list[tf.TensorSpec]) -> Any:
+  def function(*args: tf.Tensor) -> tf.Tensor | None:
+    returned = call(*args)
+    return returned if tf.is_tensor(returned) else None
+
+  made = tf.function(function, autograph=False)
+  return made.get_concrete_function(*spec)

@@ -1,4 +1,7 @@
-"""What workers that wait for each other know in common, on one ps."""
+"""State of synchronized steps, in variables on one ps.
+
+The protocol that changes it is described in `protocol`.
+"""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -13,32 +16,32 @@ from tfps.updates import ps_lock
 MAX_POINTS = 4
 MAX_WORKERS = 1024
 
-# Of a worker: it has nothing to do now, it has said that it is done, it is not
-# waited for, it is, and it executes something, too.
+# States of a worker: without work for now, done, excluded because it is lost,
+# included in updates, included and executing.
 AWAY, DONE, ABSENT, PRESENT, RUNNING = range(-2, 3)
 
-NO_STEP = -1  # of a worker that is between two executions
+NO_STEP = -1  # step of a worker that is between two executions
 
-# Of executions: how many have ended, how many will have before more begin, or
-# a negative number, and whether no updates are to be made.
+# Columns of `executions`: how many have ended, how many will have ended before
+# more begin (negative if unknown), and whether updates are paused.
 ENDED, LAST, PAUSED = range(3)
 
 
 class Point(NamedTuple):
-  """How far a point is, at which the gradients of all workers meet.
+  """State of a point, at which gradients of all workers are added up.
 
   Attributes:
-    version: of what the point's optimizer updates; grows with each update, and
-      never goes back.
-    goal: the version at which there are no more updates.
-    arrived: how many gradients for the next version have come.
-    leader: the worker that makes the next version, plus one; or 0.
-    even: how many wait for a version that is even.
-    odd: likewise.
-    updates: how many were made.
-    late: how many gradients came too late for theirs.
-    short: how many updates were made of fewer gradients than asked for.
-    repeated: how many were made once more, for their worker was lost.
+    version: version of the variables that the point updates; grows with each
+      update and never decreases.
+    goal: version at which there are no more updates.
+    arrived: number of gradients for the next version that have arrived.
+    leader: number of the worker that makes the next version plus 1, or 0.
+    even: number of workers that wait at an even version.
+    odd: number of workers that wait at an odd version.
+    updates: number of updates.
+    late: number of gradients that came too late for their update.
+    short: number of updates made of fewer gradients than the policy wants.
+    repeated: number of updates begun again because their leader was lost.
   """
 
   version: Any
@@ -54,23 +57,25 @@ class Point(NamedTuple):
 
 
 class SyncState:
-  """Variables on ps:0, which are changed by who has its lock.
+  """Variables on ps:0, all int64, which are changed under its lock.
 
   Args:
-    make: makes a variable; gets a ps, a name and a value.
-    num_ps: how many ps there are.
-    num_workers: those that are waited for from the beginning.
+    make: makes a variable of a ps index, a name and a value.
+    num_ps: number of ps.
+    num_workers: number of workers that take part from the beginning.
 
   Attributes:
-    points: a `Point` in each row, int64.
-    members: AWAY, DONE, ABSENT, PRESENT or RUNNING, of each worker; int64.
-    steps: the version at which each worker came to the first point of the step
-      that it is in, or NO_STEP; int64.
-    clocks: how many steps each worker has done, and a number that is common to
-      all; int64.
-    executions: ENDED, LAST and PAUSED, int64.
-    tags: on each ps, for each point, the version for which gradients have come,
-      and how many; int64.
+    points: a `Point` in each row.
+    members: AWAY, DONE, ABSENT, PRESENT or RUNNING, for each worker.
+    steps: for each worker, the version at which it came to the first point of
+      its step, or NO_STEP.
+    clocks: number of steps of each worker, plus a number common to all.
+    executions: ENDED, LAST and PAUSED.
+    tags: on each ps, for each point, the version whose gradients are added up,
+      and how many have been.
+
+  Raises:
+    ValueError: too many workers.
   """
 
   def __init__(
@@ -82,32 +87,36 @@ class SyncState:
   ) -> None:
     if num_workers > MAX_WORKERS:
       raise ValueError(
-        f'{num_workers} workers: {MAX_WORKERS} at most can wait for each other.'
+        f'The cluster has {num_workers} workers, but at most {MAX_WORKERS} can '
+        'be synchronized. Use tfps.updates.Async.'
       )
     zeros = tf.zeros([MAX_POINTS, len(Point._fields)], tf.int64)
-    self.points = make(0, 'tfps/board/points', zeros)
+    self.points = make(0, 'tfps/sync/points', zeros)
     self.num_workers = num_workers
     members = self._all()
-    self.members = make(0, 'tfps/board/members', members)
-    self.steps = make(0, 'tfps/board/steps', self.no_steps())
-    self.clocks = make(0, 'tfps/board/clocks', tf.zeros_like(members))
+    self.members = make(0, 'tfps/sync/members', members)
+    self.steps = make(0, 'tfps/sync/steps', self.no_steps())
+    self.clocks = make(0, 'tfps/sync/clocks', tf.zeros_like(members))
     none = tf.constant([0, -1, 0], tf.int64)
-    self.executions = make(0, 'tfps/board/executions', none)
+    self.executions = make(0, 'tfps/sync/executions', none)
     zeros = tf.zeros([MAX_POINTS, 2], tf.int64)
-    self.tags = [make(i, f'tfps/board/tags/{i}', zeros) for i in range(num_ps)]
+    self.tags = [make(i, f'tfps/sync/tags/{i}', zeros) for i in range(num_ps)]
 
   @property
   def device(self) -> str:
-    """Where all but the tags is."""
+    """Device of all variables but the tags."""
     device: str = self.points.device
     return device
 
   def locked(self, function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns that is called with the lock.
+    """Runs a function under the lock of the state's ps.
 
     Args:
-      function: returns what it read, and what it wrote as operations.
-      *args: for the function.
+      function: returns tensors that it read and operations that wrote.
+      *args: arguments of the function.
+
+    Returns:
+      The tensors; without a tuple if there is one.
     """
     found: list[Any] = []
 
@@ -123,17 +132,25 @@ class SyncState:
     ps_lock.run([ps_lock.Job(self.points, job, tensors)])
     return found[0] if len(found) == 1 else tuple(found)
 
-  # For who has it.
+  def read_points(self) -> list[Point]:
+    """Returns all points, read by this process without the lock.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return [Point(*row) for row in self.points.numpy().tolist()]
+
+  # The methods below are called under the lock.
 
   def point(self, number: int) -> Point:
-    """A point's state."""
+    """Returns the state of a point."""
     row = tf.raw_ops.ResourceGather(
       resource=self.points.handle, indices=tf.constant(number), dtype=tf.int64
     )
     return Point(*tf.unstack(row, num=len(Point._fields)))
 
   def set_point(self, number: int, point: Point) -> list[tf.Operation]:
-    """Writes it."""
+    """Writes the state of a point."""
     return [
       tf.raw_ops.ResourceScatterUpdate(
         resource=self.points.handle,
@@ -142,8 +159,8 @@ class SyncState:
       )
     ]
 
-  def note(self, worker: tf.Tensor, member: Any) -> list[tf.Operation]:
-    """Says whether a worker is AWAY, DONE, ABSENT, PRESENT or RUNNING."""
+  def set_member(self, worker: tf.Tensor, member: Any) -> list[tf.Operation]:
+    """Sets a worker to AWAY, DONE, ABSENT, PRESENT or RUNNING."""
     return [
       tf.raw_ops.ResourceScatterUpdate(
         resource=self.members.handle,
@@ -152,8 +169,8 @@ class SyncState:
       )
     ]
 
-  def note_step(self, worker: tf.Tensor, step: Any) -> list[tf.Operation]:
-    """Says in which step a worker is, or NO_STEP."""
+  def set_step(self, worker: tf.Tensor, step: Any) -> list[tf.Operation]:
+    """Sets the step of a worker, or NO_STEP."""
     return [
       tf.raw_ops.ResourceScatterUpdate(
         resource=self.steps.handle,
@@ -163,41 +180,43 @@ class SyncState:
     ]
 
   def step_of(self, worker: tf.Tensor) -> tf.Tensor:
-    """In which step a worker is, or NO_STEP."""
+    """Returns the step of a worker, or NO_STEP."""
     return tf.raw_ops.ResourceGather(
       resource=self.steps.handle, indices=worker, dtype=tf.int64
     )
 
   def no_steps(self) -> tf.Tensor:
-    """The steps, if nobody is in one."""
+    """Returns the steps of workers that are all between two executions."""
     return tf.fill([MAX_WORKERS], tf.constant(NO_STEP, tf.int64))
 
-  def note_unless_done(
+  def set_member_unless_done(
     self, worker: tf.Tensor, member: Any
   ) -> list[tf.Operation]:
-    """Says that of a worker, if it has not said that it is done."""
+    """Sets the state of a worker unless it is DONE."""
     now = self.member(worker)
     is_done = tf.equal(now, DONE)
-    return self.note(worker, tf.where(is_done, now, tf.cast(member, tf.int64)))
+    return self.set_member(
+      worker, tf.where(is_done, now, tf.cast(member, tf.int64))
+    )
 
   def member(self, worker: tf.Tensor) -> tf.Tensor:
-    """What a worker is: AWAY, DONE, ABSENT, PRESENT or RUNNING."""
+    """Returns AWAY, DONE, ABSENT, PRESENT or RUNNING."""
     return tf.raw_ops.ResourceGather(
       resource=self.members.handle, indices=worker, dtype=tf.int64
     )
 
   def send_away(self, are_busy: tf.Tensor) -> list[tf.Operation]:
-    """Says that those who are waited for and not busy are AWAY."""
+    """Sets included workers that are not busy to AWAY."""
     members = apply.read(self.members)
     are_idle = (members > ABSENT) & tf.equal(are_busy, 0)
     away = tf.constant(AWAY, tf.int64)
     return [apply.write(self.members, tf.where(are_idle, away, members))]
 
   def expect_all_if_done(self) -> list[tf.Operation]:
-    """Once all are done, or away, has who comes next wait for all again.
+    """Includes all workers again once all are DONE or all are AWAY.
 
-    Not if one was left out: it may be back and go on alone, and would wait for
-    those that are done.
+    An excluded worker prevents it: it may come back and continue alone, and
+    would wait for workers that are done.
     """
     members = apply.read(self.members)
     own = members[: self.num_workers]
@@ -207,21 +226,21 @@ class SyncState:
     return [apply.write(self.members, tf.where(are_done, self._all(), members))]
 
   def num_members(self) -> tf.Tensor:
-    """How many workers are waited for."""
+    """Returns the number of included workers."""
     return tf.math.count_nonzero(apply.read(self.members) > ABSENT)
 
   def num_members_in(self, step: tf.Tensor) -> tf.Tensor:
-    """How many of them are in a step."""
+    """Returns the number of included workers in a step."""
     are_in = tf.equal(apply.read(self.steps), step)
     are_members = apply.read(self.members) > ABSENT
     return tf.math.count_nonzero(are_in & are_members)
 
   def read_executions(self) -> list[tf.Tensor]:
-    """ENDED, LAST and PAUSED."""
+    """Returns ENDED, LAST and PAUSED."""
     return list(tf.unstack(apply.read(self.executions), num=3))
 
   def set_executions(self, *values: tf.Tensor) -> list[tf.Operation]:
-    """Writes them."""
+    """Writes ENDED, LAST and PAUSED."""
     return [apply.write(self.executions, tf.stack(values))]
 
   def _all(self) -> tf.Tensor:

@@ -1,8 +1,8 @@
-"""Makes one gradient of those that the replicas of a step have.
+"""Adds up the gradients of the replicas of a step.
 
-Replicas of one worker add theirs up there, and push the sum. Where replicas are
-on several workers, those of one host add up theirs on the first of them if the
-ps is elsewhere, and each ps adds up what comes to it.
+Replicas of one worker are added up there, and the sum is pushed. Where replicas
+are on several workers, those of one host are added up on its first worker if
+the ps is on another host, and each ps adds up what arrives.
 """
 
 import collections
@@ -21,16 +21,16 @@ from tfps.wire import chunking
 from tfps.wire import packing
 from tfps.wire import push
 
-# The host of each task; where it is not known, none shares it.
+# Host of each task; a task without one shares its host with no other.
 Hosts = Mapping[spec_lib.Task, str]
 
 
 def on_worker(group: step_replicas.Group, gradients: Sequence[Any]) -> Any:
-  """The sum of the replicas' gradients of a variable, by their weights.
+  """Returns the weighted sum of the replicas' gradients of a variable.
 
   Args:
-    group: the replicas.
-    gradients: of each.
+    group: replicas.
+    gradients: gradient of each replica.
   """
   return _sum(gradients, group.weights())
 
@@ -40,12 +40,12 @@ def on_ps(
   pieces: Sequence[Sequence[aggregation.Piece]],
   hosts: Hosts,
 ) -> list[Any]:
-  """The sums of gradients, each on the ps that has its variable.
+  """Returns weighted sums of gradients, each on the ps of its variable.
 
   Args:
-    group: the replicas.
-    pieces: of each replica, its gradients of the same variables and shards.
-    hosts: of all tasks.
+    group: replicas.
+    pieces: gradients of each replica, of the same variables and shards.
+    hosts: host of each task.
 
   Returns:
     One sum for each variable or shard.
@@ -58,9 +58,9 @@ def on_ps(
   for device, indices in by_device.items():
     own = [[piece[i] for i in indices] for piece in pieces]
     arrived, weights = [], []
-    for members in _together(group.devices, device, hosts):
+    for members in _pushing_groups(group.devices, device, hosts):
       with tf.device(group.devices[members[0]]):
-        gradients, weight = _of_members(group, own, members)
+        gradients, weight = _sum_members(group, own, members)
         arrived.append(_push(gradients, own[0], device))
       weights.append(weight)
     with tf.device(device):
@@ -69,10 +69,10 @@ def on_ps(
   return [found[i] for i in range(len(found))]
 
 
-def _together(
+def _pushing_groups(
   devices: Sequence[str], ps_device: str, hosts: Hosts
 ) -> list[list[int]]:
-  """Which replicas push to a ps as one: those of a worker, or of a host."""
+  """Returns groups of replicas that push one sum to a ps."""
   ps = _task_of(ps_device)
   found: dict[Any, list[int]] = collections.defaultdict(list)
   for i, device in enumerate(devices):
@@ -83,12 +83,12 @@ def _together(
   return list(found.values())
 
 
-def _of_members(
+def _sum_members(
   group: step_replicas.Group,
   pieces: Sequence[Sequence[aggregation.Piece]],
   members: Sequence[int],
 ) -> tuple[list[Any], Any]:
-  """The sums of what some replicas have, here, and their weight."""
+  """Returns the sums of some replicas' gradients, here, and their weight."""
   weights = group.weights()
   gradients = []
   for i in members:
@@ -98,16 +98,16 @@ def _of_members(
     return gradients[0], weights[members[0]]
   first = group.devices[members[0]]
   handed = [
-    _hand_on(own, group.devices[i], first)
+    _copy_to(own, group.devices[i], first)
     for i, own in zip(members, gradients, strict=True)
   ]
   own_weights = [weights[i] for i in members]
-  sums_of = [_sum(each, own_weights) for each in zip(*handed, strict=True)]
-  return sums_of, 1.0
+  sums = [_sum(each, own_weights) for each in zip(*handed, strict=True)]
+  return sums, 1.0
 
 
-def _hand_on(gradients: list[Any], source: str, destination: str) -> list[Any]:
-  """The same on another worker; there they come as few tensors."""
+def _copy_to(gradients: list[Any], source: str, destination: str) -> list[Any]:
+  """Copies gradients to another worker, packed into few tensors."""
   if _task_of(source) == _task_of(destination):
     return gradients
   handed: list[Any] = []

@@ -1,6 +1,7 @@
-"""Workers that wait for each other, as those see it who have them execute.
+"""Session of synchronized steps, as the process that starts them sees it.
 
-A function that does steps gets the number of the worker that executes it.
+A function that does steps gets the number of the worker that executes it. The
+protocol is described in `protocol`.
 """
 
 from collections.abc import Callable
@@ -15,25 +16,25 @@ import tensorflow as tf
 from tfps._utils import timeouts
 from tfps.updates import policies
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
-from tfps.updates.sync import calls
-from tfps.updates.sync import presences
+from tfps.updates.sync import executions as executions_lib
+from tfps.updates.sync import participation
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import step_sync
-from tfps.updates.sync import turnouts
 
-WORKER = calls.WORKER
+WORKER = protocol_ops_lib.WORKER
 
 
 class SyncSession:
-  """Those of a strategy.
+  """Synchronizes the workers that execute steps of one strategy.
 
   Args:
-    policy: how many come.
-    state: has the state.
-    name: of the job; unique on the ps.
-    worker: tells the worker that executes what this thread calls.
-    tell: gets a worker, and how many steps may be applied twice because of it.
+    policy: `Sync` or `BoundedStaleness`.
+    state: synchronization state on the ps.
+    name: name of the job; unique on the ps.
+    worker: returns the number of the worker for which this thread executes.
+    tell: called with a worker's name and the number of steps that may have been
+      applied twice because it failed.
 
   Attributes:
     makes_one_update: whether a step of all workers makes one update.
@@ -63,76 +64,79 @@ class SyncSession:
       self.staleness_bound = bounded_staleness_lib.StalenessBound(
         state, max_lead=policy.max_lead, name=name
       )
-    # Traced now: a worker that is frozen would hold that up.
-    self._ps = calls.Calls(self.sync_ops)
-    self._updates_left: Callable[[], int] = _no_end
+    # Traced now: later, a frozen worker would delay it.
+    self._ps = protocol_ops_lib.HostCalls(self.sync_ops)
+    self._updates_left: Callable[[], int] = _unlimited
     self._lock = threading.Lock()
     self._pausing = threading.Lock()
-    # What is to be executed, and the worker that has begun it.
-    self._attempts: dict[presences.Participation, int | None] = {}
-    self._num_ended = 0
-    self._come_and_go = False  # instead of having their executions counted
+    self._executions = executions_lib.Executions()
     self._rests = False
     self._num_awaiting = 0
-    self._at_work: Callable[[], object] = lambda: None
+    self._on_execution: Callable[[], object] = lambda: None
 
   def start(self) -> None:
-    """Begins anew: gradients that have come are dropped, and nobody waits.
+    """Resets the state: drops pending gradients and releases waiting workers.
 
-    To be called by the chief alone, at first, and once variables are set back.
+    Only the chief calls it, before training and after variables were restored.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    # Which may wait for who needs the lock.
-    updates = min(self._updates_left(), _no_end())
+    # The call may wait for a thread that needs the lock.
+    updates = min(self._updates_left(), _unlimited())
     with self._lock:
-      self._num_ended = 0
+      self._executions.num_ended = 0
       self._rests = False
       self._ps.call('start', _now(), updates)
 
   def start_afresh(self) -> None:
-    """As `start`, when nothing is being executed, nor to be."""
+    """Forgets all executions, then starts; nothing may be executing."""
     with self._lock:
-      self._attempts.clear()
+      self._executions.clear()
     self.start()
 
   def start_for(self, updates_left: Callable[[], int]) -> None:
-    """As `start`, for a number of updates, which is asked for each time."""
+    """Starts for a limited number of updates.
+
+    Args:
+      updates_left: returns the number; also called by each later `start`.
+    """
     self._updates_left = updates_left
     self.start()
 
   def end_there(self) -> None:
-    """Has the next `start` be for updates without an end."""
-    self._updates_left = _no_end
+    """Removes the limit of updates, from the next `start`."""
+    self._updates_left = _unlimited
 
   def rest(self) -> None:
-    """Has nobody wait for more than what is to be executed already.
+    """Ends waits for executions beyond those that are scheduled.
 
-    Until `start`. Meanwhile nothing is to be scheduled.
+    It lasts until `start`. Meanwhile nothing may be scheduled.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     with self._lock:
-      if self._come_and_go:
+      if self._executions.come_and_go:
         self._rests = True
-        self._ps.call('dismiss', self._are_busy())
+        self._ps.call('dismiss', self._executions.busy_mask())
       else:
-        self._ps.call('rest', self._num_ended + len(self._attempts))
+        last = self._executions.num_ended + len(self._executions)
+        self._ps.call('rest', last)
 
   def try_to_rest(self, rest: bool) -> None:
-    """Has nobody wait for more than what is being executed; or does so again.
+    """Ends waits for executions beyond those that are running; logs errors.
 
-    What goes wrong is only logged.
+    Args:
+      rest: whether to do so; False lets workers wait again.
     """
     with self._lock:
       self._rests = rest
-      self._tell_last()
+      self._send_last()
 
   @contextlib.contextmanager
   def awaited(self) -> Iterator[None]:
-    """Within it nothing is scheduled, for somebody waits for a result."""
+    """Returns a context in which this process waits and schedules nothing."""
     with self._lock:
       self._num_awaiting += 1
     try:
@@ -143,15 +147,15 @@ class SyncSession:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Keeps all workers from making updates, whatever they execute.
+    """Returns a context in which no worker makes updates.
 
-    It begins between two steps, of which each may make several updates. One
-    thread at a time is within it.
+    It is entered between two steps, each of which may make several updates. One
+    thread at a time can be in it.
 
     Raises:
-      tf.errors.DeadlineExceededError: an update does not end.
-      tf.errors.AbortedError: `start` has ended the pause before its time, so
-        that there may have been updates.
+      tf.errors.DeadlineExceededError: an update did not end in time.
+      tf.errors.AbortedError: `start` ended the pause early, so that there may
+        have been updates.
       tf.errors.OpError: a ps is lost, or a worker that is making an update.
     """
     deadline = time.monotonic() + self.policy.timeout_secs
@@ -160,7 +164,10 @@ class SyncSession:
         while self._pause(1)[0]:
           if time.monotonic() > deadline:
             raise tf.errors.DeadlineExceededError(
-              None, None, 'An update has not ended.'
+              None,
+              None,
+              f'An update did not end within {self.policy.timeout_secs:g} '
+              'seconds, the timeout_secs of the update policy.',
             )
           time.sleep(timeouts.current().short_poll_secs)
         yield
@@ -169,97 +176,84 @@ class SyncSession:
         raise
       if not self._pause(0)[1]:
         raise tf.errors.AbortedError(
-          None, None, 'Training has begun anew in the meantime.'
+          None, None, 'Training was restarted while updates were paused.'
         )
 
   def _pause(self, value: int) -> tuple[int, int]:
-    """How many updates are still under way, and the value before."""
+    """Returns the number of running updates, and whether it was paused."""
     under_way, before = self._ps.call('pause', value).numpy().tolist()
     return under_way, before
 
-  def call_at_work(self, function: Callable[[], object]) -> None:
-    """Calls a function each time that something is about to be executed."""
-    self._at_work = function
+  def call_on_execution(self, function: Callable[[], object]) -> None:
+    """Registers a function that is called as each execution begins."""
+    self._on_execution = function
 
-  def take_up(self, attempt: presences.Attempt) -> bool:
-    """Whether anything is left to do of an attempt, before it is called."""
+  def take_up(self, attempt: participation.Attempt) -> bool:
+    """Returns whether an attempt has steps left to do, before it is called."""
     del attempt
     return True
 
-  def agree(self, ready: int, *, finished: bool) -> turnouts.StepDecision:
-    """What to do with so many batches of a queue; here, steps on all of them.
+  def agree(self, ready: int, *, finished: bool) -> participation.StepDecision:
+    """Decides how many steps to do on batches of a queue; here, on all.
 
     Args:
-      ready: how many are at hand.
-      finished: whether all has been done that is to be.
+      ready: number of batches at hand.
+      finished: whether no work is left.
     """
-    return turnouts.alone(ready, finished=finished)
+    return participation.StepDecision.alone(ready, finished=finished)
 
   def settle(self) -> bool:
-    """Has all workers hold what some have done in steps on a queue's batches.
+    """Copies the results of steps on a queue's batches to all workers.
 
     Returns:
-      Whether what this worker has done counts.
+      Whether the steps of this worker count.
     """
     return True
 
-  def enter(self, attempt: presences.Participation, worker: int) -> None:
-    """Takes note of what a worker is about to execute."""
+  def enter(self, attempt: participation.Participation, worker: int) -> None:
+    """Notes that a worker begins an execution."""
     with self._lock:
-      is_new = self._attempts.get(attempt) is None
-      self._attempts[attempt] = worker
+      is_new = self._executions.begin(attempt, worker)
       if is_new and self._rests:
-        self._tell_last()
-    self._at_work()
+        self._send_last()
+    self._on_execution()
 
-  def fail(self, attempt: presences.Participation, worker: int) -> None:
-    """Takes note of what has been cut short, and may be begun again."""
+  def fail(self, attempt: participation.Participation, worker: int) -> None:
+    """Notes that an execution failed on a worker, and may be repeated."""
     if self._tell is not None and not self.makes_one_update:
       self._tell(f'worker:{worker}', attempt.num_steps)
     with self._lock:
-      self._attempts[attempt] = None
+      self._executions.interrupt(attempt)
       self._ps.try_to_call('leave_step', worker)
       if self._rests:
-        self._tell_last()
+        self._send_last()
 
   def leave(self, attempt: Any) -> None:
-    """Takes note of what has been executed, to its end."""
+    """Notes that an execution ended."""
     with self._lock:
-      worker = self._attempts.pop(attempt, None)
-      if worker is None:
-        return
-      if not attempt.comes_and_goes:
-        self._num_ended += 1
-      elif self._rests:
+      worker = self._executions.end(attempt)
+      if worker is not None and attempt.comes_and_goes and self._rests:
         self._ps.try_to_call('leave_out', worker, ps_state_lib.AWAY)
 
-  def attempt(self, num_steps: int) -> presences.Attempt:
-    """For an execution of so many steps."""
-    return presences.Attempt(self, num_steps)
+  def attempt(self, num_steps: int) -> participation.Attempt:
+    """Returns the attempt of an execution of a number of steps."""
+    return participation.Attempt(self, num_steps)
 
-  def expect(self, attempt: presences.Participation) -> None:
-    """Takes note of what is scheduled."""
+  def expect(self, attempt: participation.Participation) -> None:
+    """Notes that an execution is scheduled."""
     with self._lock:
-      self._attempts[attempt] = None
-      self._come_and_go = attempt.comes_and_goes
+      self._executions.schedule(attempt)
 
-  def _tell_last(self) -> None:
-    if not self._come_and_go:
-      last = self._num_ended + len(self._busy()) if self._rests else -1
-      self._ps.try_to_call('rest', last)
+  def _send_last(self) -> None:
+    executions = self._executions
+    if not executions.come_and_go:
+      last = executions.num_ended + len(executions.busy())
+      self._ps.try_to_call('rest', last if self._rests else -1)
     elif self._rests:
-      self._ps.try_to_call('dismiss', self._are_busy())
-
-  def _busy(self) -> list[int]:
-    """The workers that execute something."""
-    return [w for w in self._attempts.values() if w is not None]
-
-  def _are_busy(self) -> list[int]:
-    busy = set(self._busy())
-    return [int(worker in busy) for worker in range(ps_state_lib.MAX_WORKERS)]
+      self._ps.try_to_call('dismiss', executions.busy_mask())
 
   def total(self) -> ps_state_lib.Point:
-    """What all points have counted.
+    """Returns the sums of all points' counters.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -267,7 +261,7 @@ class SyncSession:
     return ps_state_lib.Point(*self.state.points.numpy().sum(axis=0).tolist())
 
   def leave_out(self, worker: int) -> None:
-    """Has nobody wait for a worker, until it comes back.
+    """Excludes a lost worker from updates until it is back.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -275,9 +269,9 @@ class SyncSession:
     self._ps.call('leave_out', worker, ps_state_lib.ABSENT)
 
   def step_out(self, worker: int) -> None:
-    """Has nobody wait for a worker until it executes something again.
+    """Excludes a worker from updates until it executes something again.
 
-    Once all have stepped out, who begins next waits for all.
+    Once all workers have stepped out, the next one waits for all.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -285,29 +279,29 @@ class SyncSession:
     self._ps.call('leave_out', worker, ps_state_lib.AWAY)
 
   def dismiss_idle(self) -> None:
-    """Likewise of the workers for which this process has nothing to do.
+    """Excludes workers for which this process has no executions.
 
-    Where these do not come and go, it will have something for them: not before
-    it has a result, though, if it waits for one, and that may be the result of
-    who waits for them.
+    Workers with a fixed number of executions will get more. They are excluded
+    only if this process schedules none before it has a result, while all busy
+    workers wait for others.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     with self._lock:
-      if None in self._attempts.values():
+      if self._executions.any_scheduled:
         return
-      if self._come_and_go or (self._num_awaiting and self._all_wait()):
-        self._ps.call('dismiss', self._are_busy())
+      if self._executions.come_and_go or (
+        self._num_awaiting and self._all_wait()
+      ):
+        self._ps.call('dismiss', self._executions.busy_mask())
 
   def _all_wait(self) -> bool:
-    """Whether all who execute something wait for others."""
-    return sum(row.even + row.odd for row in self._points()) >= len(
-      self._busy()
-    )
+    num_waiting = sum(row.even + row.odd for row in self.state.read_points())
+    return num_waiting >= len(self._executions.busy())
 
   def take_in(self, worker: int) -> None:
-    """Has all wait for a worker that is about to begin, though it was done.
+    """Includes a worker that is about to begin, even if it was done.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -315,17 +309,17 @@ class SyncSession:
     self._ps.call('take_in', worker)
 
   def end(self, worker: int) -> None:
-    """Has nobody wait for a worker, which is done, until it begins again.
+    """Excludes a worker that is done, until it begins again.
 
-    Once all have said so, who begins next waits for all.
+    Once all workers are done, the next one that begins waits for all.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     self._ps.call('leave_out', worker, ps_state_lib.DONE)
 
-  def give_up_on(self, worker: int) -> None:
-    """Has nobody wait for an update that a worker was to make and cannot.
+  def abandon_update(self, worker: int) -> None:
+    """Lets another worker make the update that a restarted worker was to make.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -334,50 +328,31 @@ class SyncSession:
 
   @property
   def are_executing(self) -> bool:
-    """Whether anything is being executed that this process has begun."""
+    """Whether an execution that this process began is running."""
     with self._lock:
-      return bool(self._busy())
+      return bool(self._executions.busy())
 
   def versions_awaited(self) -> list[int]:
-    """Of the points at which somebody waits.
+    """Returns the versions of the points at which workers wait.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return [row.version for row in self._points() if row.even or row.odd]
-
-  def _points(self) -> list[ps_state_lib.Point]:
     return [
-      ps_state_lib.Point(*row) for row in self.state.points.numpy().tolist()
+      row.version for row in self.state.read_points() if row.even or row.odd
     ]
 
   def around(self, steps: Callable[..., Any]) -> Callable[..., Any]:
-    """What a worker is to execute, to be made a function of.
+    """Wraps steps in the beginning and the end of an execution.
 
     Args:
-      steps: a `tf.function` that gets, besides what it works on, the arguments
-        of `sync_step`.
+      steps: a `tf.function` whose last arguments are the first three of
+        `sync_step`.
 
     Returns:
-      What gets, in place of these, the number of the worker.
+      A function to be traced, which takes the worker's number in their place.
     """
-
-    def execution(*args: Any) -> Any:
-      given, worker = args[:-1], args[-1]
-      sync_ops = self.sync_ops.begin(worker)
-      versions = tf.stack([turn.version for turn in sync_ops])
-      before = [versions]
-      if self.staleness_bound is not None:
-        before.append(self.staleness_bound.begin(worker))
-      with tf.control_dependencies(before):
-        result = steps(
-          *given, worker, versions, tf.identity(sync_ops[0].quorum)
-        )
-      with tf.control_dependencies(tf.nest.flatten(result)):
-        self.sync_ops.end(worker)
-      return result
-
-    return execution
+    return step_sync.execution(steps, self.sync_ops, self.staleness_bound)
 
   def sync_step(
     self,
@@ -388,14 +363,14 @@ class SyncSession:
     count: Callable[[], object] = lambda: None,
     comes_and_goes: bool = False,
   ) -> step_sync.BarrierStep | step_sync.StaleSyncStep:
-    """For the function that is being traced.
+    """Returns the synchronization of steps in the function being traced.
 
     Args:
-      worker: who executes it.
-      versions: of all points.
-      quorum: of all points.
+      worker: number of the worker that executes it, an int64 scalar.
+      versions: version of each point, int64.
+      quorum: number of gradients that the next updates need, an int64 scalar.
       count: called where the first point of a step makes its update.
-      comes_and_goes: whether workers do, as they have batches or not.
+      comes_and_goes: whether workers take part only while they have batches.
     """
     if self.staleness_bound is not None:
       return step_sync.StaleSyncStep(self.staleness_bound, worker)
@@ -409,16 +384,16 @@ class SyncSession:
     return made
 
 
-def _no_end() -> int:
+def _unlimited() -> int:
   return 1 << 50
 
 
 def _now() -> int:
-  """A version later than all that were there before, of whatever process."""
+  """Returns a version above all earlier ones of any process."""
   return time.time_ns() // 1000
 
 
 def of(strategy: Any) -> SyncSession | None:
-  """A strategy's; None if its workers do not wait for each other."""
+  """Returns a strategy's session; None if its workers are asynchronous."""
   found: SyncSession | None = getattr(strategy, 'sync_session', None)
   return found

@@ -1,4 +1,4 @@
-"""What steps do besides computing where workers wait for each other."""
+"""Synchronization within the steps of a function that is being traced."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -16,22 +16,23 @@ from tfps.updates.sync import ps_state as ps_state_lib
 
 
 class BarrierStep:
-  """A function's steps, of which those of all workers make one update.
+  """Steps of which those of all workers make one update.
 
   Each time that a step has an optimizer apply gradients is a point, at which
-  these meet those of the other workers.
+  the gradients of all workers are added up.
 
   Args:
-    sync_ops: of all points.
-    state: has their state.
-    name: of the job; unique on the ps.
-    worker: who executes the function.
-    points: each point's turn at the beginning.
+    sync_ops: operations on the state of all points.
+    state: synchronization state on the ps.
+    name: name of the job; unique on the ps.
+    worker: number of the worker that executes the function.
+    points: ticket of each point at the beginning.
     count: called where the first point of a step makes its update.
 
   Attributes:
-    comes_and_goes: whether workers do, within the others' steps. A step then
-      has one point.
+    marked: steps to write to the step log; none.
+    comes_and_goes: whether workers take part only while they have batches, so
+      that a step must have a single point.
   """
 
   marked: frozenset[int] = frozenset()
@@ -54,25 +55,26 @@ class BarrierStep:
     self._count = count
     self._aggregator: dict[int, aggregation_lib.GradientAggregator] = {}
     self._num_met = 0
-    self._counted: list[Any] = []  # whether each step is
-    # The version of the first point at which a step began, and whether the
-    # others are in the same.
+    self._counted: list[Any] = []  # whether each step is applied
+    # Version of the first point at which the step began, and whether this
+    # worker's gradients are part of the update made there.
     self._step = points[0].version
-    self._is_along = tf.constant(value=True)
+    self._takes_part = tf.constant(value=True)
 
   def after(self, num_steps: Any) -> 'BarrierStep':
+    """Raises an error: synchronized steps do not run in a loop."""
     raise NotImplementedError('All steps are laid out in one graph.')
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """A step to be traced within."""
+    """Returns a context in which one step is traced."""
     del number
     self._num_met = 0
     self._counted.append(tf.constant(value=True))
     yield
 
   def num_counted(self) -> tf.Tensor:
-    """How many steps were applied, up to the first that was not."""
+    """Returns the number of steps applied, up to the first that was not."""
     counted = tf.cast(tf.stack(self._counted), tf.int64)
     return tf.reduce_sum(tf.math.cumprod(counted))
 
@@ -81,11 +83,11 @@ class BarrierStep:
     pieces: Sequence[aggregation_lib.Piece],
     update: Callable[[list[Any]], object],
   ) -> None:
-    """Has one worker make an update of all workers' gradients.
+    """Adds up all workers' gradients and lets one worker make the update.
 
     Args:
-      pieces: the gradients of this worker.
-      update: makes it of their means; traced in a branch.
+      pieces: gradients of this worker, one per variable or shard.
+      update: makes the update of their means; traced in a branch.
 
     Raises:
       ValueError: a step has too many points.
@@ -94,62 +96,63 @@ class BarrierStep:
     self._num_met += 1
     if number >= ps_state_lib.MAX_POINTS:
       raise ValueError(
-        'Sync: a step has gradients applied more than '
-        f'{ps_state_lib.MAX_POINTS} times. Let fewer optimizers do it.'
+        'Sync: a step applies gradients more than '
+        f'{ps_state_lib.MAX_POINTS} times. Use fewer optimizers in it.'
       )
     if number and self.comes_and_goes:
       raise ValueError(
-        'Sync: a step on batches of a SplitQueue has gradients applied more '
-        'than once. A worker that gets a split while others are between the '
-        'two could not go along with them. Let one optimizer do it, or give '
-        'each worker a share without end: tfps.input.shard, and repeat().'
+        'Sync: a step on batches of a SplitQueue applies gradients more than '
+        'once. A worker that gets a split while others are between the two '
+        'could not take part. Use one optimizer, or give each worker an '
+        'endless share: tfps.input.shard, and repeat().'
       )
     if number not in self._aggregator:
       self._aggregator[number] = aggregation_lib.GradientAggregator(
         self._state, self._name, number, pieces
       )
-    aggregator, turn = self._aggregator[number], self._turn(number)
-    added = aggregator.add(pieces, self._sync_ops.for_sums(turn))
+    aggregator, ticket = self._aggregator[number], self._ticket(number)
+    added = aggregator.add(pieces, self._sync_ops.for_sums(ticket))
     with tf.control_dependencies(added):
-      arrival = self._sync_ops.arrive(number, self._worker, turn, self._step)
+      arrival = self._sync_ops.arrive(number, self._worker, ticket, self._step)
 
     def lead() -> tuple[tf.Tensor, tf.Tensor]:
       first = writes.num_operations()
-      update(aggregator.take_means(turn.version))
+      update(aggregator.take_means(ticket.version))
       if number == 0:
         self._count()
-      done = after_writes(first, turn.version)
+      done = after_writes(first, ticket.version)
       with tf.control_dependencies([done]):
         following = self._sync_ops.release(number, done, arrival.enough)
       return tf.identity(following.version), tf.identity(following.quorum)
 
     version, quorum = tf.cond(arrival.leads, lead, lambda: tuple(arrival.after))
     self._points[number] = protocol_ops_lib.StepTicket(version, quorum)
-    self._counted[-1] &= self._sync_ops.counts(arrival, turn, version)
+    self._counted[-1] &= self._sync_ops.counts(arrival, ticket, version)
     if number == 0:
-      self._is_along = tf.equal(version, self._step + 1)
+      self._takes_part = tf.equal(version, self._step + 1)
 
-  def _turn(self, number: int) -> protocol_ops_lib.StepTicket:
-    """That of a point, which is none for who is not along with the others."""
-    turn = self._points[number]
+  def _ticket(self, number: int) -> protocol_ops_lib.StepTicket:
+    """Returns the ticket of a point, or one that is late if so is the step."""
+    ticket = self._points[number]
     if number == 0:
-      self._step = turn.version
-      return turn
+      self._step = ticket.version
+      return ticket
     never = tf.constant(protocol_ops_lib.NEVER, tf.int64)
-    version = tf.where(self._is_along, turn.version, never)
-    return turn._replace(version=version)
+    version = tf.where(self._takes_part, ticket.version, never)
+    return ticket._replace(version=version)
 
 
 class StaleSyncStep:
-  """The steps in one function of workers that keep together.
+  """Steps of workers that keep within a number of steps of each other.
 
   Args:
-    staleness_bound: that they keep.
-    worker: who executes the function.
+    staleness_bound: bound of a worker's lead.
+    worker: number of the worker that executes the function.
 
   Attributes:
-    gate: what the steps' reads are to wait for.
-    written: ends once all updates of the steps so far are made.
+    marked: steps to write to the step log; none.
+    gate: tensors after which the next step may read variables.
+    written: tensors after which all updates of the steps so far are made.
   """
 
   marked: frozenset[int] = frozenset()
@@ -165,11 +168,12 @@ class StaleSyncStep:
     self._worker = worker
 
   def after(self, num_steps: Any) -> 'StaleSyncStep':
+    """Raises an error: synchronized steps do not run in a loop."""
     raise NotImplementedError('All steps are laid out in one graph.')
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """A step to be traced within; after it, one waits for the slowest."""
+    """Returns a context in which a step is traced that ends by waiting."""
     del number
     first = writes.num_operations()
     yield
@@ -178,21 +182,50 @@ class StaleSyncStep:
     self.gate = [self._staleness_bound.advance(done)]
 
 
-def num_counted(course: Any, num_steps: int) -> tf.Tensor:
-  """How many steps of a function were applied; all where none can be late."""
-  if isinstance(course, BarrierStep):
-    return course.num_counted()
+def execution(
+  steps: Callable[..., Any],
+  sync_ops: protocol_ops_lib.SyncOps,
+  staleness_bound: bounded_staleness_lib.StalenessBound | None,
+) -> Callable[..., Any]:
+  """Returns a function of steps with the beginning and end of an execution.
+
+  Args:
+    steps: a function; see `SyncSession.around`.
+    sync_ops: operations that begin and end an execution.
+    staleness_bound: bound that admits the worker, if any.
+  """
+
+  def execute(*args: Any) -> Any:
+    given, worker = args[:-1], args[-1]
+    tickets = sync_ops.begin(worker)
+    versions = tf.stack([ticket.version for ticket in tickets])
+    before = [versions]
+    if staleness_bound is not None:
+      before.append(staleness_bound.begin(worker))
+    with tf.control_dependencies(before):
+      result = steps(*given, worker, versions, tf.identity(tickets[0].quorum))
+    with tf.control_dependencies(tf.nest.flatten(result)):
+      sync_ops.end(worker)
+    return result
+
+  return execute
+
+
+def num_counted(steps: Any, num_steps: int) -> tf.Tensor:
+  """Returns the number of steps applied; all where none can be late."""
+  if isinstance(steps, BarrierStep):
+    return steps.num_counted()
   return tf.constant(num_steps, tf.int64)
 
 
 def after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:
-  """A tensor, here, once all is written that a function writes.
+  """Returns a tensor once a function's writes are done.
 
-  It comes here because ps do not see each other.
+  It is placed here because ps do not see each other.
 
   Args:
-    first: how many operations of the function to leave out.
-    tensor: any.
+    first: number of operations of the function to skip.
+    tensor: any tensor.
   """
   written = [
     operation
