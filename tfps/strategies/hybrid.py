@@ -51,22 +51,22 @@ class Extended(shared_extended.Extended):
 
   Attributes:
     choose: chooses a variable's place; set it before the first is created.
-    holdings: the variables that are on this worker.
+    local_state: the variables that are on this worker.
   """
 
   choose: Callable[[hybrid_placement.Description], str]
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
-    self.holdings = local_state_lib.LocalState()
+    self.local_state = local_state_lib.LocalState()
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    is_beside = self.holdings.has(kwargs.get('colocate_with'))
+    is_beside = self.local_state.has(kwargs.get('colocate_with'))
     if not (is_beside or self._is_to_be_held(kwargs)):
       return super()._create_variable(next_creator, **kwargs)
     kwargs['per_worker_variable'] = True
     variable = super()._create_variable(next_creator, **kwargs)
-    self.holdings.variables.append(variable)
+    self.local_state.variables.append(variable)
     return variable
 
   def make_count(self) -> tf.Variable:
@@ -75,7 +75,7 @@ class Extended(shared_extended.Extended):
       count = tf.Variable(
         0, dtype=tf.int64, trainable=False, name='tfps/hybrid/steps'
       )
-    self.holdings.variables.append(count)
+    self.local_state.variables.append(count)
     return count
 
   def _is_to_be_held(self, kwargs: Mapping[str, Any]) -> bool:
@@ -183,7 +183,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     Args:
       variable: a `tf.Variable` of this strategy.
     """
-    held: bool = self.extended.holdings.has(variable)
+    held: bool = self.extended.local_state.has(variable)
     return held
 
   def begin_means(
@@ -227,7 +227,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         raise
       except tf.errors.OpError as error:
         self._raise_if_ps_lost(error)
-        if self._elastic_group is None or not self._elastic_group.is_to_go_on(
+        if self._elastic_group is None or not self._elastic_group.should_retry(
           error
         ):
           raise
@@ -253,8 +253,8 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       membership_table_lib.MembershipTable(
         self.extended.make_own, len(trainers)
       ),
-      self.extended.holdings,
-      rendezvous.SyncSession(
+      self.extended.local_state,
+      rendezvous.UpdateHooks(
         sync_session.start, sync_session.take_in, sync_session.leave_out
       ),
       waits=waits,

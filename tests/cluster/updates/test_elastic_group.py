@@ -28,8 +28,8 @@ class _Worker:
 
   def __init__(self, cluster, membership, index, waits):
     self.value = tf.Variable(float(index), name='value')
-    self.holdings = local_state_lib.LocalState()
-    self.holdings.variables.append(self.value)
+    self.local_state = local_state_lib.LocalState()
+    self.local_state.variables.append(self.value)
     tasks = cluster.tasks('worker')
     self.told = []
     self.sync_session = []
@@ -37,8 +37,8 @@ class _Worker:
       [group_monitor.Peer(task, cluster.address(task)) for task in tasks],
       index,
       membership,
-      self.holdings,
-      rendezvous.SyncSession(
+      self.local_state,
+      rendezvous.UpdateHooks(
         lambda: None,
         lambda worker: self.sync_session.append(('in', worker)),
         lambda worker: self.sync_session.append(('out', worker)),
@@ -48,7 +48,7 @@ class _Worker:
     )
 
   def step(self, gradient):
-    self.elastic_group.take_up()
+    self.elastic_group.join()
     self.add(gradient)
     self.elastic_group.end_steps()
     return float(self.value)
@@ -77,7 +77,7 @@ class _Worker:
       try:
         return function()
       except tf.errors.OpError as error:
-        if not self.elastic_group.is_to_go_on(error):
+        if not self.elastic_group.should_retry(error):
           raise
 
   def once(self, gradient):
@@ -146,7 +146,7 @@ def test_all_may_be_done_and_go_on_with_the_same_ring(make, pool):
     last = workers[1].steps(3.0)
     assert first.result(60) == last
     for worker in workers:
-      rings.add(id(worker.elastic_group._round.ring))
+      rings.add(id(worker.elastic_group._round.collective))
       worker.elastic_group.leave()
   assert last == [6.0]
   assert len(rings) == 2  # each worker's own
@@ -161,9 +161,9 @@ def test_what_all_had_is_gone_with_them(make, pool, membership):
   membership.note_begun()  # by workers that are no more
   workers = [make(index) for index in range(2)]
   gone = 'have variables of workers that are gone'
-  first = pool.submit(workers[0].elastic_group.take_up)
+  first = pool.submit(workers[0].elastic_group.join)
   with pytest.raises(ValueError, match=gone):
-    workers[1].elastic_group.take_up()
+    workers[1].elastic_group.join()
   with pytest.raises(ValueError, match=gone):
     first.result(60)
 
@@ -178,15 +178,15 @@ def test_who_lives_and_does_something_else_is_named(make, pool):
     some.step(1.0)
   complaint = 'worker:0 and worker:1 have not come to the same step'
   with pytest.raises(tfps.DeadlineError, match=complaint):
-    some.elastic_group.is_to_go_on(caught.value)
+    some.elastic_group.should_retry(caught.value)
 
 
 def test_who_holds_something_else_is_told(make, pool):
   workers = [make(index) for index in range(2)]
-  workers[1].holdings.variables.append(tf.Variable(1.0, name='slot'))
+  workers[1].local_state.variables.append(tf.Variable(1.0, name='slot'))
   first = pool.submit(workers[0].steps, 1.0)
   with pytest.raises(ValueError, match='other variables than worker:0'):
-    workers[1].elastic_group.take_up()
+    workers[1].elastic_group.join()
   assert first.result(60) == [1.0]  # alone
 
 
@@ -222,7 +222,7 @@ def test_what_others_have_gone_on_without_is_not_kept(make, pool, membership):
   some.elastic_group.agree(1, finished=False)
   agreed.result(60)
   some.add(1.0)
-  other.elastic_group._round.ring.break_off()
+  other.elastic_group._round.collective.abort()
   is_kept = pool.submit(other.surviving, other.elastic_group.settle)
   waiting.until(lambda: membership.read().entered(2) == [1], timeout_secs=60)
   membership.close(2)  # as if the other were silent

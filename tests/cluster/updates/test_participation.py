@@ -138,8 +138,10 @@ def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
   @tf.function
   def arrive():  # of which nothing on the ps goes on
     worker = tf.constant(2, tf.int64)
-    rules = sync_session.sync_ops._rules
-    return sync_session.state.locked(rules.look, 0, worker, version, version, 1)
+    protocol = sync_session.sync_ops._protocol
+    return sync_session.state.locked(
+      protocol.look, 0, worker, version, version, 1
+    )
 
   leads, *_ = arrive()
   assert not leads

@@ -69,12 +69,16 @@ def test_holdings_are_handed_on_whatever_their_types():
 def test_those_who_have_batches_do_as_many_steps(ready, finished, wanted):
   said = [
     agreements.facts(
-      number, finished=finished, asks=i == 1, index=i, num_workers=len(ready)
+      number,
+      finished=finished,
+      requests_change=i == 1,
+      index=i,
+      num_workers=len(ready),
     )
     for i, number in enumerate(ready)
   ]
   found = agreements.of(sum(said))
-  assert found.is_asked_for
+  assert found.is_change_requested
   assert wanted == (
     found.number,
     found.members,

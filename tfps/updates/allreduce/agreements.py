@@ -1,9 +1,9 @@
-"""What a crew agrees on before steps on batches of a queue.
+"""Agreement of an elastic group on the next steps on batches of a queue.
 
-A queue may have nothing for some workers while others are at its last splits.
-So each says how many batches it has, in a vector that all add up. Those who
-have some do the same number of steps, among themselves; the others wait, and
-then get what has come of it.
+A queue may have no batches for some workers while others read its last splits.
+So the workers add up vectors that say how many batches each has. Those that
+have some do the same number of steps among themselves; the others wait, then
+receive the resulting state.
 """
 
 import dataclasses
@@ -15,50 +15,55 @@ _NUM_FLAGS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """What all do next.
+  """Next steps of all workers.
 
   Attributes:
-    number: how many steps those do who have batches; 0 if nobody has any.
-    members: who they are, by their index in the ring.
-    finished: whether nobody has any, and somebody has seen that all is done.
-    is_asked_for: whether somebody asks for another crew.
-    is_partial: whether some are left who have none.
+    number: number of steps of each worker that has batches; 0 if none has.
+    members: indices of these workers in the collective group.
+    finished: whether none has batches, and one has seen that no work is left.
+    is_change_requested: whether a worker requests a rendezvous.
+    is_partial: whether some workers have batches and others have none.
   """
 
   number: int
   members: tuple[int, ...]
   finished: bool
-  is_asked_for: bool
+  is_change_requested: bool
   is_partial: bool
 
 
 def facts(
-  ready: int, *, finished: bool, asks: bool, index: int, num_workers: int
+  ready: int,
+  *,
+  finished: bool,
+  requests_change: bool,
+  index: int,
+  num_workers: int,
 ) -> np.ndarray:
-  """What one says to the others.
+  """Returns the vector that a worker contributes, int32 [num_workers + 2].
 
   Args:
-    ready: how many batches it has.
-    finished: whether it has seen that all is done.
-    asks: whether it knows of somebody who asks for another crew.
-    index: its own, in the ring.
-    num_workers: how many are in the ring.
+    ready: number of batches that the worker has.
+    finished: whether it has seen that no work is left.
+    requests_change: whether it knows of a request for a rendezvous.
+    index: its index in the collective group.
+    num_workers: size of the collective group.
   """
   found = np.zeros([num_workers + _NUM_FLAGS], np.int32)
   found[index] = ready
-  found[-_NUM_FLAGS:] = finished, asks
+  found[-_NUM_FLAGS:] = finished, requests_change
   return found
 
 
 def of(total: np.ndarray) -> Agreement:
-  """What follows from the sum of what all have said."""
-  ready, (finished, asks) = total[:-_NUM_FLAGS], total[-_NUM_FLAGS:]
+  """Returns the agreement that the sum of all vectors means."""
+  ready, (finished, requests_change) = total[:-_NUM_FLAGS], total[-_NUM_FLAGS:]
   (members,) = np.nonzero(ready)
   number = int(ready[members].min()) if len(members) else 0
   return Agreement(
     number,
     tuple(members.tolist()),
     finished=bool(finished) and not number,
-    is_asked_for=bool(asks),
+    is_change_requested=bool(requests_change),
     is_partial=0 < len(members) < len(ready),
   )

@@ -1,11 +1,11 @@
-"""Adds up tensors of several processes by TensorFlow's collectives.
+"""Adds up arrays of several processes by TensorFlow's collectives.
 
-The eager context of a worker knows the ps and itself alone, and cannot take
-part in collectives with others: told of them later, it loses sight of the ps.
-So each process has one more server, which knows those of all others, and a
-session on it. A server meets no others than it was started with, and cannot be
-stopped: other processes make another ring, for which each starts another one,
-and what the one before takes, some 40 MB, is not given back.
+A worker's eager context knows only the ps and itself. It cannot join
+collectives with others: if it is told of them later, it loses its connection to
+the ps. So each process has another server, which knows those of all others, and
+a session on it. A server cannot learn of others after its start and cannot be
+stopped: a new group takes new servers, and the memory of the old ones, about 40
+MB each, is not freed.
 """
 
 from collections.abc import Sequence
@@ -19,33 +19,33 @@ import tensorflow as tf
 
 from tfps.server import server as server_lib
 
-_JOB = 'ring'
+_JOB = 'collective'
 
-WHOLE = 0  # the group of all processes
-_KEYS_PER_GROUP = 512
+WHOLE = 0  # subgroup of all processes
+_KEYS_PER_SUBGROUP = 512
 
 Sum = concurrent.futures.Future[np.ndarray]
 
 
 class CollectiveGroup:
-  """Processes that add up arrays, all in the same order for each type.
+  """Processes that add up arrays, in the same order for each type.
 
   Args:
-    addresses: of all, each with a port for itself.
-    index: of this process.
+    addresses: addresses of all processes, each with a port of its own.
+    index: index of this process.
 
   Attributes:
-    index: the same.
-    number: how many processes there are.
-    has_failed: whether anything has.
+    index: index of this process.
+    size: number of processes.
+    has_failed: whether a collective failed.
   """
 
   def __init__(self, addresses: Sequence[str], index: int) -> None:
     self.index = index
     self.has_failed = False
-    self.number = len(addresses)
-    self._groups = [tuple(range(self.number))]
-    config = server_lib.default_config(self.number)
+    self.size = len(addresses)
+    self._subgroups = [tuple(range(self.size))]
+    config = server_lib.default_config(self.size)
     config.experimental.collective_group_leader = _device(0)
     config.device_filters.append(_device(index))
     self._config = config
@@ -55,71 +55,74 @@ class CollectiveGroup:
     self._sessions: list[Any] = []
     self._calls: dict[tuple[tf.DType, str, int], Any] = {}
     self._lock = threading.Lock()
-    self._is_broken = False
+    self._is_aborted = False
     self._began: list[float] = []
 
   @property
   def waiting_secs(self) -> float | None:
-    """For how long this process has been at an array; None if it is at none."""
+    """Seconds since the oldest pending collective began; None without one."""
     began = self._began[:1]
     return time.monotonic() - began[0] if began else None
 
-  def group(self, members: Sequence[int]) -> int:
-    """A number for some of the processes, who may add up among themselves.
+  def subgroup(self, members: Sequence[int]) -> int:
+    """Returns the number of a subgroup of processes.
 
-    To be asked for by all processes, in the same order.
+    All processes call it with the same subgroups in the same order.
 
     Args:
-      members: their indices, in order.
+      members: indices of its processes, in order.
     """
     wanted = tuple(members)
-    if wanted not in self._groups:
-      self._groups.append(wanted)
-    return self._groups.index(wanted)
+    if wanted not in self._subgroups:
+      self._subgroups.append(wanted)
+    return self._subgroups.index(wanted)
 
-  def begin_mean(self, vector: np.ndarray, group: int = WHOLE) -> Sum:
-    """Begins to add up vectors of floats, and to divide by their number.
+  def begin_mean(self, vector: np.ndarray, subgroup: int = WHOLE) -> Sum:
+    """Begins to average vectors, in a thread.
 
     Args:
-      vector: of this process.
-      group: of those who do.
+      vector: vector of this process, floats [n].
+      subgroup: number of the subgroup that takes part.
     """
-    return self._begin(vector, 'Div', group)
+    return self._begin(vector, 'Div', subgroup)
 
-  def sum_of(self, vector: np.ndarray) -> np.ndarray:
-    """The sum of the vectors that all processes give.
+  def sum(self, vector: np.ndarray) -> np.ndarray:
+    """Returns the sum of the vectors of all processes.
+
+    Args:
+      vector: vector of this process, [n].
 
     Raises:
-      tf.errors.OpError: somebody is lost, or the ring is broken off.
+      tf.errors.OpError: a process is lost, or the group is aborted.
     """
     return self._begin(vector, 'Id', WHOLE).result()
 
-  def break_off(self) -> None:
-    """Has whatever waits here, or comes later, fail; twice is harmless."""
+  def abort(self) -> None:
+    """Makes pending and later collectives of this process fail; idempotent."""
     with self._lock:
-      self._is_broken = True
+      self._is_aborted = True
       sessions, self._sessions = self._sessions, []
     for session in sessions:
       session.close()
 
-  def _begin(self, vector: np.ndarray, final: str, group: int) -> Sum:
+  def _begin(self, vector: np.ndarray, final: str, subgroup: int) -> Sum:
     found: Sum = concurrent.futures.Future()
-    # Not a pool's, which Python would wait for at its end.
+    # Not of a pool, whose threads Python joins at exit.
     threading.Thread(
       target=self._run,
-      args=(vector, final, group, found),
-      name='tfps-ring',
+      args=(vector, final, subgroup, found),
+      name='tfps-collective',
       daemon=True,
     ).start()
     return found
 
   def _run(
-    self, vector: np.ndarray, final: str, group: int, found: Sum
+    self, vector: np.ndarray, final: str, subgroup: int, found: Sum
   ) -> None:
     now = time.monotonic()
     self._began.append(now)
     try:
-      total = self._callable(vector.dtype, final, group)(vector)
+      total = self._callable(vector.dtype, final, subgroup)(vector)
     except BaseException as error:
       self.has_failed = True
       found.set_exception(error)
@@ -128,26 +131,28 @@ class CollectiveGroup:
     finally:
       self._began.remove(now)
 
-  def _callable(self, dtype: np.dtype, final: str, group: int) -> Any:
-    key = (tf.as_dtype(dtype), final, group)
+  def _callable(self, dtype: np.dtype, final: str, subgroup: int) -> Any:
+    key = (tf.as_dtype(dtype), final, subgroup)
     with self._lock:
-      if self._is_broken:
-        raise tf.errors.CancelledError(None, None, 'The ring is broken off.')
+      if self._is_aborted:
+        raise tf.errors.CancelledError(
+          None, None, 'The collective group is aborted.'
+        )
       if key not in self._calls:
         self._calls[key] = self._make(*key)
       return self._calls[key]
 
-  def _make(self, dtype: tf.DType, final: str, group: int) -> Any:
-    # Calls are told apart by this number: of each, all members do the same.
+  def _make(self, dtype: tf.DType, final: str, subgroup: int) -> Any:
+    # Distinguishes collectives; all members agree on it.
     instance = 2 * dtype.as_datatype_enum + (final == 'Div')
     graph = tf.Graph()
     with graph.as_default(), tf.device(f'{_device(self.index)}/device:CPU:0'):
       given = tf.compat.v1.placeholder(dtype, [None])
       total = tf.raw_ops.CollectiveReduce(
         input=given,
-        group_size=len(self._groups[group]),
-        group_key=group + 1,
-        instance_key=group * _KEYS_PER_GROUP + instance,
+        group_size=len(self._subgroups[subgroup]),
+        group_key=subgroup + 1,
+        instance_key=subgroup * _KEYS_PER_SUBGROUP + instance,
         merge_op='Add',
         final_op=final,
         subdiv_offsets=[0],

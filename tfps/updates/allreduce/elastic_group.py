@@ -1,12 +1,12 @@
-"""Workers that add up gradients, and go on without who is lost or done.
+"""Group of workers that average gradients, and continue without lost ones.
 
-What a crew's workers have of their own is alike after each array that they have
-added up. When somebody is lost, the others meet on the roster, make a ring of
-those who are left, and all take over what that one has who has come farthest.
-In the same way who comes back, or begins, gets what the others have.
+The local state of the group's workers is equal after each array that they have
+added up. When a worker is lost, is done, comes back or begins, the members meet
+at a rendezvous (`rendezvous` states that protocol), form a new collective
+group, and copy the local state of the most advanced one.
 
-Where batches are of a queue, some may have none. The others do steps among
-themselves, and hand on what has come of it.
+Where batches come from a queue, some workers may have none. The others do steps
+among themselves, and hand their state to all in `ElasticGroup.settle`.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
 from tfps.updates.allreduce import rendezvous
 
-# With what executions end whose connection was broken.
+# Errors of executions whose connection was broken.
 _CUT_OFF = (
   tf.errors.AbortedError,
   tf.errors.CancelledError,
@@ -36,17 +36,17 @@ _CUT_OFF = (
 
 _Result = TypeVar('_Result')
 
-_START = 'Start all tasks again; training goes on from its checkpoint.'
+_RESTART = 'Restart all tasks; training continues from its checkpoint.'
 
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-  """How long to wait.
+  """Timeouts of an elastic group.
 
   Attributes:
-    connect_secs: until all have begun.
-    step_secs: for others that live, in a step.
-    silence_secs: for those that do not answer.
+    connect_secs: seconds until all workers have begun.
+    step_secs: seconds to wait in a step for workers that are alive.
+    silence_secs: seconds for which a worker may not answer.
   """
 
   connect_secs: float
@@ -55,16 +55,16 @@ class Waits:
 
 
 class ElasticGroup:
-  """The crew that this worker is in, or is to be in.
+  """Elastic group of this worker.
 
   Args:
     peers: all workers.
-    own: the number of this one.
-    membership: where they meet.
-    holdings: what each has of its own.
-    sync_session: of the gradients for the ps.
-    waits: how long to wait for others.
-    tell: gets what has become of others, 'lost' or 'back', and who it is.
+    own: number of this worker.
+    membership: membership table on a ps.
+    local_state: variables that each worker has for itself.
+    hooks: hooks into the synchronized updates on the ps.
+    waits: timeouts.
+    tell: called with 'lost' or 'back' and the names of such workers.
   """
 
   def __init__(
@@ -72,15 +72,15 @@ class ElasticGroup:
     peers: Sequence[group_monitor.Peer],
     own: int,
     membership: membership_table_lib.MembershipTable,
-    holdings: local_state_lib.LocalState,
-    sync_session: rendezvous.SyncSession,
+    local_state: local_state_lib.LocalState,
+    hooks: rendezvous.UpdateHooks,
     *,
     waits: Waits,
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self._peers = peers
     self._own = own
-    self._sync_session = sync_session
+    self._hooks = hooks
     self._waits = waits
     self._tell = tell
     self._round: group_monitor.Round | None = None
@@ -89,239 +89,253 @@ class ElasticGroup:
       own,
       membership,
       silence_secs=waits.silence_secs,
-      leave_out=sync_session.leave_out,
+      leave_out=hooks.leave_out,
     )
-    self._rounds = rendezvous.Rendezvous(
+    self._rendezvous = rendezvous.Rendezvous(
       peers,
       own,
       membership,
-      holdings,
-      sync_session,
+      local_state,
+      hooks,
       self._monitor,
       silence_secs=waits.silence_secs,
     )
     self._has_left = False
     self._is_broken = False
-    self._is_to_meet = True
-    self._is_asked_for = False
-    # Who does steps, where some do none and have not got yet what comes of it.
-    self._part: agreements.Agreement | None = None
+    self._needs_rendezvous = True
+    self._is_change_requested = False
+    # Which workers do steps, until the others receive their state.
+    self._subset: agreements.Agreement | None = None
 
   @property
   def task(self) -> spec_lib.Task:
-    """This worker."""
+    """Name of this worker."""
     return self._peers[self._own].task
 
-  def take_up(self) -> None:
-    """To be called before steps: meets the others if anybody asks for it.
+  def join(self) -> None:
+    """Joins the next rendezvous if one is due; called before steps.
 
     Raises:
-      errors.DeadlineError: names who has not come.
+      errors.DeadlineError: other workers did not come in time; names them.
       tf.errors.OpError: a ps is lost.
-      ValueError: nobody has what workers that are gone had, or this one does
-        not hold what the others do.
+      ValueError: the local state of all earlier workers is lost, or this worker
+        has other variables than the others.
     """
     if self._has_left:
-      self._is_to_meet |= not self._come_again()
+      self._needs_rendezvous |= not self._resume()
       self._has_left = False
-    if self._is_to_meet:
-      self._meet()
+    if self._needs_rendezvous:
+      self._join_next()
 
   def begin_mean(self, vector: np.ndarray) -> collectives.Sum:
-    """Begins to add up gradients of floats, each worker's vector.
+    """Begins to average gradients.
 
-    With it goes whether somebody asks for another crew, so that all leave this
-    one after the same steps.
+    The vector carries whether a worker requests a rendezvous, so that all leave
+    the group after the same step.
+
+    Args:
+      vector: gradients of this worker, floats [n].
+
+    Returns:
+      The sum under way, for `end_mean`.
 
     Raises:
-      tf.errors.OpError: there is no crew.
+      tf.errors.OpError: there is no group.
     """
     if self._round is None:
-      raise tf.errors.FailedPreconditionError(None, None, 'There is no crew.')
-    asks = np.full([1], self._monitor.somebody_asks, vector.dtype)
-    ring, part = self._round.ring, self._part
-    group = ring.group(part.members) if part else collectives.WHOLE
-    return ring.begin_mean(np.concatenate([vector, asks]), group)
+      raise tf.errors.FailedPreconditionError(None, None, 'No elastic group.')
+    requests = np.full([1], self._monitor.is_change_requested, vector.dtype)
+    collective, part = self._round.collective, self._subset
+    group = collective.subgroup(part.members) if part else collectives.WHOLE
+    return collective.begin_mean(np.concatenate([vector, requests]), group)
 
   def end_mean(self, begun: collectives.Sum) -> np.ndarray:
-    """The mean of the vectors of all, or of all that do this step.
+    """Returns the mean over the workers that do this step, once it is there.
+
+    Args:
+      begun: result of `begin_mean`.
 
     Raises:
-      tf.errors.OpError: somebody is lost or done, and a crew has to be made.
+      tf.errors.OpError: a worker is lost or done, and a rendezvous is due.
     """
-    mean = self._joining(begun.result)
-    self._go_ahead()
-    if self._part is None:  # else some would not know
-      self._is_asked_for |= bool(mean[-1] > 0)
+    mean = self._collective(begun.result)
+    self._advance()
+    if self._subset is None:  # else some workers would not know
+      self._is_change_requested |= bool(mean[-1] > 0)
     return mean[:-1]
 
   def agree(self, ready: int, *, finished: bool) -> agreements.Agreement:
-    """Has all find out who has batches, and how many steps are done on them.
+    """Agrees with all workers on the steps to do on batches of a queue.
 
-    Meets the others if anybody asks for it. Updates on the ps wait for those
-    alone who have batches.
+    It joins a rendezvous if one is requested. Updates on the ps wait only for
+    workers that have batches.
 
     Args:
-      ready: how many this worker has.
-      finished: whether it has seen that all is done.
+      ready: number of batches of this worker.
+      finished: whether this worker has seen that no work is left.
 
     Raises:
-      tf.errors.OpError: somebody is lost or done, and a crew has to be made.
-      Others: as `take_up`.
+      tf.errors.OpError: a worker is lost or done, and a rendezvous is due.
+      errors.DeadlineError: see `join`.
+      ValueError: see `join`.
     """
     agreed = self._agree_once(ready, finished=finished)
-    while agreed.is_asked_for:
-      self._is_to_meet = True
+    while agreed.is_change_requested:
+      self._needs_rendezvous = True
       agreed = self._agree_once(ready, finished=finished)
-    self._part = agreed if agreed.is_partial else None
-    if self._part is not None and self._round is not None:
-      self._round.ring.group(self._part.members)
+    self._subset = agreed if agreed.is_partial else None
+    if self._subset is not None and self._round is not None:
+      self._round.collective.subgroup(self._subset.members)
     return agreed
 
   def settle(self) -> bool:
-    """Has all hold what some have done; to be called by all after their steps.
+    """Copies the state of workers that did steps to those that did none.
+
+    All workers call it after their steps.
 
     Returns:
-      Whether what this worker has done is in what all have.
+      Whether the steps of this worker are part of the common state.
 
     Raises:
-      tf.errors.OpError: somebody is lost or done, and a crew has to be made.
-      Others: as `take_up`.
+      tf.errors.OpError: a worker is lost or done, and a rendezvous is due.
+      errors.DeadlineError: see `join`.
+      ValueError: see `join`.
     """
-    part, made = self._part, self._round
+    part, made = self._subset, self._round
     if part is None:
       return True
-    if made is None or self._is_to_meet:
-      self.take_up()
-      return not self._rounds.has_fallen_behind
-    if made.ring.index not in part.members:
+    if made is None or self._needs_rendezvous:
+      self.join()
+      return not self._rendezvous.has_fallen_behind
+    if made.collective.index not in part.members:
       made.place = group_monitor.NOWHERE
       made.num_awaited = part.number
-    self._joining(lambda: self._rounds.hand_on(made, part.members[0]))
+    self._collective(lambda: self._rendezvous.copy_from(made, part.members[0]))
     made.num_awaited = 1
-    self._part = None
+    self._subset = None
     return True
 
   def end_steps(self) -> None:
-    """To be called after steps that all of the crew have done."""
-    self._is_to_meet |= self._is_asked_for
+    """Notes that all workers of the group have done their steps."""
+    self._needs_rendezvous |= self._is_change_requested
 
-  def is_to_go_on(self, error: tf.errors.OpError) -> bool:
-    """Whether what has failed is to be tried again, with another crew.
+  def should_retry(self, error: tf.errors.OpError) -> bool:
+    """Returns whether to repeat failed steps after a rendezvous.
 
     Args:
-      error: with which it has failed, while all ps are alive.
+      error: error of the steps, while all ps are alive.
 
     Raises:
-      errors.DeadlineError: names who lives, and has not come to the same step.
+      errors.DeadlineError: workers that are alive did not come to the same
+        step in time; names them.
     """
     if not self._is_broken:
       return self._is_cut_off(error)
     self._is_broken = False
-    if self._monitor.has_waited_too_long:
+    if self._monitor.has_timed_out:
       others = set(range(len(self._peers))) - {self._own}
       named = group_monitor.names(self._peers, others)
       raise errors.DeadlineError(
         f'{self.task} and {named} have not come to the same step within '
-        f'{self._waits.step_secs:g} seconds of each other. They are '
-        f'alive: do they do something else that takes longer? {_START}'
+        f'{self._waits.step_secs:g} seconds of each other, although they are '
+        f'alive. Does one of them do other work between steps? {_RESTART}'
       )
     return True
 
   def _is_cut_off(self, error: tf.errors.OpError) -> bool:
-    """Whether this worker has failed for itself, as once it was frozen.
+    """Returns whether this worker's own connection failed, as after a freeze.
 
-    It may have made one update by half, and others may lack the one before: it
-    says of itself that it has less than any of them. Only where it did steps
-    alone has nobody what it has.
+    It may have made half of an update, and others may lack the one before, so
+    it reports less progress than any of them; unless it did steps alone, when
+    no other worker has its state.
     """
     if self._round is None or not isinstance(error, _CUT_OFF):
       return False
-    self._is_to_meet = True
-    if self._part is None or len(self._part.members) > 1:
-      self._rounds.place = max(self._rounds.place - 2, 0)
+    self._needs_rendezvous = True
+    if self._subset is None or len(self._subset.members) > 1:
+      self._rendezvous.place = max(self._rendezvous.place - 2, 0)
     return True
 
   def leave(self) -> None:
-    """Says that this worker is done, so that nobody waits for it.
+    """Leaves the group, so that no worker waits for this one.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     if self._round is not None and not self._has_left:
-      self._monitor.stop()  # its ring goes on with what others have not got yet
+      self._monitor.stop()  # others may still be receiving from its server
       self._has_left = True
-      self._rounds.leave(self._round)
+      self._rendezvous.leave(self._round)
 
   def _agree_once(self, ready: int, *, finished: bool) -> agreements.Agreement:
-    self.take_up()
+    self.join()
     made = self._round
     assert made is not None
-    self._come_in_or_out(made, ready > 0)
+    self._set_included(made, ready > 0)
     own = agreements.facts(
       ready,
       finished=finished,
-      asks=self._monitor.somebody_asks,
-      index=made.ring.index,
-      num_workers=made.ring.number,
+      requests_change=self._monitor.is_change_requested,
+      index=made.collective.index,
+      num_workers=made.collective.size,
     )
-    total = self._joining(lambda: made.ring.sum_of(own))
-    self._go_ahead()
+    total = self._collective(lambda: made.collective.sum(own))
+    self._advance()
     return agreements.of(total)
 
-  def _joining(self, function: Callable[[], _Result]) -> _Result:
-    """The result of what takes others, who may be lost."""
+  def _collective(self, function: Callable[[], _Result]) -> _Result:
+    """Returns the result of a collective; on failure a rendezvous is due."""
     try:
       return function()
     except tf.errors.OpError:
-      self._is_broken = self._is_to_meet = True
+      self._is_broken = self._needs_rendezvous = True
       raise
 
-  def _go_ahead(self) -> None:
+  def _advance(self) -> None:
     if self._round is not None:
-      self._rounds.place += 1
-      self._round.place = self._rounds.place
+      self._rendezvous.place += 1
+      self._round.place = self._rendezvous.place
 
-  def _come_in_or_out(self, made: group_monitor.Round, is_in: bool) -> None:
-    """Has updates on the ps wait for this worker, or not."""
-    if made.is_in != is_in:
-      if is_in:
-        self._sync_session.take_in(self._own)
+  def _set_included(self, made: group_monitor.Round, is_included: bool) -> None:
+    """Includes this worker in updates on the ps, or excludes it."""
+    if made.is_included != is_included:
+      if is_included:
+        self._hooks.take_in(self._own)
       else:
-        self._sync_session.leave_out(self._own)
-      made.is_in = is_in
+        self._hooks.leave_out(self._own)
+      made.is_included = is_included
 
-  def _come_again(self) -> bool:
-    """Goes on with the same crew; whether that can be."""
+  def _resume(self) -> bool:
+    """Returns whether the same group could continue."""
     made = self._round
-    if made is None or self._is_to_meet:
+    if made is None or self._needs_rendezvous:
       return False
-    if not self._rounds.come_again(made, self._waits.step_secs):
+    if not self._rendezvous.resume(made, self._waits.step_secs):
       return False
     self._begin(made)
     return True
 
-  def _meet(self) -> None:
+  def _join_next(self) -> None:
     self._monitor.stop()
     before, self._round = self._round, None
     if before is not None:
-      before.ring.break_off()
-      # Others may wait for its gradient, which does not come.
-      self._sync_session.leave_out(self._own)
-    is_first = self._rounds.place == membership_table_lib.NEW
-    made, state = self._rounds.next(
+      before.collective.abort()
+      # Otherwise others may wait for its gradient.
+      self._hooks.leave_out(self._own)
+    is_first = self._rendezvous.place == membership_table_lib.NEW
+    made, state = self._rendezvous.next(
       self._waits.connect_secs if is_first else self._waits.step_secs
     )
-    self._say(before, made, state)
+    self._report(before, made, state)
     self._begin(made)
 
   def _begin(self, made: group_monitor.Round) -> None:
     self._round = made
-    self._is_to_meet = self._is_broken = self._is_asked_for = False
-    self._part = None
+    self._needs_rendezvous = self._is_broken = self._is_change_requested = False
+    self._subset = None
     self._monitor.begin(made, self._waits.step_secs)
 
-  def _say(
+  def _report(
     self,
     before: group_monitor.Round | None,
     made: group_monitor.Round,
@@ -336,8 +350,11 @@ class ElasticGroup:
       return
     gone = set(before.elastic_group) - elastic_group
     lost = [i for i in gone if not state.has_left(i)]
-    fresh = membership_table_lib.NEW
-    back = [i for i in made.elastic_group if state.entries[i].place == fresh]
-    for kind, who in (('lost', lost), ('back', back)):
-      if who:
-        self._tell(kind, [str(self._peers[i].task) for i in sorted(who)])
+    back = [
+      i
+      for i in made.elastic_group
+      if state.entries[i].place == membership_table_lib.NEW
+    ]
+    for kind, workers in (('lost', lost), ('back', back)):
+      if workers:
+        self._tell(kind, [str(self._peers[i].task) for i in sorted(workers)])

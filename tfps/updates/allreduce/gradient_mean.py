@@ -1,8 +1,8 @@
 """Means of gradients over all workers, in a function that is being traced.
 
-Adding up begins at one place of a step and is waited for at another. What waits
-holds up a thread, in which the ps might be told meanwhile what others wait for:
-so nothing is to be left by then that others need.
+A sum begins at one place of a step and is waited for at another. The wait
+occupies a thread that messages to the ps may need, so all messages that other
+workers depend on must have been sent by then.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tfps.updates.allreduce import elastic_group as elastic_group_lib
 
 
 class GradientMeans:
-  """Those of some gradients.
+  """Means of one list of gradients; their sum begins when it is made.
 
   Args:
-    elastic_group: adds them up; None if there is one worker alone.
-    gradients: of this worker, in the same order in all of them.
+    elastic_group: group of workers; None if there is a single worker.
+    gradients: gradients of this worker, in the same order on all workers.
   """
 
   def __init__(
@@ -39,7 +39,7 @@ class GradientMeans:
       self._flat.append((_Flat(elastic_group, tf.concat(own, axis=0)), indices))
 
   def result(self) -> list[tf.Tensor]:
-    """What comes of it, once all others have given theirs."""
+    """Returns the means, in the order and shapes of the gradients."""
     found = list(self._gradients)
     for flat, indices in self._flat:
       sizes = [tf.size(self._gradients[i]) for i in indices]
@@ -51,7 +51,7 @@ class GradientMeans:
 
 
 class _Flat:
-  """One vector, of one type."""
+  """Mean of the concatenated gradients of one type."""
 
   def __init__(
     self, elastic_group: elastic_group_lib.ElasticGroup, vector: tf.Tensor

@@ -1,7 +1,7 @@
-"""Looks after a crew while its workers add up gradients.
+"""Aborts collectives for which a worker of the group does not come.
 
-Who waits in a ring for somebody that does not come would wait for ever. What
-has become of others is on the roster, and a probe of their servers tells.
+TensorFlow's collectives wait for ever for a process that is dead, frozen or
+done. The membership table and probes of the workers' servers tell of these.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 
 _INCARNATION_BITS = 62  # which an int64 holds
 
-# The place of who is nowhere yet: whatever others do concerns it.
+# Place of a worker without any yet: it follows whatever others do.
 NOWHERE = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-  """A worker.
+  """Worker that may take part.
 
   Attributes:
-    task: which it is.
-    address: where its own server answers.
+    task: its task.
+    address: address of its server in the cluster.
   """
 
   task: spec_lib.Task
@@ -45,48 +45,48 @@ class Peer:
 
 
 def names(peers: Sequence[Peer], workers: Iterable[int]) -> str:
-  """Some of all workers, for people."""
+  """Returns the names of workers, for messages."""
   return ', '.join(str(peers[i].task) for i in sorted(workers))
 
 
 def incarnation(status: health.Status) -> int:
-  """That of a worker which was probed, as its entry has it."""
+  """Returns the incarnation in a probe's result, as entries store it."""
   return (status.incarnation or 0) % (1 << _INCARNATION_BITS)
 
 
 @dataclasses.dataclass
 class Round:
-  """A crew at work.
+  """Round of an elastic group: the time from one rendezvous to the next.
 
   Attributes:
-    number: of the round.
-    elastic_group: the numbers of its workers.
-    ring: in which they add up.
-    place: how far this worker has come with others, or NOWHERE.
-    stint: how often this worker has begun again, after it was done.
-    is_in: whether updates on the ps wait for this worker.
-    num_awaited: how many steps others may do while this one waits.
+    number: number of the round.
+    elastic_group: numbers of its workers.
+    collective: collective group of these workers.
+    place: number of arrays that this worker has added up, or NOWHERE.
+    num_resumed: how often this worker resumed after it was done.
+    is_included: whether updates on the ps wait for this worker.
+    num_awaited: number of steps that others may do while this one waits.
   """
 
   number: int
   elastic_group: tuple[int, ...]
-  ring: collectives.CollectiveGroup
+  collective: collectives.CollectiveGroup
   place: int = NOWHERE
-  stint: int = 0
-  is_in: bool = True
+  num_resumed: int = 0
+  is_included: bool = True
   num_awaited: int = 1
 
-  def is_along(self, entry: membership_table_lib.Entry) -> bool:
-    """Whether another worker of the crew does the same steps."""
-    return (entry.round, entry.stint) == (self.number, self.stint)
+  def is_in_step(self, entry: membership_table_lib.Entry) -> bool:
+    """Returns whether another worker does the same steps, by its entry."""
+    return (entry.round, entry.num_resumed) == (self.number, self.num_resumed)
 
 
-class Silence:
-  """Who is lost: dead, started again, or silent for too long.
+class LossDetector:
+  """Probes workers and finds those dead, restarted, or silent for too long.
 
   Args:
     peers: all workers.
-    silence_secs: how long one may not answer.
+    silence_secs: seconds for which a worker may not answer.
   """
 
   def __init__(self, peers: Sequence[Peer], silence_secs: float) -> None:
@@ -97,17 +97,21 @@ class Silence:
     self._found: set[int] = set()
 
   def lost(self, entries: Mapping[int, membership_table_lib.Entry]) -> set[int]:
-    """Those of some workers, as of a short while ago; by their entries."""
+    """Returns lost workers, as of the last probe; it probes if that is old.
+
+    Args:
+      entries: entries of the workers in question, by number.
+    """
     now = time.monotonic()
     if entries and now > self._looked_at + timeouts.current().listen_every_secs:
       self._looked_at = now
       addresses = {self._peers[i].task: self._peers[i].address for i in entries}
       statuses = health.probe_all(addresses)
       for i, status in zip(entries, statuses, strict=True):
-        self._judge(i, status, entries[i])
+        self._update(i, status, entries[i])
     return self._found & set(entries)
 
-  def _judge(
+  def _update(
     self, worker: int, status: health.Status, entry: membership_table_lib.Entry
   ) -> None:
     if status.state is health.State.HUNG:
@@ -121,19 +125,19 @@ class Silence:
 
 
 class GroupMonitor:
-  """Breaks a ring off that somebody does not come to, from a thread.
+  """Watches a round from a thread and aborts its collectives.
 
   Args:
     peers: all workers.
-    own: the number of this one.
-    membership: tells what has become of others.
-    silence_secs: how long one may not answer.
-    leave_out: has nobody wait for one that is lost.
+    own: number of this worker.
+    membership: membership table on a ps.
+    silence_secs: seconds for which a worker may not answer.
+    leave_out: excludes a lost worker from updates on the ps.
 
   Attributes:
-    somebody_asks: whether anybody has entered for another round.
-    has_waited_too_long: whether the ring was broken off because of somebody who
-      lives and is nowhere else.
+    is_change_requested: whether a worker has entered for another round.
+    has_timed_out: whether the collectives were aborted although all
+      workers are alive and in this round.
   """
 
   def __init__(
@@ -144,8 +148,8 @@ class GroupMonitor:
     silence_secs: float,
     leave_out: Callable[[int], object],
   ) -> None:
-    self.somebody_asks = False
-    self.has_waited_too_long = False
+    self.is_change_requested = False
+    self.has_timed_out = False
     self._peers = peers
     self._own = own
     self._membership = membership
@@ -156,24 +160,24 @@ class GroupMonitor:
     connection.stop_before_next(self.stop)
 
   def begin(self, round: Round, step_secs: float) -> None:
-    """Looks after a round.
+    """Begins to watch a round.
 
     Args:
-      round: whose ring it may break off.
-      step_secs: how long to wait for who lives.
+      round: round whose collectives it may abort.
+      step_secs: seconds to wait for workers that are alive.
     """
-    self.somebody_asks = self.has_waited_too_long = False
+    self.is_change_requested = self.has_timed_out = False
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run,
       args=(round, step_secs, self._stopping),
-      name='tfps-crew',
+      name='tfps-group-monitor',
       daemon=True,
     )
     self._thread.start()
 
   def stop(self) -> None:
-    """Looks no more; twice is harmless."""
+    """Stops watching; idempotent."""
     self._stopping.set()
     thread, self._thread = self._thread, None
     if thread is not None:
@@ -181,7 +185,7 @@ class GroupMonitor:
 
   @contextlib.contextmanager
   def during(self, round: Round, step_secs: float) -> Iterator[None]:
-    """In which it looks after a round; see `begin`."""
+    """Returns a context in which it watches a round; see `begin`."""
     self.begin(round, step_secs)
     try:
       yield
@@ -191,41 +195,42 @@ class GroupMonitor:
   def _run(
     self, round: Round, step_secs: float, stopping: threading.Event
   ) -> None:
-    silence = Silence(self._peers, self._silence_secs)
+    detector = LossDetector(self._peers, self._silence_secs)
     while not stopping.wait(timeouts.current().listen_every_secs):
       try:
-        reason = self._reason(round, step_secs, silence)
-      except tf.errors.OpError as error:  # a ps is lost, which others see to
-        logging.warning('Nobody knows who is done: %s', error.message)
-        reason = f'The roster is lost: {errors.first_line(error)}'
+        reason = self._reason(round, step_secs, detector)
+      except tf.errors.OpError as error:  # a ps is lost, which recovery handles
+        reason = f'Cannot read the membership table: {errors.first_line(error)}'
       if reason:
         logging.warning('%s: %s', self._peers[self._own].task, reason)
-        round.ring.break_off()
+        round.collective.abort()
         return
 
-  def _reason(self, round: Round, step_secs: float, silence: Silence) -> str:
-    """Why to break the ring off, if there is any reason."""
-    secs, next_place = round.ring.waiting_secs, round.place + 1
+  def _reason(
+    self, round: Round, step_secs: float, detector: LossDetector
+  ) -> str:
+    """Returns why to abort the collectives, or ''."""
+    secs, next_place = round.collective.waiting_secs, round.place + 1
     state = self._membership.read()
-    self.somebody_asks = bool(state.entered(round.number + 1))
+    self.is_change_requested = bool(state.entered(round.number + 1))
     if state.round > round.number:
-      return 'Others have gone on without this one.'
-    if secs is None and not round.ring.has_failed:
+      return 'The other workers closed a round without this one.'
+    if secs is None and not round.collective.has_failed:
       return ''
     others = {
       i: state.entries[i] for i in round.elastic_group if i != self._own
     }
     for i, entry in others.items():
-      if not round.is_along(entry) and entry.place < next_place:
-        return f'{self._peers[i].task} has left the steps of all.'
+      if not round.is_in_step(entry) and entry.place < next_place:
+        return f'{self._peers[i].task} has left the group.'
     if secs is not None and secs < timeouts.current().probe_every_secs:
       return ''
-    lost = silence.lost(others)
-    for i in lost:  # this one itself may be waiting where gradients meet
+    lost = detector.lost(others)
+    for i in lost:  # this worker may itself wait for it in an update
       self._leave_out(i)
     if lost:
       return f'{names(self._peers, lost)} is lost.'
     if secs is not None and secs > step_secs * round.num_awaited:
-      self.has_waited_too_long = True
-      return f'Others have not come for {secs:.0f} seconds.'
+      self.has_timed_out = True
+      return f'The other workers have not come for {secs:.0f} seconds.'
     return ''

@@ -1,9 +1,4 @@
-"""Who adds up gradients with whom, as all of them find it on a ps.
-
-Workers that add them up are a *crew*. It stays as it is for a round. Who wants
-another one, because somebody is lost, is done or has come, enters for the next
-round; once all have entered who are expected, somebody closes it.
-"""
+"""Table on a ps of the workers of an elastic group; see `rendezvous`."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -17,31 +12,30 @@ import tensorflow as tf
 from tfps.updates import apply
 from tfps.updates import ps_lock
 
-LEFT = -1  # the round of who is done
-NEW = -1  # the place of who has nothing that others had
+LEFT = -1  # round of a worker that is done
+NEW = -1  # place of a worker without state of the group
 
 _ROUND, _HAS_BEGUN, _NUM_FACTS = range(3)
 
 
 class Entry(NamedTuple):
-  """What a worker tells of itself.
+  """Entry of a worker.
 
   Attributes:
-    round: for which it has entered, or LEFT.
-    port: where it is to be found.
-    place: how many arrays it had added up with others when it entered, be they
+    round: round for which it has entered, or LEFT.
+    port: port of its server for collectives.
+    place: number of arrays that it had added up with others when it entered,
       gradients or not, or NEW.
-    stint: how often it has begun again since the round was closed, after it was
-      done.
-    ready: the last round for which its server was there.
-    incarnation: tells it from others that have been this worker.
-    digest: tells what it holds.
+    num_resumed: how often it has resumed in this round after it was done.
+    ready: last round for which its server was started.
+    incarnation: distinguishes it from earlier processes of the same task.
+    digest: hash of its local variables; see `LocalState.digest`.
   """
 
   round: int
   port: int
   place: int
-  stint: int
+  num_resumed: int
   ready: int
   incarnation: int
   digest: int
@@ -49,13 +43,13 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """What is on the ps.
+  """Content of the table.
 
   Attributes:
-    round: the last that was closed; 0 if none was.
-    has_begun: whether any crew has trained.
-    elastic_group: of that round, by their numbers.
-    entries: of all workers.
+    round: number of the last closed round; 0 before the first.
+    has_begun: whether any group has trained.
+    elastic_group: numbers of that round's workers.
+    entries: entries of all workers.
   """
 
   round: int
@@ -64,34 +58,32 @@ class State:
   entries: Sequence[Entry]
 
   def entered(self, round: int) -> list[int]:
-    """Who has entered for a round."""
+    """Returns the workers that have entered for a round."""
     return [i for i, entry in enumerate(self.entries) if entry.round == round]
 
   def has_left(self, worker: int) -> bool:
-    """Whether a worker is done."""
+    """Returns whether a worker is done."""
     return self.entries[worker].round == LEFT
 
 
 class MembershipTable:
-  """The variables, each on the first ps.
-
-  To be made by all workers, who share it by name.
+  """Table in variables on the first ps, which all workers share by name.
 
   Args:
-    make: makes a variable; gets a ps, a name and a value.
-    num_workers: how many workers there are.
+    make: makes a variable of a ps index, a name and a value.
+    num_workers: number of workers.
   """
 
   def __init__(self, make: Callable[..., Any], num_workers: int) -> None:
     zeros = np.zeros([num_workers, len(Entry._fields)], np.int64)
-    self._entries = make(0, 'tfps/crew/entries', tf.constant(zeros))
+    self._entries = make(0, 'tfps/elastic_group/entries', tf.constant(zeros))
     facts = tf.zeros([_NUM_FACTS + num_workers], tf.int64)
-    self._closed = make(0, 'tfps/crew/closed', facts)
+    self._closed = make(0, 'tfps/elastic_group/closed', facts)
     close = tf.function(self._traced_close, autograph=False)
     self._close = close.get_concrete_function(tf.TensorSpec([], tf.int64))
 
   def read(self) -> State:
-    """What is there now.
+    """Returns the content of the table.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -115,7 +107,7 @@ class MembershipTable:
     self._entries.scatter_update(tf.IndexedSlices(row, [worker]))
 
   def close(self, round: int) -> None:
-    """Makes those a crew who have entered for a round, unless it is closed.
+    """Closes a round with the workers that have entered; idempotent.
 
     Raises:
       tf.errors.OpError: the ps is lost.
@@ -123,7 +115,7 @@ class MembershipTable:
     self._close(tf.constant(round, tf.int64))
 
   def note_begun(self) -> None:
-    """Says that a crew trains.
+    """Notes that a group trains.
 
     Raises:
       tf.errors.OpError: the ps is lost.

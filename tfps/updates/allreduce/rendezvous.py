@@ -1,8 +1,20 @@
-"""How a crew comes about, and how all of it come to have the same.
+"""Rendezvous of an elastic group: members, collective group, common state.
 
-Who wants another round enters for it on the roster. Once all have who are
-expected, it is closed, each makes its part of a ring, and all take over what
-that one has who has added up most arrays.
+States of a worker, in the membership table: outside of any round; entered for a
+round; member of a closed round; ready, once its server for collectives runs;
+training; LEFT, once it is done.
+
+Messages (`membership_table`): `enter` for the next round, by a worker that
+begins or finds another lost, done or come; `close`, by any worker once all
+expected ones have entered: first all workers, later the living members that are
+not done; `enter` again with `ready`, or to resume in the same round; then the
+members vote by a collective for the most advanced one, whose state all copy;
+`note_begun`. A worker that cannot go on with a round aborts it and enters for
+the next.
+
+Invariant: the members of a round have equal local state before each step. A
+worker outside of it changes nothing that they use, and if others closed a round
+without it, it takes their state and gives up its own.
 """
 
 from collections.abc import Callable
@@ -27,13 +39,13 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class SyncSession:
-  """What is to be done where gradients of what is on the ps meet.
+class UpdateHooks:
+  """Hooks into the synchronized updates of variables on the ps.
 
   Attributes:
-    restart: drops gradients that have come; nobody executes anything by then.
-    take_in: has all wait for a worker.
-    leave_out: has nobody wait for a worker until it executes something.
+    restart: drops pending gradients; called while no worker executes.
+    take_in: includes a worker in updates.
+    leave_out: excludes a worker from updates until it executes something.
   """
 
   restart: Callable[[], object]
@@ -42,22 +54,22 @@ class SyncSession:
 
 
 class Rendezvous:
-  """The rounds that this worker takes part in.
+  """Takes part in rounds for this worker.
 
   Args:
     peers: all workers.
-    own: the number of this one.
-    membership: where they meet.
-    holdings: what each has of its own.
-    sync_session: of the gradients for the ps.
-    monitor: breaks off the ring of who waits in vain.
-    silence_secs: how long one may not answer.
+    own: number of this worker.
+    membership: membership table on a ps.
+    local_state: variables that each worker has for itself.
+    hooks: hooks into the synchronized updates on the ps.
+    monitor: aborts collectives for which a worker does not come.
+    silence_secs: seconds for which a worker may not answer.
 
   Attributes:
-    place: how many arrays this worker has added up with others, be they
-      gradients or what they agree on, or NEW.
-    has_fallen_behind: whether others had closed a round without this worker,
-      when it last entered for one, and it has not got on with what it had.
+    place: number of arrays that this worker has added up with others, gradients
+      or agreements, or NEW.
+    has_fallen_behind: whether others had closed a round without this worker
+      when it last entered for one, so that its own state was given up.
   """
 
   def __init__(
@@ -65,20 +77,20 @@ class Rendezvous:
     peers: Sequence[group_monitor.Peer],
     own: int,
     membership: membership_table_lib.MembershipTable,
-    holdings: local_state_lib.LocalState,
-    sync_session: SyncSession,
+    local_state: local_state_lib.LocalState,
+    hooks: UpdateHooks,
     monitor: group_monitor.GroupMonitor,
     *,
     silence_secs: float,
   ) -> None:
     self.place = membership_table_lib.NEW
     self.has_fallen_behind = False
-    self._number = 0  # of the last round that this worker was in
+    self._number = 0  # of this worker's last round
     self._peers = peers
     self._own = own
     self._membership = membership
-    self._holdings = holdings
-    self._sync_session = sync_session
+    self._local_state = local_state
+    self._hooks = hooks
     self._monitor = monitor
     self._silence_secs = silence_secs
     status = health.probe(peers[own].task, peers[own].address)
@@ -87,76 +99,94 @@ class Rendezvous:
   def next(
     self, secs: float
   ) -> tuple[group_monitor.Round, membership_table_lib.State]:
-    """The next round, once it has begun, and what was on the roster by then.
+    """Joins the next round and waits until it has begun.
 
     Args:
-      secs: how long to wait for others.
+      secs: seconds to wait for other workers.
+
+    Returns:
+      The round, and the content of the membership table when it was closed.
 
     Raises:
-      errors.DeadlineError: names who has not come.
+      errors.DeadlineError: other workers did not come in time; names them.
       tf.errors.OpError: a ps is lost.
-      ValueError: nobody has what workers that are gone had, or this one does
-        not hold what the others do.
+      ValueError: the local state of all earlier workers is lost, or this worker
+        has other variables than the others.
     """
     deadline = deadlines.after(secs)
     self.has_fallen_behind = False
     while True:
       state = self._close_round(deadline, secs)
-      made = self._make(state)
+      made = self._start_server(state)
       if made is None:
         continue
-      if self._are_ready(state, deadline) and self._begin(made, state, secs):
+      if self._wait_until_ready(state, deadline) and self._begin(
+        made, state, secs
+      ):
         return made, state
-      made.ring.break_off()
+      made.collective.abort()
 
-  def hand_on(self, made: group_monitor.Round, source: int) -> None:
-    """Has all of a crew take over what one has, and how far it has come.
+  def copy_from(self, made: group_monitor.Round, source: int) -> None:
+    """Copies the local state and the place of one worker to all.
 
     Args:
-      made: the crew's round.
-      source: the one's index in the ring.
+      made: current round.
+      source: index of that worker in the collective group.
 
     Raises:
-      tf.errors.OpError: somebody is lost.
+      tf.errors.OpError: a worker is lost.
     """
     place = np.array([self.place], np.int64).view(np.int32)
-    whole = np.concatenate([place, self._holdings.packed()])
-    is_source = made.ring.index == source
-    whole = made.ring.sum_of(whole if is_source else np.zeros_like(whole))
+    whole = np.concatenate([place, self._local_state.packed()])
+    is_source = made.collective.index == source
+    whole = made.collective.sum(whole if is_source else np.zeros_like(whole))
     if not is_source:
-      self._holdings.unpack(whole[len(place) :])
+      self._local_state.unpack(whole[len(place) :])
     self.place = int(whole[: len(place)].view(np.int64)[0]) + 1
     made.place = self.place
 
   def leave(self, made: group_monitor.Round) -> None:
-    """Says that this worker is done.
+    """Enters this worker as done.
+
+    Args:
+      made: current round.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
     self._enter(membership_table_lib.LEFT, made)
 
-  def come_again(self, made: group_monitor.Round, secs: float) -> bool:
-    """Goes on with the same crew, if all of it come again; whether they do.
+  def resume(self, made: group_monitor.Round, secs: float) -> bool:
+    """Continues the same round if all its workers resume.
 
-    Raises: as `next`.
+    Args:
+      made: round in which this worker was done.
+      secs: seconds to wait for the others.
+
+    Returns:
+      Whether they do.
+
+    Raises:
+      errors.DeadlineError: see `next`.
+      tf.errors.OpError: see `next`.
+      ValueError: see `next`.
     """
-    made.stint += 1
+    made.num_resumed += 1
     self._enter(made.number, made)
     deadline = deadlines.after(secs)
-    silence = group_monitor.Silence(self._peers, self._silence_secs)
+    detector = group_monitor.LossDetector(self._peers, self._silence_secs)
     state = self._membership.read()
     while late := {
       i: state.entries[i]
       for i in made.elastic_group
-      if not made.is_along(state.entries[i])
+      if not made.is_in_step(state.entries[i])
     }:
       if state.round != made.number or state.entered(made.number + 1):
         return False
-      if silence.lost(late):
+      if detector.lost(late):
         return False
       if deadlines.is_over(deadline):
-        raise self._not_come(late, secs)
+        raise self._timeout_error(late, secs)
       time.sleep(timeouts.current().poll_secs)
       state = self._membership.read()
     return self._begin(made, state, secs)
@@ -167,15 +197,17 @@ class Rendezvous:
     state: membership_table_lib.State,
     secs: float,
   ) -> bool:
-    """Has all begin with the same; whether they do, or somebody was lost."""
-    made.is_in = True
-    if made.ring.index == 0:
-      for i in made.elastic_group:  # else updates would be made of who is first
-        self._sync_session.take_in(i)
+    """Copies the common state; returns whether no worker was lost."""
+    made.is_included = True
+    if made.collective.index == 0:
+      for (
+        i
+      ) in made.elastic_group:  # else the first worker would make updates alone
+        self._hooks.take_in(i)
     try:
-      return self._share(made, state, secs)
+      return self._copy_state(made, state, secs)
     except tf.errors.OpError as error:
-      self._membership.read()  # raises if a ps is the cause
+      self._membership.read()  # raises an error if a ps is lost
       logging.warning('%s', errors.first_line(error))
       return False
 
@@ -190,40 +222,40 @@ class Rendezvous:
       round=round,
       port=port,
       place=self.place,
-      stint=made.stint if made else 0,
+      num_resumed=made.num_resumed if made else 0,
       ready=made.number if made else 0,
       incarnation=self._incarnation,
-      digest=self._holdings.digest(),
+      digest=self._local_state.digest(),
     )
     self._membership.enter(self._own, entry)
 
   def _close_round(
     self, deadline: float | None, secs: float
   ) -> membership_table_lib.State:
-    """Enters for the next round; what is there once it is closed with this."""
+    """Enters for rounds until one is closed with this worker; returns it."""
     state = self._membership.read()
-    silence = group_monitor.Silence(self._peers, self._silence_secs)
+    detector = group_monitor.LossDetector(self._peers, self._silence_secs)
     round = 0
     while (
       state.round < round or self._own not in state.elastic_group or not round
     ):
       if state.round >= round:
-        self._look_behind(state)
+        self._give_up_state(state)
         round = state.round + 1
         self._enter(round, port=ports_lib.pick())
-      missing = self._missing(state, round, silence)
+      missing = self._missing(state, round, detector)
       if not missing:
         self._membership.close(round)
       elif deadlines.is_over(deadline):
-        raise self._not_come(missing, secs)
+        raise self._timeout_error(missing, secs)
       else:
         time.sleep(timeouts.current().poll_secs)
       state = self._membership.read()
     self._number = state.round
     return state
 
-  def _look_behind(self, state: membership_table_lib.State) -> None:
-    """Has this worker be the last of all, if others have gone on without it.
+  def _give_up_state(self, state: membership_table_lib.State) -> None:
+    """Gives up this worker's state if others have closed a round without it.
 
     By itself it may have come farther than they have.
     """
@@ -235,21 +267,23 @@ class Rendezvous:
     self,
     state: membership_table_lib.State,
     round: int,
-    silence: group_monitor.Silence,
+    detector: group_monitor.LossDetector,
   ) -> set[int]:
-    """Who is expected and has not entered."""
+    """Returns expected workers that have not entered, excluding lost ones."""
     late = set(self._expected(state)) - set(state.entered(round))
     if state.round:
       entries = {i: state.entries[i] for i in late - {self._own}}
-      for lost in silence.lost(entries):
-        self._sync_session.leave_out(lost)
+      for lost in detector.lost(entries):
+        self._hooks.leave_out(lost)
         late.discard(lost)
     return late
 
-  def _not_come(self, late: Iterable[int], secs: float) -> errors.DeadlineError:
+  def _timeout_error(
+    self, late: Iterable[int], secs: float
+  ) -> errors.DeadlineError:
     return errors.DeadlineError(
       f'After {secs:g} seconds, {self._peers[self._own].task} still waits for '
-      f'{self._names(late)} to add up gradients with. Do all workers run the '
+      f'{self._names(late)} to average gradients with. Do all workers run the '
       f'same program?'
     )
 
@@ -257,51 +291,56 @@ class Rendezvous:
     return group_monitor.names(self._peers, workers)
 
   def _expected(self, state: membership_table_lib.State) -> Sequence[int]:
-    """All at first; then who was there and is not done, or all once all are."""
+    """Returns all workers at first, later those of the round not done."""
     if not state.round:
       return range(len(self._peers))
     going_on = [i for i in state.elastic_group if not state.has_left(i)]
     return going_on or state.elastic_group
 
-  def _make(
+  def _start_server(
     self, state: membership_table_lib.State
   ) -> group_monitor.Round | None:
-    """The round, with a ring that others may not be at yet.
+    """Starts this worker's server of a closed round.
 
     Returns:
-      None if the port is taken by now.
+      The round; None if the port has been taken by another process.
     """
     elastic_group = state.elastic_group
     places = [state.entries[i].place for i in elastic_group]
     if state.has_begun and max(places) == membership_table_lib.NEW:
       raise ValueError(
         'HybridStrategy: the ps have variables of workers that are gone, and '
-        'with these went what each worker had of its own. Start the ps anew, '
-        'too; training goes on from its checkpoint.'
+        'the variables that each of these had for itself are lost. Restart the '
+        'ps, too; training continues from its checkpoint.'
       )
     hosts = [self._peers[i].address.rpartition(':')[0] for i in elastic_group]
     ports = [state.entries[i].port for i in elastic_group]
     try:
-      ring = collectives.CollectiveGroup(
+      collective = collectives.CollectiveGroup(
         [f'{host}:{port}' for host, port in zip(hosts, ports, strict=True)],
         elastic_group.index(self._own),
       )
     except tf.errors.OpError as error:
-      logging.warning('Another port: %s', errors.first_line(error))
+      logging.warning(
+        'Could not start the server for collectives on port %d, takes another: '
+        '%s',
+        ports[elastic_group.index(self._own)],
+        errors.first_line(error),
+      )
       return None
-    if ring.index == 0:
-      self._sync_session.restart()
+    if collective.index == 0:
+      self._hooks.restart()
       for i in set(range(len(self._peers))) - set(elastic_group):
-        self._sync_session.leave_out(i)
-    made = group_monitor.Round(state.round, elastic_group, ring)
-    self._enter(state.round, made, port=ports[ring.index])
+        self._hooks.leave_out(i)
+    made = group_monitor.Round(state.round, elastic_group, collective)
+    self._enter(state.round, made, port=ports[collective.index])
     return made
 
-  def _are_ready(
+  def _wait_until_ready(
     self, state: membership_table_lib.State, deadline: float | None
   ) -> bool:
-    """Waits for the servers of all; whether they are there."""
-    silence = group_monitor.Silence(self._peers, self._silence_secs)
+    """Waits until all members are ready; returns whether they are."""
+    detector = group_monitor.LossDetector(self._peers, self._silence_secs)
     now = state
     while now.round == state.round and not deadlines.is_over(deadline):
       late = {
@@ -313,33 +352,33 @@ class Rendezvous:
         return True
       if any(entry.round != state.round for entry in late.values()):
         return False
-      if silence.lost(late):
+      if detector.lost(late):
         return False
       time.sleep(timeouts.current().poll_secs)
       now = self._membership.read()
     return False
 
-  def _share(
+  def _copy_state(
     self,
     made: group_monitor.Round,
     state: membership_table_lib.State,
     secs: float,
   ) -> bool:
-    """Has all take over what one has; whether all agree on whom."""
+    """Copies the most advanced state; returns whether all chose the same."""
     entries = state.entries
     source = max(made.elastic_group, key=lambda i: (entries[i].place, -i))
     votes = np.zeros([len(self._peers)], np.int32)
     votes[source] = 1
     made.place = group_monitor.NOWHERE
     with self._monitor.during(made, secs):
-      if made.ring.sum_of(votes)[source] != len(made.elastic_group):
+      if made.collective.sum(votes)[source] != len(made.elastic_group):
         return False
       self._check(state, source)
-      packed = self._holdings.packed()
+      packed = self._local_state.packed()
       given = packed if source == self._own else np.zeros_like(packed)
-      whole = made.ring.sum_of(given)
+      whole = made.collective.sum(given)
     if source != self._own:
-      self._holdings.unpack(whole)
+      self._local_state.unpack(whole)
     self.place = made.place = max(entries[source].place, 0)
     self._membership.note_begun()
     return True
@@ -351,6 +390,6 @@ class Rendezvous:
     own, other = self._peers[self._own].task, self._peers[source].task
     raise ValueError(
       f'HybridStrategy: {own} has other variables than {other}, which has '
-      "trained already. Do both run the same program? An optimizer's slots are "
-      'to be made in the scope: optimizer.build(model.trainable_variables).'
+      "trained already. Do both run the same program? Create an optimizer's "
+      'slots in the scope: optimizer.build(model.trainable_variables).'
     )

@@ -1,4 +1,4 @@
-"""Steps of workers that add up gradients, and meet for those of the ps."""
+"""Steps of workers that average gradients and synchronize updates on ps."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from tfps.updates.sync import step_sync
 
 
 class AllReduceStep(step_sync.BarrierStep):
-  """A function's steps, each of which begins with what the last has written.
+  """Steps of which each begins once the last has written its updates.
 
   Attributes:
-    count_step: counts one in this process, by an operation.
-    written: what the next step waits for before its gradients are added up: so
-      workers have the same whenever one of them is lost.
+    count_step: returns an operation that counts a step in this process.
+    written: tensors for which the next step waits before it adds up gradients,
+      so that workers have equal state whenever one of them is lost.
   """
 
   count_step: Callable[[], Any]
@@ -37,22 +37,22 @@ class AllReduceStep(step_sync.BarrierStep):
       self.written = [tf.identity(self.count_step())]
 
   def note_written(self, first: int, tensor: tf.Tensor) -> None:
-    """Takes note of all that has been written.
+    """Notes all writes of the function so far.
 
     Args:
-      first: how many operations of the function to leave out.
-      tensor: any.
+      first: number of operations of the function to skip.
+      tensor: any tensor.
     """
     self.written = [step_sync.after_writes(first, tensor)]
 
 
 class GroupSyncSession(session_lib.SyncSession):
-  """Those of a strategy whose workers are a crew.
+  """Session of a strategy whose workers are an elastic group.
 
   Attributes:
-    elastic_group: takes part in steps; None if there is one worker alone.
-    num_steps: how many steps the crew has done, a variable of this process that
-      the crew keeps alike.
+    elastic_group: group of workers; None if there is a single worker.
+    num_steps: number of steps that the group has done, a variable of this
+      process that is equal on all workers.
   """
 
   _step_class = AllReduceStep
@@ -65,15 +65,15 @@ class GroupSyncSession(session_lib.SyncSession):
     self._begun: weakref.WeakKeyDictionary[participation.Attempt, int]
     self._begun = weakref.WeakKeyDictionary()
 
-  def take_up(self, attempt: participation.Attempt) -> bool:
-    """Meets the others if need be; whether any steps are left to do.
+  def prepare(self, attempt: participation.Attempt) -> bool:
+    """Joins a rendezvous if due; returns whether steps are left to do.
 
-    Where an attempt was cut short, others may have done all of it, whose values
-    are then those of this process, too; else it is done again as a whole.
+    If an attempt failed, others may have done all of it, and this process has
+    their state; else all of it is repeated.
     """
     if self.elastic_group is None:
       return True
-    self.elastic_group.take_up()
+    self.elastic_group.join()
     now = int(self.num_steps.numpy())
     done = now - self._begun.get(attempt, now)
     if done >= attempt.num_steps:
@@ -99,7 +99,7 @@ class GroupSyncSession(session_lib.SyncSession):
     return self.elastic_group is None or self.elastic_group.settle()
 
   def step_out(self, worker: int) -> None:
-    if self.elastic_group is None:  # else each says so when all agree
+    if self.elastic_group is None:  # else `agree` does so
       super().step_out(worker)
 
   def leave(self, attempt: participation.Attempt) -> None:

@@ -188,7 +188,7 @@ class SyncSession:
     """Registers a function that is called as each execution begins."""
     self._on_execution = function
 
-  def take_up(self, attempt: participation.Attempt) -> bool:
+  def prepare(self, attempt: participation.Attempt) -> bool:
     """Returns whether an attempt has steps left to do, before it is called."""
     del attempt
     return True
