@@ -168,7 +168,9 @@ class Attempt:
       return contextlib.nullcontext(())
     return self._shift.begun()
 
-  def _agree(self, reader: worker_reader.WorkerReader) -> participation.StepDecision:
+  def _agree(
+    self, reader: worker_reader.WorkerReader
+  ) -> participation.StepDecision:
     """Buffers batches; returns the workers' joint decision about steps."""
     with reader.in_use():
       ready = reader.gather(

@@ -1,4 +1,4 @@
-"""When gradients become updates, and how the ps make them.
+"""Updates: policies, rules, and their application on the ps.
 
 ```
 strategy = tfps.ParameterServerStrategy(
@@ -6,12 +6,12 @@ strategy = tfps.ParameterServerStrategy(
 )
 ```
 
-`policies` has the classes that users choose from, and `accumulation` makes one
-update of several steps. `rules` and `adam_rules` compute new values as the
-optimizers do, `apply` has the ps do it, `ps_lock` keeps workers from doing it
-at the same time, and `staleness` measures how old gradients are. The package
-`sync` synchronizes workers through state on the ps, and `allreduce` adds up
-gradients among the workers themselves.
+`policies` has the classes that users choose from; `accumulation` makes one
+update of several steps. `rules` and `adam_rules` compute new values as Keras'
+optimizers do, `apply` runs them on the ps under the locks of `ps_lock`, and
+`staleness` measures how old gradients are. The package `sync` synchronizes
+workers through state on the ps; `allreduce` adds up gradients among the
+workers.
 """
 
 from tfps.updates.policies import Accumulate

@@ -1,7 +1,7 @@
-"""Gathers the gradients of several steps, of which one update is made.
+"""Accumulates the gradients of several steps and applies them in one update.
 
-Optimizers hand over what they are to apply. Until the round ends it is kept on
-the worker; then the optimizer gets all of it at once.
+Optimizers hand over the gradients that they are to apply. Until the round ends
+they are kept on the worker; then the optimizer gets all of them at once.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ Gradients = Sequence[Any]
 
 @dataclasses.dataclass
 class _Total:
-  """The gradients that an optimizer was given in a round, by variable."""
+  """Sums of the gradients that an optimizer got in a round, by variable."""
 
   gradients: dict[int, Any] = dataclasses.field(default_factory=dict)
   num_steps: int = 0
@@ -35,7 +35,7 @@ class _Total:
         self.gradients[id(variable)] = _sum(before, gradient)
 
   def times(self, factor: float, variables: Sequence[Any]) -> list[Any]:
-    """The total for each variable; None where there was no gradient."""
+    """Returns the scaled sum of each variable; None without a gradient."""
     found = [self.gradients.get(id(variable)) for variable in variables]
     return [
       None if each is None else times(factor, _with_distinct_rows(each))
@@ -44,15 +44,15 @@ class _Total:
 
 
 class Accumulation:
-  """An optimizer's gradients in the step that is being traced.
+  """Accumulates an optimizer's gradients, in a step that is being traced.
 
   Args:
-    steps: on the wire.
-    optimizer: whose gradients they are. Each time that a step has it apply some
-      counts for itself.
+    steps: transfers of the steps.
+    optimizer: a Keras optimizer. If a step has it apply gradients several
+      times, each time has its own sums.
 
   Raises:
-    ValueError: a branch or a loop applies them, out of which nothing comes.
+    ValueError: it applies them in a branch or loop, whose tensors cannot leave.
   """
 
   def __init__(self, steps: step_transfers_lib.Steps, optimizer: Any) -> None:
@@ -61,7 +61,7 @@ class Accumulation:
     if not steps.is_at_top_level():
       raise ValueError(
         f'{self._policy}: {optimizer.name} applies gradients within a tf.cond '
-        'or a loop, so that they cannot be gathered. Apply them outside of it.'
+        'or a loop, where they cannot be accumulated. Apply them outside of it.'
       )
     calls = steps.round.calls
     calls[id(optimizer)] += 1
@@ -69,33 +69,38 @@ class Accumulation:
     self._total = steps.round.gathered.setdefault(key, _Total())
 
   def add(self, gradients: Gradients, variables: Sequence[Any]) -> None:
-    """Takes this step's; None where a variable has none."""
+    """Adds this step's gradients.
+
+    Args:
+      gradients: one per variable; None where a variable has none.
+      variables: variables or shards.
+    """
     self._total.add(gradients, variables)
 
   @property
   def is_complete(self) -> bool:
-    """Whether it is time to apply them."""
+    """True at the end of the round, when the update is due."""
     return self._steps.round.is_ending
 
   def gradients(self, variables: Sequence[Any]) -> list[Any]:
-    """What the step's optimizer is to apply."""
+    """Returns the gradients that the step's optimizer applies."""
     is_mean = isinstance(self._policy, policies.Accumulate)
     factor = 1.0 / self._total.num_steps if is_mean else 1.0
     return self._total.times(factor, variables)
 
   def changes(self, variables: Sequence[Any]) -> list[Any]:
-    """What another optimizer is to apply: old values minus new."""
+    """Returns the changes for an outer optimizer: old values minus new."""
     return self._total.times(self._policy.inner_learning_rate, variables)
 
   def descend(self, variable: Any, gradient: Any) -> None:
-    """Has the worker's copy of a variable or shard follow a gradient."""
+    """Applies a local step to the worker's copy of a variable or shard."""
     if isinstance(self._policy, policies.LocalSteps):
       change = times(-self._policy.inner_learning_rate, gradient)
       self._steps.change(variable, change)
 
 
 def steps_to_gather() -> step_transfers_lib.Steps | None:
-  """The steps here if what optimizers apply in them is to be gathered."""
+  """Returns the current steps if their gradients are accumulated, or None."""
   steps = compat.reader()
   if not isinstance(steps, step_transfers_lib.Steps) or steps.round.is_applying:
     return None
@@ -104,7 +109,7 @@ def steps_to_gather() -> step_transfers_lib.Steps | None:
 
 @contextlib.contextmanager
 def applying(steps: step_transfers_lib.Steps) -> Iterator[None]:
-  """In which optimizers apply what they are given."""
+  """Returns a context in which optimizers apply accumulated gradients."""
   steps.write_back()
   steps.round.is_applying = True
   try:
@@ -114,7 +119,7 @@ def applying(steps: step_transfers_lib.Steps) -> Iterator[None]:
 
 
 def times(factor: Any, gradient: Any) -> Any:
-  """A gradient multiplied by a number."""
+  """Returns a gradient multiplied by a number."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient * tf.cast(factor, gradient.dtype)
   values = gradient.values * tf.cast(factor, gradient.dtype)
@@ -122,9 +127,9 @@ def times(factor: Any, gradient: Any) -> Any:
 
 
 def _with_distinct_rows(gradient: Any) -> Any:
-  """Each row once, so that clipping by a norm sees what all steps make of it.
+  """Returns a gradient with equal rows added up, as clipping by norm needs.
 
-  Unlike those of steps these may be divided, which takes a shape.
+  It keeps the dense shape, which dividing the gradient into shards needs.
   """
   distinct = apply_lib.with_distinct_rows(gradient)
   if distinct is gradient:

@@ -1,4 +1,4 @@
-"""How Adam and its kin compute new values."""
+"""Update rules of Adam and its variants."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from tfps.updates.rules import Values
 
 @dataclasses.dataclass(frozen=True)
 class Adam(rules.Rule):
-  """Its slots: momentum, velocity and, for AMSGrad, the largest velocity."""
+  """Adam; slots: momentum, velocity and, for AMSGrad, the largest velocity."""
 
   beta_1: float
   beta_2: float
@@ -36,7 +36,7 @@ class Adam(rules.Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Adamax(rules.Rule):
-  """Its slots are the momentum and the largest gradient, which decays."""
+  """Adamax; slots: momentum and the largest gradient, which decays."""
 
   beta_1: float
   beta_2: float
@@ -54,7 +54,7 @@ class Adamax(rules.Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Nadam(rules.Rule):
-  """Its slots are momentum and velocity."""
+  """Nadam; slots: momentum and velocity."""
 
   beta_1: float
   beta_2: float
@@ -76,13 +76,13 @@ class Nadam(rules.Rule):
 
 
 def momentum_factor(count: tf.Tensor) -> tf.Tensor:
-  """By what Nadam's momentum is beta_1 at a step."""
+  """Returns the factor of beta_1 in Nadam's momentum at a step."""
   return 1.0 - 0.5 * tf.pow(tf.constant(0.96, count.dtype), count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lion(rules.Rule):
-  """Its slot is the momentum."""
+  """Lion; its slot is the momentum."""
 
   beta_1: float
   beta_2: float

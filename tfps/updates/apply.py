@@ -1,4 +1,4 @@
-"""Has the ps apply gradients to the variables that it holds."""
+"""Applies gradients to variables on their ps."""
 
 import collections
 from collections.abc import Iterable
@@ -17,22 +17,22 @@ from tfps.wire import chunking
 from tfps.wire import push
 from tfps.wire import sparse_rows as sparse_rows_lib
 
-# What takes less time to copy than to send by itself.
+# Tensors below this size are cheaper to copy than to send alone.
 _FEW_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-  """One variable's part of an update.
+  """Update of one variable.
 
   Attributes:
-    rule: how to update it.
-    variable: an ordinary one, or one shard.
-    slots: those of the rule, on the same device.
-    gradient: a tensor, or `tf.IndexedSlices`, which may name a row repeatedly.
-    decay: by which, times the learning rate, the weights shrink beforehand.
-    lazy: whether rows without a gradient stay as they are together with their
-      slots, even if the rule says otherwise.
+    rule: formula of the update.
+    variable: variable or shard.
+    slots: slots of the rule, on the same device.
+    gradient: tensor, or `tf.IndexedSlices`, which may name a row repeatedly.
+    decay: weight decay; weights first shrink by it times the learning rate.
+    lazy: whether rows without a gradient, and their slots, stay unchanged even
+      if the rule changes them.
   """
 
   rule: rules.Rule
@@ -44,11 +44,12 @@ class Update:
 
   @property
   def variables(self) -> list[Any]:
+    """The variable and its slots."""
     return [self.variable, *self.slots]
 
   @property
-  def twin(self) -> 'Update | None':
-    """The same of the variable's twin, if it has one."""
+  def replica(self) -> 'Update | None':
+    """The update of the variable's replica, if it has one."""
     variable, *slots = map(replicated_writes.replica_of, self.variables)
     if variable is None:
       return None
@@ -60,19 +61,19 @@ def apply(
   step: rules.Step,
   staleness: staleness_lib.Staleness | None = None,
 ) -> None:
-  """Has each variable's device update it, and its twin's device the twin.
+  """Updates variables and their replicas, each on its own device.
 
-  One operation does it if the rule knows one. Otherwise the device is locked
-  meanwhile. Either way nobody's update is lost.
+  It runs a rule's single operation where there is one, else several under the
+  device's lock. Either way no concurrent update is lost.
 
   Args:
-    updates: of any variables.
-    step: common to them all.
-    staleness: takes note of how old the gradients are.
+    updates: updates of different variables.
+    step: learning rate and count, common to all.
+    staleness: records how old the gradients are; None does not.
   """
   by_device = collections.defaultdict(list)
   for update in map(_with_distinct_rows, updates):
-    for each in filter(None, (update, update.twin)):
+    for each in filter(None, (update, update.replica)):
       by_device[each.variable.device].append(each)
   ages = _Ages(staleness)
   with replicated_writes.suspended():
@@ -86,10 +87,9 @@ def _with_distinct_rows(update: Update) -> Update:
 
 
 class _Ages:
-  """The staleness of one update's gradients, by device.
+  """Staleness of one update's gradients, by device.
 
-  All have the same where learning rates do not depend on it, so that one device
-  tells.
+  It is read from one device only, unless learning rates depend on it.
   """
 
   def __init__(self, staleness: staleness_lib.Staleness | None) -> None:
@@ -97,7 +97,7 @@ class _Ages:
     self._found: dict[str, tf.Tensor | None] = {}
 
   def tags(self, device: str) -> list[tf.Tensor]:
-    """What has to be sent to a device."""
+    """Returns the tags to send to a device."""
     own = self._staleness
     if own is None or device in self._found:
       return []
@@ -107,14 +107,14 @@ class _Ages:
     return [] if tag is None else [tag]
 
   def note(self, device: str, tags: Sequence[tf.Tensor]) -> None:
-    """Takes what has arrived there."""
+    """Records the staleness of tags that have arrived at a device."""
     if self._staleness is not None:
       for tag in tags:
         is_first = not self._found
         self._found[device] = self._staleness.note(device, tag, counts=is_first)
 
   def step(self, device: str, step: rules.Step) -> rules.Step:
-    """A step there, by a learning rate that is divided by the staleness."""
+    """Returns the step with its rate divided by a device's staleness."""
     found = self._found.get(device)
     if self._staleness is None or found is None:
       return step
@@ -130,8 +130,8 @@ def _apply_on(
 ) -> None:
   chunks = list(chunking.divide(updates, lambda update: update.gradient))
   inputs = [_inputs(chunk, step) for chunk in chunks]
-  if any(_is_large_and_alone(chunk) for chunk in chunks):
-    # Once for all chunks: what is there already is not sent again.
+  if any(_is_single_large(chunk) for chunk in chunks):
+    # Sent once for all chunks, rather than with each.
     steps = [[own_step for own_step, _ in each] for each in inputs]
     steps, tags = push.send((steps, ages.tags(device)), device, {})
     ages.note(device, tags)
@@ -143,10 +143,10 @@ def _apply_on(
     _apply_chunk(device, chunk, own, ages)
 
 
-def _is_large_and_alone(updates: Sequence[Update]) -> bool:
-  """Whether it costs less not to join a gradient with the step.
+def _is_single_large(updates: Sequence[Update]) -> bool:
+  """Returns whether to send a gradient apart from its step.
 
-  What crosses together is copied on both sides, a single tensor is not.
+  Tensors that are sent together are copied on both sides; a single one is not.
   """
   if len(updates) > 1 or tf.executing_eagerly():
     return False
@@ -165,7 +165,7 @@ def _apply_chunk(
   waiting = []
   for update, (own_step, gradient) in zip(updates, inputs, strict=True):
     own_step = ages.step(device, own_step)
-    if not _runs_alone(update, own_step, gradient):
+    if not _ran_kernel(update, own_step, gradient):
       job = functools.partial(_apply, update)
       waiting.append(ps_lock.Job(update.variable, job, (own_step, gradient)))
   ps_lock.run(waiting)
@@ -174,7 +174,7 @@ def _apply_chunk(
 def _inputs(
   updates: Sequence[Update], step: rules.Step
 ) -> list[tuple[rules.Step, Any]]:
-  """What each update needs, in the type of its variable."""
+  """Returns the step and gradient of each update, in its variable's type."""
   steps = {
     dtype: step.cast(dtype) for dtype in {u.variable.dtype for u in updates}
   }
@@ -185,7 +185,7 @@ def _inputs(
 
 
 def _names(updates: Sequence[Update], inputs: Sequence[Any]) -> dict[int, str]:
-  """Whose gradient a tensor is, by the tensor's identity."""
+  """Returns variables' names by the identity of their gradients' tensors."""
   return {
     id(getattr(gradient, 'values', gradient)): push.name_of(update.variable)
     for update, (_, gradient) in zip(updates, inputs, strict=True)
@@ -193,7 +193,7 @@ def _names(updates: Sequence[Update], inputs: Sequence[Any]) -> dict[int, str]:
 
 
 def with_distinct_rows(gradient: Any) -> Any:
-  """The same gradient, naming each row once if it names rows."""
+  """Returns a gradient with values of equal rows added up, if it has rows."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
   if sparse_rows_lib.are_distinct(gradient.indices):
@@ -206,7 +206,16 @@ def with_distinct_rows(gradient: Any) -> Any:
 
 
 def decay(variable: Any, factor: float, rate: tf.Tensor) -> list[Any]:
-  """Shrinks weights; for a job."""
+  """Shrinks weights; runs within a `ps_lock.Job`.
+
+  Args:
+    variable: variable or shard.
+    factor: weight decay.
+    rate: learning rate, a scalar in the variable's type.
+
+  Returns:
+    The operation.
+  """
   value = read(variable)
   change = value * tf.constant(factor, value.dtype) * rate
   return [
@@ -215,18 +224,18 @@ def decay(variable: Any, factor: float, rate: tf.Tensor) -> list[Any]:
 
 
 def read(variable: Any) -> tf.Tensor:
-  """A variable's value; for a job."""
+  """Returns a variable's value; runs within a `ps_lock.Job`."""
   return tf.raw_ops.ReadVariableOp(
     resource=variable.handle, dtype=variable.dtype
   )
 
 
 def write(variable: Any, value: tf.Tensor) -> Any:
-  """Sets a variable's value; for a job."""
+  """Assigns a value and returns the operation, within a `ps_lock.Job`."""
   return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def _runs_alone(update: Update, step: rules.Step, gradient: Any) -> bool:
+def _ran_kernel(update: Update, step: rules.Step, gradient: Any) -> bool:
   if update.lazy or update.decay is not None:
     return False
   with tf.device(update.variable.device):

@@ -1,4 +1,4 @@
-"""When gradients become updates, as the user says it."""
+"""Update policies: when gradients become updates."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Async:
-  """Each step's gradients are applied on their own, as they come.
+  """Applies each step's gradients on their own, as they arrive.
 
   Attributes:
     divide_rate: whether to divide the learning rate of an update by its
@@ -22,15 +22,15 @@ class Async:
 
 @dataclasses.dataclass(frozen=True)
 class Accumulate:
-  """One update for n steps, by the mean of their gradients.
+  """Makes one update of n steps, by the mean of their gradients.
 
   A worker pulls parameters once for n steps, computes the gradients of all of
-  them by these, and pushes their mean. So it is like one step on a batch n
-  times as large: the optimizer's `iterations`, schedules and clipping go by
+  them with these, and pushes their mean. So it is like one step on a batch n
+  times as large: the optimizer's `iterations`, schedules and clipping count
   updates.
 
   Attributes:
-    n: how many steps.
+    n: number of steps.
   """
 
   n: int
@@ -41,16 +41,17 @@ class Accumulate:
 
   @property
   def steps_per_update(self) -> int:
+    """Number of steps that make one update."""
     return self.n
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalSteps:
-  """Each worker goes n steps by itself, then pushes where they have led.
+  """Lets each worker do n local steps, then pushes the resulting change.
 
-  It takes gradient steps on its own copy of the parameters. What the ps get is
-  the sum of the gradients on the way, which is what gradient descent at
-  `inner_learning_rate` has changed, divided by that rate. The step's optimizer
+  A worker takes gradient steps on its own copy of the parameters. The ps get
+  the sum of its gradients, which is the change that gradient descent at
+  `inner_learning_rate` has made, divided by that rate. The step's optimizer
   is applied to it, on the ps, once for n steps: gradient descent at the same
   rate makes it local SGD (Stich, 2019,
   https://arxiv.org/abs/1805.09767), and Adam the federated form of Adam (Reddi
@@ -62,15 +63,15 @@ class LocalSteps:
   Nesterov's momentum of 0.9 at rate 0.7 is DiLoCo's (Douillard et al., 2023,
   https://arxiv.org/abs/2311.08105).
 
-  Workers do not wait for each other, and each adds its own change. With many,
-  take smaller rates.
+  Workers do not wait for each other, and each adds its own change. With many
+  workers, take smaller rates.
 
   Attributes:
-    n: how many steps.
-    inner_learning_rate: of gradient descent on the worker.
-    outer: a Keras optimizer, whose like each of the step's optimizers gets as
-      its `outer_optimizer`; checkpoints include it. None leaves it to the
-      step's own.
+    n: number of steps.
+    inner_learning_rate: learning rate of gradient descent on the worker.
+    outer: a Keras optimizer; each of the step's optimizers gets a copy of it as
+      its `outer_optimizer`, which checkpoints include. None applies the step's
+      own optimizer.
   """
 
   n: int
@@ -96,31 +97,32 @@ class LocalSteps:
 
   @property
   def steps_per_update(self) -> int:
+    """Number of steps that make one update."""
     return self.n
 
   def make_outer(self) -> Any:
-    """An optimizer as `outer` was when this was made."""
+    """Returns a new optimizer with the configuration of `outer`."""
     return type(self.outer).from_config(self._outer_config)  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sync:
-  """One update for a step of all workers, by the mean of their gradients.
+  """Makes one update of a step of all workers, by their gradients' mean.
 
   With n workers, b of them backups, each update is the mean of the first n - b
-  gradients that were computed by the parameters of the update before. Those
-  that come later are dropped, and counted; they are never part of a later
-  update. Without backups that is one step on the batches of all workers
-  together: the optimizer's `iterations`, schedules and clipping go by updates.
+  gradients that were computed with the parameters of the update before. Later
+  gradients are dropped and counted; they are never part of a later update.
+  Without backups that is one step on the batches of all workers together: the
+  optimizer's `iterations`, schedules and clipping count updates.
 
   Source: Chen et al., 2016, "Revisiting distributed synchronous SGD",
   https://arxiv.org/abs/1604.00981; `tf.compat.v1.train.SyncReplicasOptimizer`.
 
   Attributes:
-    backup_workers: how many workers' gradients an update need not wait for.
-    timeout_secs: how long updates wait for a worker that is dead or frozen,
-      where backups do not make up for it. Then they go on without it until it
-      is back. For a worker that answers they wait without limit.
+    backup_workers: number of workers for which an update need not wait.
+    timeout_secs: seconds for which updates wait for a worker that is dead or
+      frozen, unless backups replace it. Then it is excluded until it is back.
+      For a worker that answers, updates wait without limit.
   """
 
   backup_workers: int = 0
@@ -135,23 +137,25 @@ class Sync:
 
 @dataclasses.dataclass(frozen=True)
 class BoundedStaleness:
-  """Each step's gradients are applied as they come, and no worker runs ahead.
+  """Applies gradients as they arrive, and limits the lead of workers.
 
   A worker begins a step once it is no more than `max_lead` steps ahead of the
   slowest, so that it sees all updates of all workers but those of their last
   `max_lead` steps. With 0, no worker begins a step before all have done the one
-  before; with a large number, it is `Async`. A worker that is dead or left out
-  is not waited for; one that comes back goes on where the slowest is.
+  before; with a large number, it is like `Async`. Workers do not wait for one
+  that is dead or excluded; a worker that returns continues at the step of the
+  slowest.
 
   Source: Ho et al., 2013, "More effective distributed ML via a stale
   synchronous parallel parameter server"; Li et al., 2014, "Scaling distributed
   machine learning with the parameter server".
 
   Attributes:
-    max_lead: how many steps a worker may be ahead.
-    timeout_secs: how long others wait for a worker that is dead or frozen. For
-      a worker that answers they wait without limit.
-    divide_rate: as for `Async`.
+    max_lead: number of steps that a worker may be ahead.
+    timeout_secs: seconds for which others wait for a worker that is dead or
+      frozen. For a worker that answers, they wait without limit.
+    divide_rate: whether to divide the learning rate by the staleness; see
+      `Async`.
   """
 
   max_lead: int
@@ -167,7 +171,7 @@ class BoundedStaleness:
 
 Policy = Async | Accumulate | LocalSteps | Sync | BoundedStaleness
 
-# Those by which workers wait for each other.
+# Policies with which workers wait for each other.
 Waiting = Sync | BoundedStaleness
 
 

@@ -1,7 +1,7 @@
-"""Work on variables that nobody else's work may interrupt.
+"""Exclusive work on the variables of a ps.
 
-Each device has one lock, which is taken once for all variables that a step
-works on there. `tf.CriticalSection` refuses to enter a section twice in one
+Each device has one lock, which a step takes once for all of its variables
+there. `tf.CriticalSection` refuses to enter a section twice in one
 function, as several steps in one function do.
 """
 
@@ -22,13 +22,13 @@ _NAME = 'tfps_updates'
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """Work on a variable.
+  """Function to run under the lock of a variable's device.
 
   Attributes:
-    variable: whose device does it.
-    fn: gets the inputs on that device and needs nothing else from elsewhere;
+    variable: variable whose device runs it.
+    fn: function of the inputs, copied to that device; captures no tensors and
       returns its last operations, which are None in eager mode.
-    inputs: structures of tensors, from anywhere.
+    inputs: structures of tensors on any device.
   """
 
   variable: Any
@@ -37,10 +37,13 @@ class Job:
 
 
 def run(jobs: Iterable[Job]) -> None:
-  """Does jobs while no others are done on their devices.
+  """Runs jobs, each under the lock of its device.
 
-  A device takes its lock once all inputs have come. So a worker that is slow,
-  frozen or dead does not hold up the others.
+  A device takes its lock once all inputs have arrived, so that a slow, frozen
+  or dead worker does not block the others.
+
+  Args:
+    jobs: jobs on any devices.
   """
   compat.let_devices_go_on()
   by_device = collections.defaultdict(list)
@@ -56,8 +59,8 @@ def _run_here(jobs: Sequence[Job]) -> None:
     tf.identity, [list(job.inputs) for job in jobs], expand_composites=True
   )
   mutex = tf.raw_ops.MutexV2(shared_name=_NAME)
-  # In a function these come after whatever it has done to the variables before,
-  # which may itself have needed the lock.
+  # Orders the lock after the function's earlier operations on the variables,
+  # which may have taken the lock themselves.
   before = [
     tf.raw_ops.VarIsInitializedOp(resource=job.variable.handle) for job in jobs
   ]

@@ -1,4 +1,4 @@
-"""What has become of gradients."""
+"""Report of the updates made from gradients."""
 
 import dataclasses
 
@@ -8,19 +8,19 @@ from tfps.updates.sync import session as session_lib
 
 @dataclasses.dataclass(frozen=True)
 class UpdatesReport:
-  """What has become of the gradients that optimizers were given.
+  """Counts of updates and of the gradients that they were made from.
 
   Attributes:
-    updates: how many were made of them.
-    staleness: how many of these were of each staleness, which is the number of
-      updates since the parameters were read; the last has all above. With
-      `Sync`, all have none.
-    late: with `Sync`, how many gradients came too late for their update, and
-      were dropped.
-    short: with `Sync`, how many updates were made of fewer gradients than asked
-      for, as there were no more, or workers had been left out.
-    repeated: with `Sync`, how many updates were begun once more, as the worker
-      that made them was lost. On some ps they may have been made twice.
+    updates: number of updates.
+    staleness: histogram of updates by staleness, the number of updates since
+      the parameters were read; the last bin has all above. With `Sync`, the
+      staleness is always 0.
+    late: with `Sync`, number of gradients that came too late for their update
+      and were dropped.
+    short: with `Sync`, number of updates made of fewer gradients than the
+      policy wants, because work ended or workers were excluded.
+    repeated: with `Sync`, number of updates begun again because the worker that
+      made them was lost. Some ps may have applied them twice.
   """
 
   updates: int
@@ -31,7 +31,7 @@ class UpdatesReport:
 
   @property
   def mean_staleness(self) -> float:
-    """Averaged over the updates."""
+    """Mean staleness over the updates."""
     number = sum(self.staleness)
     total = sum(age * count for age, count in enumerate(self.staleness))
     return total / number if number else 0.0
@@ -41,7 +41,11 @@ def report(
   sync_session: session_lib.SyncSession | None,
   staleness: staleness_lib.Staleness | None,
 ) -> UpdatesReport:
-  """What a strategy's have counted.
+  """Returns a strategy's report.
+
+  Args:
+    sync_session: session of its workers, if they are synchronized.
+    staleness: staleness of its gradients, if it is measured.
 
   Raises:
     tf.errors.OpError: a ps is lost.

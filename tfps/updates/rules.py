@@ -1,14 +1,14 @@
-"""How optimizers compute new values.
+"""Update rules: formulas by which optimizers compute new values.
 
 A rule is a formula for tensors of any shape, the same as Keras', operation by
-operation, so that values are the same to the last bit. It serves a variable, a
-shard or some of its rows alike.
+operation, so that values are equal to the last bit. It serves a variable, a
+shard or some of its rows.
 
-Gradient descent also knows the one operation of TensorFlow that does it all.
+Gradient descent and momentum also know TensorFlow's single operation for them.
 Other such operations compute something else: Adam's takes the decay rates' 1 -
 beta in single precision, Adagrad's and RMSprop's add epsilon elsewhere or need
-one slot more. Nor are they faster: what counts is a lock a step, not an
-operation or ten.
+one slot more. Nor are they faster: time goes to the locks of a step, not to the
+number of operations.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,12 @@ Values = Sequence[tf.Tensor]
 
 
 class Step(NamedTuple):
-  """What the variables of one update have in common.
-
-  A tuple, which `tf.nest` can take apart.
+  """Parameters common to the variables of one update; a `tf.nest` structure.
 
   Attributes:
-    rate: the learning rate.
-    count: the number of the update; the first is 1.
-    product: of the momenta up to this update, for Nadam.
+    rate: learning rate.
+    count: number of the update; the first is 1.
+    product: product of the momenta up to this update, for Nadam.
   """
 
   rate: Any
@@ -37,38 +35,44 @@ class Step(NamedTuple):
   product: Any = 1.0
 
   def cast(self, dtype: tf.DType) -> 'Step':
-    """In the type of a variable, in which Keras computes."""
+    """Returns the step in a variable's type, in which Keras computes."""
     return Step(*(tf.cast(value, dtype) for value in self))
 
 
 class Rule:
-  """How to update a variable and its slots.
+  """Formula that updates a variable and its slots.
 
   Attributes:
-    keeps_rows: whether rows without a gradient stay as they are, so that only
-      the others need work.
-    counts: whether it looks at more of a step than the rate.
+    keeps_rows: whether rows without a gradient stay unchanged, so that the
+      other rows suffice.
+    counts: whether it depends on more of a step than the rate.
   """
 
   keeps_rows = False
   counts = False
 
   def needed(self, step: Step) -> Step:
-    """The step, with no tensors in it but those that the rule looks at."""
+    """Returns the step with only the tensors on which the rule depends."""
     return step if self.counts else Step(step.rate, 0)
 
   def new_values(self, step: Step, gradient: tf.Tensor, old: Values) -> Values:
-    """The new values of the variable and its slots, in that order."""
+    """Returns the new values of the variable and its slots.
+
+    Args:
+      step: parameters of the update, in the variable's type.
+      gradient: gradient in the shape of the values.
+      old: values of the variable and its slots, in order.
+    """
     raise NotImplementedError
 
   def run_kernel(
     self, step: Step, gradient: Any, variables: Sequence[Any]
   ) -> list[Any] | None:
-    """Does it by one operation that nothing can interrupt.
+    """Runs the update as a single atomic operation.
 
     Args:
-      step: in the type of the variable.
-      gradient: a tensor, or `tf.IndexedSlices` if the rule keeps rows.
+      step: parameters of the update, in the variable's type.
+      gradient: tensor, or `tf.IndexedSlices` if the rule keeps rows.
       variables: the variable and its slots.
 
     Returns:
@@ -92,7 +96,7 @@ class Sgd(Rule):
   ) -> list[Any] | None:
     (variable,) = variables
     if isinstance(gradient, tf.IndexedSlices):
-      # Unlike `scatter_sub`, which takes a shared lock, it keeps others out.
+      # Unlike `scatter_sub`, it takes an exclusive lock.
       return [
         tf.raw_ops.ResourceScatterNdSub(
           ref=variable.handle,
@@ -109,7 +113,7 @@ class Sgd(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Momentum(Rule):
-  """Gradient descent with momentum. Its slot is the momentum."""
+  """Gradient descent with momentum, which is the slot."""
 
   momentum: float
   nesterov: bool = False
@@ -140,7 +144,7 @@ class Momentum(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Adagrad(Rule):
-  """Its slot is the sum of squared gradients."""
+  """Adagrad; its slot is the sum of squared gradients."""
 
   epsilon: float
   keeps_rows = True
@@ -154,7 +158,7 @@ class Adagrad(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class RmsProp(Rule):
-  """Its slots: velocity, then momentum and average gradient if in use."""
+  """RMSprop; slots: velocity, then momentum and mean gradient if in use."""
 
   rho: float
   momentum: float
@@ -179,7 +183,7 @@ class RmsProp(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Adadelta(Rule):
-  """Its slots are averages of squared gradients and of squared changes."""
+  """Adadelta; slots: means of squared gradients and of squared changes."""
 
   rho: float
   epsilon: float
@@ -196,7 +200,7 @@ class Adadelta(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Ftrl(Rule):
-  """Its slots are the sum of squared gradients and the linear term."""
+  """FTRL; slots: the sum of squared gradients and the linear term."""
 
   power: float
   l1: float

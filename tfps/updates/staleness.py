@@ -1,10 +1,10 @@
-"""How old gradients are when they are applied.
+"""Staleness of gradients when they are applied.
 
-A gradient's staleness is the number of updates that came between the read of
-the parameters it was computed by and its own update (Zhang et al., 2016,
-"Staleness-aware async-SGD for distributed deep learning"). Each ps counts the
-updates that it gets. The count travels to the worker with the parameters, and
-back with the gradients.
+A gradient's staleness is the number of updates between the read of the
+parameters with which it was computed and its own update (Zhang et al., 2016,
+"Staleness-aware async-SGD for distributed deep learning"). Each ps counts its
+updates. The count, a tag, is sent to the worker with the parameters and returns
+with the gradients.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ NUM_BINS = 64
 
 
 class Staleness:
-  """What the ps know of it.
+  """Counters of updates, and histograms of staleness, on the ps.
 
   Args:
-    make: makes a variable; gets a ps, a name and a value.
-    num_ps: how many ps there are.
-    divides_rate: whether learning rates are divided by it.
+    make: makes a variable of a ps index, a name and a value.
+    num_ps: number of ps.
+    divides_rate: whether learning rates are divided by the staleness.
   """
 
   def __init__(
@@ -49,9 +49,13 @@ class Staleness:
     ]
 
   def tag(self, device: str) -> tf.Tensor | None:
-    """What the count of a device was when the step's parameters were read.
+    """Returns a device's count when the step's parameters were read.
 
-    None where nobody knows: on no ps, or outside of steps.
+    Args:
+      device: device of a variable.
+
+    Returns:
+      An int64 scalar; None outside of steps, or on a device that is no ps.
     """
     steps = reads.reader()
     ps = placement_ledger.ps_index(device)
@@ -60,12 +64,12 @@ class Staleness:
     return steps.read_tag(self._counts[ps]) if steps.wire.fuse else None
 
   def note(self, device: str, tag: tf.Tensor, *, counts: bool) -> tf.Tensor:
-    """The staleness of gradients that have come to a device.
+    """Counts an update on a ps and returns the staleness of its gradients.
 
     Args:
-      device: of the ps, on which the tag has arrived.
-      tag: as it was given.
-      counts: whether to count it in the ps' histogram.
+      device: device of the ps, on which the tag has arrived.
+      tag: result of `tag`.
+      counts: whether to add the staleness to the ps' histogram.
     """
     ps = placement_ledger.ps_index(device)
     assert ps is not None
@@ -80,7 +84,7 @@ class Staleness:
       found = pull.since_tag(now, tag)
       if counts:
         place = tf.minimum(found, NUM_BINS - 1)
-        # Unlike `ResourceScatterAdd` it keeps others out.
+        # Unlike `ResourceScatterAdd`, it takes an exclusive lock.
         tf.raw_ops.ResourceScatterNdAdd(
           ref=self._bins[ps].handle,
           indices=tf.reshape(place, [1, 1]),
@@ -93,7 +97,7 @@ class Staleness:
     return found
 
   def histogram(self) -> tuple[int, ...]:
-    """How many updates were of each staleness; the last bin has all above.
+    """Returns the number of updates by staleness; the last bin has all above.
 
     Raises:
       tf.errors.OpError: a ps is lost.
@@ -103,6 +107,6 @@ class Staleness:
 
 
 def of(strategy: Any) -> Staleness | None:
-  """A strategy's, if it has one."""
+  """Returns a strategy's staleness counters, or None."""
   found: Staleness | None = getattr(strategy, 'staleness', None)
   return found

@@ -63,7 +63,7 @@ class Executions:
 
   @property
   def any_scheduled(self) -> bool:
-    """Whether an execution waits for a worker to begin it."""
+    """True if an execution waits for a worker to begin it."""
     return None in self._workers.values()
 
   def busy(self) -> list[int]:

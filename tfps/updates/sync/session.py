@@ -328,7 +328,7 @@ class SyncSession:
 
   @property
   def are_executing(self) -> bool:
-    """Whether an execution that this process began is running."""
+    """True while an execution that this process began is running."""
     with self._lock:
       return bool(self._executions.busy())
 
