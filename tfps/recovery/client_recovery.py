@@ -141,6 +141,9 @@ class ClientRecovery:
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.
 
+    Args:
+      function: what to call; must tolerate repetition.
+
     Raises:
       errors.CheckpointError: not all variables had been saved.
       errors.DeadlineError: names ps, or the chief, that were not restarted.

@@ -114,6 +114,9 @@ class Replicas:
   def attach(self, entry: inventory.Entry) -> None:
     """Connects to the replicas of a variable, which the chief creates.
 
+    Args:
+      entry: the variable.
+
     Raises:
       errors.DeadlineError: the chief has not created them in time.
     """

@@ -65,6 +65,10 @@ class Disk(Protocol):
   def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
     """Writes each group and returns the prefixes of their files.
 
+    Args:
+      folder: folder of the snapshot.
+      groups: values, one group for each device.
+
     Raises:
       DiskError: it could not be written.
       tf.errors.OpError: a device is lost.
@@ -74,6 +78,10 @@ class Disk(Protocol):
     self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
   ) -> tf.Tensor:
     """Calls `restore` on the task that is to read; returns its result.
+
+    Args:
+      piece: the variable or shard to read.
+      restore: reads its value on the current device.
 
     Raises:
       DiskError: it cannot be read.
