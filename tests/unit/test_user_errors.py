@@ -196,11 +196,11 @@ _CASES = {
   ),
   'an unknown writer of snapshots': (
     lambda: tfps.Recovery('x', written_by='me'),
-    ("'me'", 'written_by', "each 'ps'"),
+    ("'me'", 'written_by', "must be 'chief' or 'ps'"),
   ),
   'copies without replicas': (
     lambda: tfps.Recovery('x', replicate_every_secs=1),
-    ('1', 'replicate_every_secs', 'Set replicas=1'),
+    ('1', 'replicate_every_secs', 'needs replicas=1'),
   ),
   'ranges of nothing': (
     lambda: tfps.input.Ranges(0, 1),
