@@ -106,5 +106,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _place(item):
-  """Where a test's tier comes."""
-  return _TIERS.index(item.path.relative_to(_HERE).parts[0])
+  """Where a test's tier comes; a test of no tier is among the first."""
+  folder = item.path.relative_to(_HERE).parts[0]
+  return _TIERS.index(folder) if folder in _TIERS else 0
