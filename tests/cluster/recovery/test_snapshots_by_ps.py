@@ -80,7 +80,7 @@ def test_a_part_that_cannot_be_read_is_an_error(tfps_cluster, tmp_path):
     path.unlink()
   entry = strategy.guard.snapshotter.inventory.entries()[0]
   with pytest.raises(errors.CheckpointError, match=r'ps:\d cannot read '):
-    strategy.guard.snapshotter._put_back(entry, cut)
+    strategy.guard.snapshotter._restore_entry(entry, cut)
   del kept
 
 

@@ -234,4 +234,4 @@ def test_a_machine_without_the_tools_is_told(monkeypatch, capsys):
 
 def test_who_is_not_root_is_told(monkeypatch):
   monkeypatch.setattr(os, 'geteuid', lambda: 1000)
-  assert network_lib.problem() == 'Network namespaces take root.'
+  assert network_lib.problem() == 'Network namespaces require root.'
