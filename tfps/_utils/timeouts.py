@@ -55,6 +55,9 @@ class Timeouts:
 
   # Deadlines of calls and threads.
 
+  # For the last user of an iterator's handle to let go of it, so that a thread
+  # made for that deletes it.
+  let_go_secs: float = 10.0
   # For a server to answer a probe; gRPC's own threads take milliseconds.
   probe_secs: float = 2.0
   # For one call to the mailbox or the fence of a server that answers probes.

@@ -5,7 +5,9 @@ pipeline. It wakes that thread just before it sets the flag that ends it; if the
 thread reads the flag too early, it sleeps again, for up to a minute. When a
 client deletes an iterator on a server, the server waits while holding a lock
 that all other calls of that client need. Therefore threads of their own delete
-iterators, and iterators on servers are first replaced by empty ones.
+iterators, and iterators on servers are first replaced by empty ones. Such a
+thread lets go last: until then it waits for the other references to a handle,
+one of which the thread has that has just let go of the iterator.
 
 Handles of a connection that was replaced must not be used, not even to get
 their device: they and their devices have been deleted on the server.
@@ -16,7 +18,9 @@ from collections.abc import Iterator
 import contextlib
 import functools
 import queue
+import sys
 import threading
+import time
 from typing import Any
 from typing import NamedTuple
 import weakref
@@ -25,6 +29,11 @@ import tensorflow as tf
 
 from tfps._compat import eager_contexts
 from tfps._compat import side_executor
+from tfps._utils import timeouts
+
+# Of a handle that a function has in a variable: that, and the argument of
+# `sys.getrefcount`.
+_OWN_REFERENCES = 2
 
 # Replaces the iterator of a handle by an empty one.
 Emptying = Callable[[Any], object]
@@ -42,7 +51,9 @@ def over(
   iterator = iter(dataset)
   (handle,) = tf.nest.flatten(iterator, expand_composites=True)
   unused = _Unused(handle, emptying, handle.device, eager_contexts.own_id())
-  finalizer = weakref.finalize(iterator, _deletions().put, unused)
+  # In a list, from which it is taken: the finalizer refers to its arguments
+  # until after the queue has them.
+  finalizer = weakref.finalize(iterator, _deletions().put, [unused])
   finalizer.atexit = False
   return iterator
 
@@ -122,12 +133,12 @@ class _Unused(NamedTuple):
 
 
 @functools.cache
-def _deletions() -> queue.SimpleQueue[_Unused]:
-  """Queue of iterators to delete, each on a thread of its own.
+def _deletions() -> queue.SimpleQueue[list[_Unused]]:
+  """Queue of lists of one iterator to delete, each on a thread of its own.
 
   Finalizers run during garbage collection, where no thread should be started.
   """
-  deletions: queue.SimpleQueue[_Unused] = queue.SimpleQueue()
+  deletions: queue.SimpleQueue[list[_Unused]] = queue.SimpleQueue()
 
   def run() -> None:
     while True:
@@ -139,12 +150,18 @@ def _deletions() -> queue.SimpleQueue[_Unused]:
   return deletions
 
 
-def _delete(unused: _Unused) -> None:
-  if unused.emptying is None:
-    return
-  with (
-    contextlib.suppress(tf.errors.OpError),  # deleted with its server
-    side_executor.run_aside(unused.device),
-  ):
-    if unused.connection == eager_contexts.own_id():
-      unused.emptying(unused.handle)
+def _delete(box: list[_Unused]) -> None:
+  handle, emptying, device, connection = box.pop()
+  if emptying is not None:
+    with (
+      contextlib.suppress(tf.errors.OpError),  # deleted with its server
+      side_executor.run_aside(device),
+    ):
+      if connection == eager_contexts.own_id():
+        emptying(handle)
+  times = timeouts.current()
+  deadline = time.monotonic() + times.let_go_secs
+  while sys.getrefcount(handle) > _OWN_REFERENCES:
+    if time.monotonic() > deadline:
+      return
+    time.sleep(times.poll_secs)
