@@ -7,7 +7,7 @@ import pathlib
 
 from benchmarks import tables
 from benchmarks.pages import runs as runs_lib
-from tfps.testing.chaos import campaign
+from tfps.testing.chaos import outcomes
 
 
 def text_of(run: runs_lib.Run) -> str:
@@ -35,6 +35,6 @@ def write(
   """
   for name in names:
     if name in runs:
-      page = campaign.with_table(path.read_text(), text(runs[name]), name=name)
+      page = outcomes.with_table(path.read_text(), text(runs[name]), name=name)
       path.write_text(page)
   return [name for name in names if name not in runs]

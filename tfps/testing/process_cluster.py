@@ -3,16 +3,13 @@
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from typing import IO
 
 from tfps import errors
 from tfps._utils import ports
@@ -23,13 +20,11 @@ from tfps.launch import forked_process
 from tfps.server import health
 from tfps.testing import _hosts
 from tfps.testing import _logs
+from tfps.testing import _starts
 from tfps.testing import _stops
 from tfps.testing.chaos import network as network_lib
 
-_SERVE = (sys.executable, '-m', 'tfps.server')
 _CHIEF = spec_lib.Task('chief', 0)
-
-_Process = subprocess.Popen[bytes] | forked_process.Forked
 
 
 class ProcessCluster:
@@ -92,21 +87,25 @@ class ProcessCluster:
     on_hosts: bool = False,
     mbit_per_sec: float | None = None,
   ) -> None:
-    self._commands = {'ps': _SERVE, 'worker': _SERVE, **(commands or {})}
+    self._commands = {
+      'ps': _starts.SERVE,
+      'worker': _starts.SERVE,
+      **(commands or {}),
+    }
     self._env = {**os.environ, 'PYTHONUNBUFFERED': '1', **(env or {})}
     self._preload = forked_process.check_preload(tuple(preload))
     self._held_back = frozenset(held_back)
     self._start_timeout_secs = start_timeout_secs
     self._temporary = tempfile.TemporaryDirectory(prefix='tfps-')
     self._logs = _logs.Logs(pathlib.Path(log_dir or self._temporary.name))
-    self._processes: dict[spec_lib.Task, _Process] = {}
+    self._processes: dict[spec_lib.Task, _starts.Process] = {}
     # The cluster as each task got it at its first start.
     self._told: dict[spec_lib.Task, spec_lib.Cluster] = {}
     self._frozen: set[spec_lib.Task] = set()
     self.network: network_lib.Network | None = None
-    numbers = self._numbers(num_workers, num_ps)
+    numbers = _starts.numbers(self._commands, num_workers, num_ps)
     if on_hosts:
-      self._check_trains()
+      _starts.check_trains(self._commands)
       self.network = network_lib.Network(sum(numbers.values()), mbit_per_sec)
     self._hosts = _hosts.Hosts(self.network)
     self.cluster = self._choose_addresses(numbers)
@@ -321,22 +320,6 @@ class ProcessCluster:
       self.network.stop()
     self._temporary.cleanup()
 
-  def _numbers(self, num_workers: int, num_ps: int) -> dict[str, int]:
-    """Returns the number of tasks of each job."""
-    numbers = {'ps': num_ps, 'worker': num_workers}
-    we_are_chief = tuple(self._commands['worker']) == _SERVE
-    if we_are_chief or 'chief' in self._commands:
-      numbers['chief'] = 1
-    return numbers
-
-  def _check_trains(self) -> None:
-    serve = tuple(self._commands['worker']) == _SERVE
-    if serve and 'chief' not in self._commands:
-      raise ValueError(
-        'ProcessCluster: no task trains. With on_hosts, give a command for the '
-        'chief, or for the workers: this process is on no host.'
-      )
-
   def _choose_addresses(self, numbers: Mapping[str, int]) -> spec_lib.Cluster:
     addresses = self._hosts.addresses()
     jobs = {
@@ -363,7 +346,7 @@ class ProcessCluster:
       raise ValueError(f'{task} is no process here. There are {known}.')
     return task
 
-  def _process(self, task: spec_lib.Task) -> _Process:
+  def _process(self, task: spec_lib.Task) -> _starts.Process:
     if task not in self._processes:
       raise ValueError(f'{task} was not started. Call start first.')
     return self._processes[task]
@@ -374,35 +357,23 @@ class ProcessCluster:
   def _start(self, task: spec_lib.Task) -> None:
     told = self._told.setdefault(task, self.cluster).with_task(task)
     env = {**self._env, 'TF_CONFIG': told.tf_config()}
-    with self._logs.begin(task) as log:
-      self._processes[task] = self._spawn(task, env, log)
-
-  def _spawn(
-    self, task: spec_lib.Task, env: Mapping[str, str], log: IO[bytes]
-  ) -> _Process:
     command = self._commands[task.job]
-    if self.network is not None:
-      command = self._hosts.within(self.cluster.address(task), command)
-      return processes.spawn(command, env=env, stdout=log)
-    if self._serves(task) or (
-      self._preload and forked_process.can_start(command)
-    ):
-      preload = () if self._serves(task) else self._preload
-      timeout_secs = self._start_timeout_secs
-      with contextlib.suppress(
-        ImportError
-      ):  # unforked, it fails with a better message
-        return forked_process.spawn(
+    with self._logs.begin(task) as log:
+      if self.network is not None:
+        within = self._hosts.within(self.cluster.address(task), command)
+        process: _starts.Process = processes.spawn(within, env=env, stdout=log)
+      else:
+        process = _starts.start(
           command,
           env=env,
-          stdout=log,
-          preload=preload,
-          timeout_secs=timeout_secs,
+          log=log,
+          preload=self._preload,
+          timeout_secs=self._start_timeout_secs,
         )
-    return processes.spawn(command, env=env, stdout=log)
+    self._processes[task] = process
 
   def _serves(self, task: spec_lib.Task) -> bool:
-    return tuple(self._commands[task.job]) == _SERVE
+    return _starts.serves(self._commands[task.job])
 
   def _wait_for_servers(self) -> None:
     """Waits until the servers of running tasks answer."""
@@ -414,16 +385,8 @@ class ProcessCluster:
   def _keep_servers(self) -> None:
     """Cancels the end of training, if this process has announced it."""
     if self.cluster.task == _CHIEF and 'chief' not in self._commands:
-      # Imported late: it imports TensorFlow, which loading the plugin must not.
-      from tfps.server import registration
-
-      registration.Registration(
-        self.cluster,
-        _CHIEF,
-        self.cluster.address(_CHIEF),
-        chief=True,
-        servers=[task for task in self._own_tasks() if self._serves(task)],
-      ).expect()
+      servers = [task for task in self._own_tasks() if self._serves(task)]
+      _starts.keep_servers(self.cluster, servers)
 
   def _wait_for_server(self, task: spec_lib.Task, deadline: float) -> None:
     while task not in self._frozen:

@@ -8,7 +8,6 @@ line for each fault, job and mode. The fault `none` is a run without a fault,
 for comparison; `fill` fills the disk to which the chief writes snapshots.
 """
 
-import collections
 from collections.abc import Sequence
 import concurrent.futures
 import contextlib
@@ -17,7 +16,6 @@ import json
 import pathlib
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +31,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.testing import faults as faults_lib
 from tfps.testing import process_cluster
 from tfps.testing.chaos import disks
+from tfps.testing.chaos import outcomes as outcomes_lib
 from tfps.testing.chaos import progress
 
 _MODES = ['coordinator', 'fit', 'between_graph', 'between_graph_fit']
@@ -85,41 +84,6 @@ _PRELOAD = ('tensorflow', 'keras')
 # Servers are not forked unless their command is the default one.
 _SERVE = (sys.executable, '-u', '-m', 'tfps.server')
 _FAULT_AT = (0.1, 0.5)  # as parts of all steps
-_MARKS = '<!-- {}: begin -->', '<!-- {}: end -->'
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-  """The outcome of a run.
-
-  Attributes:
-    fault: the fault's kind.
-    job: the job of the task that had it.
-    mode: the mode of training.
-    completed: whether all tasks ended without error and all steps were done.
-    resume_secs: seconds from the fault to the end of the next execution.
-      Executions that end within 0.3 seconds may have been running before, and
-      do not count if a longer pause follows.
-    pause_secs: the longest time without an execution after the fault.
-    lost: steps that were applied and then rolled back.
-    missing: steps that are missing in a variable, at most; None if unknown.
-    doubled: steps that were applied twice to a variable, at most; None if
-      unknown.
-    loss: the highest final loss of all tasks; None if there is none.
-    detail: the error's message; '' if there was none.
-  """
-
-  fault: str
-  job: str
-  mode: str
-  completed: bool
-  resume_secs: float = 0.0
-  pause_secs: float = 0.0
-  lost: int = 0
-  missing: int | None = 0
-  doubled: int | None = 0
-  loss: float | None = None
-  detail: str = ''
 
 
 def main(args: Sequence[str]) -> int:
@@ -149,19 +113,23 @@ def main(args: Sequence[str]) -> int:
     for outcome in pool.map(lambda cell: run(*cell), cells):
       outcomes.append(outcome)
       print(outcome, file=sys.stderr, flush=True)
-  print(table(outcomes))
+  print(outcomes_lib.table(outcomes))
   if _OUTPUT.value:
     found = [dataclasses.asdict(outcome) for outcome in outcomes]
     pathlib.Path(_OUTPUT.value).write_text(json.dumps(found, indent=1))
   if _PAGE.value:
     page = pathlib.Path(_PAGE.value)
     page.write_text(
-      with_table(page.read_text(), table(outcomes), name=_TABLE.value)
+      outcomes_lib.with_table(
+        page.read_text(), outcomes_lib.table(outcomes), name=_TABLE.value
+      )
     )
   return 0 if all(outcome.completed for outcome in outcomes) else 1
 
 
-def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
+def run(
+  kind: str, job: str, mode: str, choices: random.Random
+) -> outcomes_lib.Outcome:
   """Trains once with a fault.
 
   Args:
@@ -206,7 +174,9 @@ def run(kind: str, job: str, mode: str, choices: random.Random) -> Outcome:
           outcome = _run_with_fault(cluster, fault, mode)
       except errors.Error as error:
         detail = errors.first_line(error)
-        outcome = Outcome(kind, job, mode, completed=False, detail=detail)
+        outcome = outcomes_lib.Outcome(
+          kind, job, mode, completed=False, detail=detail
+        )
     if _KEEP_LOGS.value and not outcome.completed:
       kept = pathlib.Path(
         _KEEP_LOGS.value, f'{kind}-{job}-{mode}-{time.time()}'
@@ -226,72 +196,8 @@ def _commands(mode: str, program: Sequence[str]) -> dict[str, Sequence[str]]:
   return {**commands, 'chief': program}
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-  """Returns a Markdown table with a line for each fault, job and mode."""
-  lines = [
-    '| fault | task | mode | completed | seconds to resume '
-    '| longest pause | lost | missing | doubled | final loss |',
-    f'|{"---|" * 10}',
-  ]
-  groups = collections.defaultdict(list)
-  for outcome in outcomes:
-    groups[outcome.fault, outcome.job, outcome.mode].append(outcome)
-  for (fault, job, mode), group in groups.items():
-    good = [outcome for outcome in group if outcome.completed]
-    cells = [fault, job, mode, f'{len(good)} of {len(group)}']
-    if good:
-      cells += [
-        _format_secs([outcome.resume_secs for outcome in good]),
-        _format_secs([outcome.pause_secs for outcome in good]),
-        f'{max(outcome.lost for outcome in good)}',
-        _format_max([outcome.missing for outcome in good]),
-        _format_max([outcome.doubled for outcome in good]),
-        _format_losses([o.loss for o in good if o.loss is not None]),
-      ]
-    else:
-      cells += [''] * 6
-    lines.append(f'| {" | ".join(cells)} |')
-  return '\n'.join(lines)
-
-
-def with_table(page: str, text: str, *, name: str) -> str:
-  """Replaces the text between two marks of a page.
-
-  Args:
-    page: the page in Markdown.
-    text: the new text, such as a table.
-    name: the marks' name.
-
-  Returns:
-    The page with the new text.
-
-  Raises:
-    ValueError: the page does not have marks of that name.
-  """
-  begin, end = (mark.format(name) for mark in _MARKS)
-  before, found, rest = page.partition(begin)
-  _, also_found, after = rest.partition(end)
-  if not (found and also_found):
-    raise ValueError(f'The page lacks {begin!r} or, after it, {end!r}.')
-  return f'{before}{begin}\n\n{text}\n\n{end}{after}'
-
-
 def _if_given(flag: flags.FlagHolder[Any]) -> list[str]:
   return [] if flag.value is None else [f'--{flag.name}={flag.value}']
-
-
-def _format_secs(secs: Sequence[float]) -> str:
-  return f'{statistics.median(secs):.1f} ({min(secs):.1f}..{max(secs):.1f})'
-
-
-def _format_max(counts: Sequence[int | None]) -> str:
-  return str(max((c for c in counts if c is not None), default=''))
-
-
-def _format_losses(losses: Sequence[float]) -> str:
-  if not losses:
-    return ''
-  return f'{min(losses):.4f}..{max(losses):.4f}'
 
 
 def _choose(
@@ -314,7 +220,7 @@ def _choose(
 
 def _run_with_fault(
   cluster: process_cluster.ProcessCluster, fault: faults_lib.Fault, mode: str
-) -> Outcome:
+) -> outcomes_lib.Outcome:
   trainers = _trainers(cluster, mode)
   with faults_lib.Faults(cluster, [fault]) as happening:
     for task in trainers:
@@ -332,7 +238,7 @@ def _run_with_fault(
 
 def _run_without_fault(
   cluster: process_cluster.ProcessCluster, mode: str
-) -> Outcome:
+) -> outcomes_lib.Outcome:
   began = time.time()
   for task in _trainers(cluster, mode):
     _wait_for_end(cluster, task)
@@ -345,7 +251,7 @@ def _outcome(
   job: str,
   mode: str,
   began: float,
-) -> Outcome:
+) -> outcomes_lib.Outcome:
   """Returns the outcome according to the logs of the tasks that train."""
   logs = [cluster.log(t.job, t.index) for t in _trainers(cluster, mode)]
   counts = [c for log in logs for c in progress.numbers(log, 'count')]
@@ -363,7 +269,7 @@ def _outcome(
     # Steps rolled back and repeated between two log lines are not visible.
     lost = max(lost, missing)
   is_known = not (is_fit and lost)
-  return Outcome(
+  return outcomes_lib.Outcome(
     kind,
     job,
     mode,

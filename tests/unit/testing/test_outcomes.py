@@ -2,17 +2,17 @@
 
 import pytest
 
-from tfps.testing.chaos import campaign
+from tfps.testing.chaos import outcomes
 
 
 def outcome(**kwargs):
-  return campaign.Outcome(
+  return outcomes.Outcome(
     **{'fault': 'kill', 'job': 'ps', 'mode': 'fit', 'completed': True, **kwargs}
   )
 
 
 def test_the_table_has_a_line_for_each_fault_job_and_mode():
-  text = campaign.table(
+  text = outcomes.table(
     [
       outcome(resume_secs=0.5, pause_secs=1.0, lost=5, doubled=2),
       outcome(pause_secs=3.0, lost=7, missing=1, doubled=2, loss=0.01),
@@ -29,10 +29,10 @@ def test_the_table_has_a_line_for_each_fault_job_and_mode():
 
 def test_the_table_takes_the_place_of_the_last():
   page = 'a\n<!-- campaign: begin -->\nold\n<!-- campaign: end -->\nb\n'
-  new = campaign.with_table(page, 'new', name='campaign')
+  new = outcomes.with_table(page, 'new', name='campaign')
   assert 'old' not in new
-  assert campaign.with_table(new, 'newer', name='campaign').count('new') == 1
+  assert outcomes.with_table(new, 'newer', name='campaign').count('new') == 1
   assert new.startswith('a\n')
   assert new.endswith('\nb\n')
   with pytest.raises(ValueError, match='lacks'):
-    campaign.with_table('a', 'new', name='campaign')
+    outcomes.with_table('a', 'new', name='campaign')
