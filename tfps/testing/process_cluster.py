@@ -183,10 +183,7 @@ class ProcessCluster:
     self._process(self._task(job, index)).terminate()
 
   def restart(self, job: str, index: int) -> None:
-    """Kills a task if it runs, and starts it at the same address.
-
-    See `kill` and `start` about arguments and errors.
-    """
+    """Kills a task if it runs; starts it where it was. See `kill`, `start`."""
     self.kill(job, index)
     self.start(job, index)
 
@@ -358,35 +355,32 @@ class ProcessCluster:
     told = self._told.setdefault(task, self.cluster).with_task(task)
     env = {**self._env, 'TF_CONFIG': told.tf_config()}
     command = self._commands[task.job]
+    if self.network is not None:
+      command = self._hosts.within(self.cluster.address(task), command)
     with self._logs.begin(task) as log:
-      if self.network is not None:
-        within = self._hosts.within(self.cluster.address(task), command)
-        process: _starts.Process = processes.spawn(within, env=env, stdout=log)
-      else:
-        process = _starts.start(
-          command,
-          env=env,
-          log=log,
-          preload=self._preload,
-          timeout_secs=self._start_timeout_secs,
-        )
-    self._processes[task] = process
+      self._processes[task] = _starts.start(
+        command,
+        env=env,
+        log=log,
+        preload=self._preload,
+        timeout_secs=self._start_timeout_secs,
+      )
 
-  def _serves(self, task: spec_lib.Task) -> bool:
-    return _starts.serves(self._commands[task.job])
+  def _servers(self) -> list[spec_lib.Task]:
+    own = self._own_tasks()
+    return [t for t in own if _starts.serves(self._commands[t.job])]
 
   def _wait_for_servers(self) -> None:
     """Waits until the servers of running tasks answer."""
     deadline = time.monotonic() + self._start_timeout_secs
-    for task in self._own_tasks():
-      if self._serves(task) and self._runs(task):
+    for task in self._servers():
+      if self._runs(task):
         self._wait_for_server(task, deadline)
 
   def _keep_servers(self) -> None:
     """Cancels the end of training, if this process has announced it."""
     if self.cluster.task == _CHIEF and 'chief' not in self._commands:
-      servers = [task for task in self._own_tasks() if self._serves(task)]
-      _starts.keep_servers(self.cluster, servers)
+      _starts.keep_servers(self.cluster, self._servers())
 
   def _wait_for_server(self, task: spec_lib.Task, deadline: float) -> None:
     while task not in self._frozen:
