@@ -9,8 +9,11 @@ from typing import TypeAlias
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.distribute import sharded_variable
 from tensorflow.python.eager import context
+from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import ops
+from tensorflow.python.saved_model import save_context
 from tensorflow.python.training import server_lib
 
 # A strategy delegates variables, updates and input to its `extended` object,
@@ -18,6 +21,19 @@ from tensorflow.python.training import server_lib
 Extended: TypeAlias = (
   parameter_server_strategy_v2.ParameterServerStrategyV2Extended
 )
+
+# `tf.GradientTape` asks a composite tensor's `__composite_gradient__`, which
+# must be of this class, what to differentiate by. It is not public.
+CompositeTensorGradient = composite_tensor_gradient.CompositeTensorGradient
+
+# A sharded variable that enters a `tf.function` is flattened and rebuilt by its
+# spec, which must make our class.
+ShardedVariableSpec = sharded_variable.ShardedVariableSpec
+
+
+def is_saving() -> bool:
+  """Returns whether a SavedModel is being saved, which merges shards."""
+  return bool(save_context.in_save_context())
 
 
 def replace_extended(strategy: Any, extended: Any) -> None:

@@ -14,16 +14,13 @@ model.fit(make_dataset(strategy.input_context()))
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import itertools
 from typing import Any
 from typing import TypeVar
 
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
-from tfps.input import iterators
 from tfps.input import per_worker
-from tfps.input import readers as readers_lib
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import preemption
@@ -34,6 +31,8 @@ from tfps.server import joining
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
+from tfps.strategies import local_input
+from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
 from tfps.training import checkpoints as checkpoints_lib
@@ -45,8 +44,6 @@ from tfps.training import step_program
 from tfps.training import train_spec
 from tfps.updates import policies
 from tfps.updates import staleness as staleness_lib
-from tfps.updates.sync import failure_detector
-from tfps.updates.sync import ps_state
 from tfps.updates.sync import session as session_lib
 from tfps.variables import placement as placement_lib
 from tfps.variables import placement_ledger
@@ -59,7 +56,9 @@ from tfps.wire import transfers
 _Result = TypeVar('_Result')
 
 
-class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
+class BetweenGraphStrategy(
+  runtime.Runtime, local_input.LocalInput, tf.distribute.Strategy
+):
   """Asynchronous training by workers that need no coordinator.
 
   Variables made in `scope` are on the ps, under the names that the program
@@ -155,12 +154,15 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
       timeout_secs=connect_timeout_secs,
       chief=str(registration_lib.chief_of(self._cluster)),
     )
+    self._peers = peers.Peers(self._cluster, self.task)
     self.guard: client_recovery.ClientRecovery | None = None
+    tell: peers.Tell | None = None
     self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
-      self._start_recovery(recovery, address_book, extended)
+      self.guard = self._start_recovery(recovery, address_book, extended)
+      tell = self.guard.events.tell_repeated
       if not isinstance(updates, policies.Waiting):  # they log steps themselves
-        self._make_step_log(extended)
+        self.step_log = self._peers.step_log(extended.make_own, tell)
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
@@ -176,7 +178,7 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
       )
     self._barriers = barriers.Barriers(
       extended.shared,
-      self._trainers(),
+      self._peers.tasks,
       self.task,
       extended.notice,
       joined=lambda: joining.find_joined(client.at_home(address_book)),
@@ -191,7 +193,11 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
       )
     self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
-      self.sync_session = self._make_session(updates)
+      self.sync_session = self._peers.sync_session(
+        self._session_class, updates, extended.make_own, tell
+      )
+      if self.is_chief:
+        self._start_session(self.sync_session)
       self.wait_for_chief('sync_session', connect_timeout_secs)
 
   @property
@@ -202,62 +208,6 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
     `strategy.global_step.assign_add(1)`.
     """
     return self._global_step
-
-  def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.OwnReaders:
-    """Returns the reader of this worker's batches from a queue.
-
-    Args:
-      dataset_fn: makes the dataset of a split.
-    """
-    return readers_lib.OwnReaders(
-      self.task,
-      self.addresses(),
-      dataset_fn,
-      self.replica_input_context(),
-      lambda: self.num_interruptions,
-    )
-
-  def input_context(self) -> tf.distribute.InputContext:
-    """Returns this worker's context, by which to shard data.
-
-    Batches are for the whole worker: `fit` and
-    `experimental_distribute_dataset` divide them among its devices.
-    """
-    return self._input_context(1)
-
-  def replica_input_context(self) -> tf.distribute.InputContext:
-    """Returns the context for batches that are for one of its devices."""
-    return self._input_context(self.num_replicas_in_sync)
-
-  def _input_context(self, num_replicas: int) -> tf.distribute.InputContext:
-    trainers = self._trainers()
-    return tf.distribute.InputContext(
-      num_input_pipelines=len(trainers),
-      input_pipeline_id=trainers.index(self.task),
-      num_replicas_in_sync=num_replicas,
-    )
-
-  def batches(
-    self, dataset_fn: per_worker.DatasetFn
-  ) -> iterators.RestartableIterator:
-    """Returns this worker's batches, for `train`.
-
-    Args:
-      dataset_fn: makes the dataset from an `InputContext`.
-    """
-    dataset = dataset_fn(self.replica_input_context())
-    return iterators.RestartableIterator(
-      dataset, lambda: self.num_interruptions
-    )
-
-  @property
-  def num_interruptions(self) -> int:
-    """The number of executions that the loss of a ps has interrupted."""
-    return self.guard.num_interruptions if self.guard else 0
-
-  def addresses(self) -> dict[spec_lib.Task, str]:
-    """Returns the addresses of the tasks that run the program."""
-    return {task: self._cluster.address(task) for task in self._trainers()}
 
   def barrier(self, name: str, timeout_secs: float | None) -> None:
     """Waits until the chief and all workers have reached a barrier.
@@ -399,7 +349,7 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
     recovery: recovery_config.Recovery,
     address_book: ps_addresses.PsAddressBook,
     extended: Any,
-  ) -> None:
+  ) -> client_recovery.ClientRecovery:
     guard = client_recovery.ClientRecovery(
       recovery,
       address_book=address_book,
@@ -416,7 +366,6 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
       guard.do_without,
       lambda *worker: None,
     )
-    self.guard = guard
 
     def leave() -> None:
       guard.save_for_good()
@@ -425,44 +374,7 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
 
     self._preemption = preemption.Preemption(leave)
     connection.stop_before_next(self._stop_recovery)
-
-  def _make_step_log(self, extended: Any) -> None:
-    assert self.guard is not None
-    self.step_log = step_log_lib.StepLog(
-      step_log_lib.rings(extended.make_own, self._cluster.num_ps),
-      slots=itertools.repeat(self._trainers().index(self.task)),
-      own=str(self.task),
-      tell=self.guard.events.tell_repeated,
-    )
-
-  def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
-    trainers = self._trainers()
-    own = trainers.index(self.task)
-    sync_session = self._session_class(
-      policy,
-      ps_state.SyncState(
-        self.extended.make_own,
-        num_ps=self._cluster.num_ps,
-        num_workers=len(trainers),
-      ),
-      name='',
-      worker=lambda: own,
-      tell=self.guard.events.tell_repeated if self.guard else None,
-    )
-    others = {
-      task: self._cluster.address(task)
-      for task in trainers
-      if task != self.task
-    }
-    failure_detector.FailureDetector(
-      sync_session,
-      lambda: others,
-      trainers.index,
-      timeout_secs=policy.timeout_secs,
-    )
-    if self.is_chief:
-      self._start_session(sync_session)
-    return sync_session
+    return guard
 
   def _start_session(self, sync_session: session_lib.SyncSession) -> None:
     sync_session.start()
@@ -482,15 +394,3 @@ class BetweenGraphStrategy(runtime.Runtime, tf.distribute.Strategy):
       return cluster
     self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
     return self._local.cluster
-
-  def _trainers(self) -> list[spec_lib.Task]:
-    """Returns the tasks that run the program, without servers in here."""
-    return [
-      task
-      for task in (
-        *self._cluster.tasks('chief'),
-        *self._cluster.tasks('worker'),
-      )
-      if task == self.task
-      or not local_pool.is_here(self._cluster.address(task))
-    ]

@@ -175,7 +175,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   @property
   def num_workers(self) -> int:
     """The number of workers, including the chief."""
-    return len(self._trainers())
+    return len(self._peers.tasks)
 
   def is_held(self, variable: Any) -> bool:
     """Returns whether each worker has its own copy of a variable.
@@ -246,12 +246,12 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     self, waits: elastic_group_lib.Waits, sync_session: session_lib.SyncSession
   ) -> elastic_group_lib.ElasticGroup:
     """Makes the elastic group of the tasks that train."""
-    trainers = self._trainers()
+    addresses = self.addresses()
     return elastic_group_lib.ElasticGroup(
-      [group_monitor.Peer(t, self._cluster.address(t)) for t in trainers],
-      trainers.index(self.task),
+      [group_monitor.Peer(*peer) for peer in addresses.items()],
+      self._peers.index,
       membership_table_lib.MembershipTable(
-        self.extended.make_own, len(trainers)
+        self.extended.make_own, len(addresses)
       ),
       self.extended.local_state,
       rendezvous.UpdateHooks(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps._compat import variables as compat
+from tfps._compat import strategy as compat
 
 
 class ShardedVariable(tf.__internal__.distribute.ShardedVariable):

@@ -1,4 +1,4 @@
-"""Canaries for what `tfps._compat.variables` relies upon."""
+"""Canaries for what `tfps._compat.strategy` relies upon."""
 
 import inspect
 
@@ -11,7 +11,7 @@ from tensorflow.python.framework import composite_tensor
 from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.saved_model import save_context
 
-from tfps._compat import variables as compat
+from tfps._compat import strategy as compat
 
 Stock = sharded_variable.ShardedVariable
 
