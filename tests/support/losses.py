@@ -177,32 +177,23 @@ def train_while(
   with futures.ThreadPoolExecutor(1) as pool:
     happening = None
 
-    def begin_or_end(progress):
+    def begin(progress):
       nonlocal happening
       # Training goes on already when it begins.
       if happening is None and progress.moment == 'step':
         happening = pool.submit(story)
-      if ends_at_once and happening is not None and happening.done():
-        raise _OverError
 
-    # Between graphs, `train` makes a variable, which a lost ps cannot take.
-    ends_at_once = isinstance(trainer, tfps.BetweenGraphStrategy)
     while happening is None or not happening.done():
-      steps = 10**9 if ends_at_once else steps + per_round
-      with contextlib.suppress(_OverError):
-        trainer.train(
-          step_fn,
-          dataset_fn,
-          steps=steps,
-          steps_per_execution=per_execution,
-          hooks=[hook, begin_or_end],
-        )
+      steps += per_round
+      trainer.train(
+        step_fn,
+        dataset_fn,
+        steps=steps,
+        steps_per_execution=per_execution,
+        hooks=[hook, begin],
+      )
     happening.result()
   return int(trainer.global_step)
-
-
-class _OverError(Exception):
-  """Ends training."""
 
 
 def lose_within(processes, task, act):

@@ -39,6 +39,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import eager_contexts
 from tfps._utils import signals
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
@@ -80,6 +81,7 @@ class Server:
     address = cluster.address(self.task)
     wait_for_port(self.task, address)
     environment.set_default()
+    threads.expect_many()
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),

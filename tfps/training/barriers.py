@@ -82,25 +82,32 @@ class Barriers:
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """Waits for the chief; see `BetweenGraphStrategy.wait_for_chief`."""
-    with tf.device(_DEVICE), tf.name_scope('tfps/chief/'):
-      made = self._shared.make_within(
-        timeout_secs, name=name, initial_value=True
-      )
-    self._notice(made)
+    self._make('tfps/chief/', timeout_secs, name=name, initial_value=True)
 
   def _find_or_make(
     self, name: str, timeout_secs: float | None
   ) -> shared_variables.SharedVariable:
     if name not in self._rows:
-      with tf.device(_DEVICE), tf.name_scope('tfps/barrier/'):
-        self._rows[name] = self._shared.make_within(
-          timeout_secs,
-          name=name,
-          initial_value=np.stack([np.zeros_like(self._listed), self._listed]),
-          trainable=False,
-        )
-      self._notice(self._rows[name])
+      self._rows[name] = self._make(
+        'tfps/barrier/',
+        timeout_secs,
+        name=name,
+        initial_value=np.stack([np.zeros_like(self._listed), self._listed]),
+        trainable=False,
+      )
     return self._rows[name]
+
+  def _make(
+    self, scope: str, timeout_secs: float | None, **kwargs: Any
+  ) -> shared_variables.SharedVariable:
+    def make() -> shared_variables.SharedVariable:
+      with tf.device(_DEVICE), tf.name_scope(scope):
+        return self._shared.make_within(timeout_secs, **kwargs)
+
+    # Others wait for the chief, and must not hold up a repair meanwhile.
+    made = self._surviving(make) if self._shared.is_chief else make()
+    self._notice(made)
+    return made
 
 
 class _State:

@@ -48,6 +48,7 @@ class SharedVariables:
       which is an error otherwise, and variables' own names have no numbers.
 
   Attributes:
+    is_chief: as the argument.
     attaches: whether the chief attaches to existing memory; otherwise it
       creates all variables anew.
     surviving: calls the look-up of a variable, in processes other than the
@@ -62,7 +63,7 @@ class SharedVariables:
     chief: str,
     container: str = '',
   ) -> None:
-    self._is_chief = is_chief
+    self.is_chief = is_chief
     self._timeout_secs = timeout_secs
     self._chief = chief
     self._container = container
@@ -99,9 +100,13 @@ class SharedVariables:
         kind = f'{kwargs["dtype"].name}{kwargs["shape"]}'
         memory = compat.Memory(f'{name} {kind}', self._container)
       kwargs['name'] = plain if self._container else name
-      if self._is_chief:
-        found = self._attach(memory, kwargs) if self.attaches else None
-        return self._create(memory, kwargs) if found is None else found
+      if self.is_chief:
+        try:
+          found = self._attach(memory, kwargs) if self.attaches else None
+          return self._create(memory, kwargs) if found is None else found
+        except tf.errors.OpError:
+          self._taken[plain] -= 1  # the next call makes this variable
+          raise
       return self._wait_for(memory, kwargs, timeout_secs)
 
   def rejoin(self) -> None:

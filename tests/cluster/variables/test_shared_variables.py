@@ -70,6 +70,23 @@ def test_names_come_from_scopes_and_are_numbered():
 
 
 @pytest.mark.usefixtures('connected')
+def test_one_that_could_not_be_made_is_made_by_the_next_call():
+  def initial_value():
+    calls.append(1)
+    if len(calls) == 1:
+      raise tf.errors.UnavailableError(None, None, 'The ps is lost.')
+    return tf.zeros([2])
+
+  calls = []
+  program = _program(is_chief=True)
+  kwargs = {'initial_value': initial_value, 'shape': [2], 'dtype': tf.float32}
+  with pytest.raises(tf.errors.UnavailableError):
+    _make(program, **kwargs)
+  assert _make(program, **kwargs).name == 'v:0'
+  assert _make(program, **kwargs).name == 'v_1:0'
+
+
+@pytest.mark.usefixtures('connected')
 def test_memory_outlives_the_object():
   first = _make(_program(is_chief=True), initial_value=[1.0])
   first.assign([7.0])
