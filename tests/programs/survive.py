@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.support import sleeps
 import tfps
 from tfps.keras import StopAtStep
 from tfps.variables import partitioners
@@ -57,13 +58,9 @@ def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
 
   def step(batch: tf.Tensor) -> None:
     # As training does: reads, computes for a while, writes.
-    with tf.control_dependencies([v + 0 for v in variables]):
-      until = tf.timestamp() + 0.003
-    (now,) = tf.while_loop(
-      lambda now: now < until, lambda now: (tf.timestamp(),), (until - 1,)
-    )
+    slow = sleeps.slow(0.003, *[v + 0 for v in variables])
     for variable in variables:
-      one = tf.cast(now > 0, variable.dtype)
+      one = tf.cast(slow, variable.dtype)
       variable.assign_add(one * tf.ones(variable.shape, variable.dtype))
 
   def say(progress: object) -> None:

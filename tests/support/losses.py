@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.support import sleeps
 from tests.support import waiting
 import tfps
 from tfps.recovery import events as events_lib
@@ -35,19 +36,9 @@ def add_one(variables):
     variable.assign_add(tf.ones(variable.shape, variable.dtype))
 
 
-def slow(secs, *after):
-  """One, on the worker, that is there so long after other tensors."""
-  with tf.control_dependencies(after):
-    until = tf.timestamp() + secs
-  (last,) = tf.while_loop(
-    lambda now: now < until, lambda now: (tf.timestamp(),), (until - secs,)
-  )
-  return tf.cast(last > 0, tf.int64)
-
-
 def add_one_slowly(variables, secs):
   """As training does: reads, computes, writes."""
-  one = slow(secs, *[variable.read_value() for variable in variables])
+  one = sleeps.slow(secs, *[variable.read_value() for variable in variables])
   for variable in variables:
     variable.assign_add(one * tf.ones(variable.shape, tf.int64))
 

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import tensorflow as tf
 
-from tests.support import losses
+from tests.support import sleeps
 import tfps
 from tfps.training import attempts
 from tfps.training import step_program
@@ -51,7 +51,7 @@ class Program:
     values = [shard.read_value() for shard in shards]
     limits = [limit.read_value() for limit in self.limits.variables]
     # No part is a step ahead, and a step is over before the next one stops.
-    with tf.control_dependencies([losses.slow(0.05, *values)]):
+    with tf.control_dependencies([sleeps.slow(0.05, *values)]):
       stops = [
         tf.debugging.assert_less(value, limit)
         for value, limit in zip(values, limits, strict=True)

@@ -20,9 +20,10 @@ _FOLDER = pathlib.Path(images.__file__).parent
 _DIGITS = ('--images=digits', '--epochs=5')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('num_chiefs', 'num_ps'),
-  [pytest.param(1, 1, marks=pytest.mark.exhaustive), (0, 2)],
+  [(1, 1), (0, 2)],
   ids=['coordinator', 'between graphs'],
 )
 def test_the_network_learns(tmp_path, capfd, num_chiefs, num_ps):

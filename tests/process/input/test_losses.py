@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import losses
+from tests.support import sleeps
 from tests.support import waiting
 import tfps
 from tfps import testing
@@ -44,7 +45,7 @@ class Visits:
       self._optimizer.build([self._number])
 
   def step(self, numbers):
-    ones = losses.slow(_STEP_SECS) * tf.ones_like(numbers)
+    ones = sleeps.slow(_STEP_SECS) * tf.ones_like(numbers)
     self._counts.scatter_add(tf.IndexedSlices(ones, numbers))
     self._optimizer.apply([tf.constant(1.0)], [self._number])
 
@@ -134,6 +135,7 @@ def test_what_a_killed_worker_was_at_is_taken_by_others(processes, visitation):
     assert step == _TOTAL // _BATCH
 
 
+@pytest.mark.exhaustive
 def test_fit_goes_on_with_what_a_killed_worker_was_at(processes):
   visits = Fitted(_strategy(processes), 'exactly_once')
   counts = visits.train(_kill_worker(processes))
@@ -174,6 +176,7 @@ def test_others_wait_no_longer_and_take_what_a_killed_worker_was_at(
   assert report.late == 0
 
 
+@pytest.mark.exhaustive
 def test_progress_goes_back_with_a_model_of_whole_updates(processes, tmp_path):
   strategy = _strategy(
     processes, tmp_path, updates=tfps.updates.Sync(), every_secs=0.5
@@ -215,6 +218,7 @@ def test_progress_goes_back_with_the_model(processes, tmp_path, ps):
   assert step == _TOTAL // _BATCH
 
 
+@pytest.mark.exhaustive
 def test_progress_goes_back_with_a_model_that_is_fitted(processes, tmp_path):
   strategy = _strategy(processes, tmp_path, every_secs=0.5)
   visits = Fitted(strategy, 'exactly_once')
@@ -222,6 +226,7 @@ def test_progress_goes_back_with_a_model_that_is_fitted(processes, tmp_path):
   np.testing.assert_array_equal(counts, 1)
 
 
+@pytest.mark.exhaustive
 def test_replicas_keep_progress(processes, tmp_path):
   strategy = _strategy(processes, tmp_path, every_secs=3600, replicas=1)
   visits = Visits(strategy, 'exactly_once')
@@ -284,7 +289,7 @@ def _wait_until_all_train(cluster):
 @pytest.mark.parametrize(
   ('loss', 'how'),
   [
-    ('a worker', 'fit'),
+    pytest.param('a worker', 'fit', marks=pytest.mark.exhaustive),
     ('the ps with the ledger, and a worker', 'train'),
     pytest.param('a worker', 'train', marks=pytest.mark.exhaustive),
     pytest.param(
@@ -317,7 +322,7 @@ def test_between_graphs_all_is_visited(start, tmp_path, loss, how):
   ('updates', 'how'),
   [
     pytest.param('Sync', 'train', marks=pytest.mark.exhaustive),
-    ('BoundedStaleness', 'fit'),
+    pytest.param('BoundedStaleness', 'fit', marks=pytest.mark.exhaustive),
     pytest.param('Sync', 'fit', marks=pytest.mark.exhaustive),
     pytest.param('BoundedStaleness', 'train', marks=pytest.mark.exhaustive),
   ],

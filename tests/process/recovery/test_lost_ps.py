@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import losses
+from tests.support import sleeps
 import tfps
 from tfps import errors
 from tfps import testing
@@ -152,7 +153,7 @@ def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     losses.count_to(coordinator, variables, 10)
-    left = coordinator.schedule(tf.function(lambda: losses.slow(6)))
+    left = coordinator.schedule(tf.function(lambda: sleeps.slow(6)))
     losses.lose(processes, ('ps', 0))()
     with pytest.raises(errors.DeadlineError, match=r'worker:\d is not done'):
       coordinator.surviving(lambda: losses.values(variables))
@@ -238,6 +239,7 @@ def test_if_a_ps_is_lost_a_new_chief_begins_with_the_last_cut(
     assert losses.values(variables) == {60}
 
 
+@pytest.mark.exhaustive
 def test_a_new_chief_may_cut_variables_up_otherwise(make_strategy):
   leave_behind(make_strategy)
   strategy = make_strategy(partitioner=partitioners.FixedShards(2))

@@ -72,7 +72,11 @@ def _train(strategy, step, steps):
 
 
 @pytest.mark.parametrize(
-  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+  'kind',
+  [
+    pytest.param(tfps.ParameterServerStrategy, marks=pytest.mark.exhaustive),
+    tfps.BetweenGraphStrategy,
+  ],
 )
 def test_who_comes_again_finds_tasks_where_they_are_by_then(
   processes, tmp_path, kind

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import losses
+from tests.support import sleeps
 from tests.support import waiting
 import tfps
 from tfps import testing
@@ -135,4 +136,4 @@ class _Slow(keras.layers.Dense):
 
   def call(self, inputs):
     outputs = super().call(inputs)
-    return outputs * tf.cast(losses.slow(_STEP_SECS, outputs), outputs.dtype)
+    return outputs * tf.cast(sleeps.slow(_STEP_SECS, outputs), outputs.dtype)

@@ -4,6 +4,8 @@ import pathlib
 import re
 import sys
 
+import pytest
+
 from tests.support import waiting
 from tfps import testing
 
@@ -35,6 +37,7 @@ def _numbers(cluster: testing.ProcessCluster, index: int, what: str) -> list:
   return [float(number) for number in found]
 
 
+@pytest.mark.exhaustive
 def test_four_workers_count_exactly():
   with _cluster(4, 1, 'count.py', '1000') as cluster:
     _finish(cluster)

@@ -77,6 +77,7 @@ def _check_model(alone, history, found, weights):
     np.testing.assert_allclose(found['history'][name], values, rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_workers_push_once_for_their_devices(tmp_path):
   with starting.workers(2, 'devices.py', 'together', tmp_path) as cluster:
     for task in cluster.cluster.tasks('worker'):

@@ -66,6 +66,7 @@ def test_fit_is_like_one_process_on_all_batches(
   assert 'iterations 14' in cluster.log('worker', 0)
 
 
+@pytest.mark.exhaustive
 def test_training_outlasts_workers_and_goes_on_from_a_checkpoint(
   start, tmp_path
 ):

@@ -9,9 +9,10 @@ from tfps.testing.chaos import campaign
 from tfps.testing.chaos import disks
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'mode',
-  [pytest.param('coordinator', marks=pytest.mark.exhaustive), 'between_graph'],
+  ['coordinator', 'between_graph'],
 )
 def test_training_outlasts_the_loss_of_a_ps(mode, monkeypatch):
   flags.FLAGS.unparse_flags()

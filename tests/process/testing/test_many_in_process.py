@@ -74,12 +74,13 @@ print('counts', *values, flush=True)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('num_workers', 'num_ps'),
   [
     (10, 2),
-    pytest.param(30, 5, marks=pytest.mark.exhaustive),
-    pytest.param(100, 10, marks=pytest.mark.exhaustive),
+    (30, 5),
+    (100, 10),
   ],
 )
 def test_many_workers_count_exactly(num_workers, num_ps):

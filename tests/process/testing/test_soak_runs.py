@@ -9,6 +9,7 @@ import pytest
 from tfps.testing.chaos import soak
 
 
+@pytest.mark.exhaustive
 def test_training_is_watched_struck_and_ended(capsys):
   args = ['--minutes=0.03', '--every_secs=1', '--seed=3', '--faults', 'freeze']
   assert soak.main(args) == 0
