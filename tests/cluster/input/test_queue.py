@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import shares as shares_lib
+from tests.support import turns
 import tfps
 from tfps import errors
 from tfps import input as input_lib
@@ -25,9 +26,19 @@ def strategy_of(mode, cluster, **kwargs):
   }[mode](cluster, **kwargs)
 
 
-@pytest.fixture(params=['coordinator', 'between graphs', 'in graph'])
+_MODES = ['coordinator', 'between graphs', 'in graph']
+
+
+@pytest.fixture(params=_MODES)
 def strategy(request, tfps_cluster):
   return strategy_of(request.param, tfps_cluster.cluster)
+
+
+def in_mode(often):
+  """Runs a test in this mode, and in all with --exhaustive."""
+  return pytest.mark.parametrize(
+    'strategy', turns.rarely(_MODES, but=[often]), indirect=True
+  )
 
 
 def visits_of(strategy, total=_TOTAL):
@@ -96,8 +107,8 @@ def _on(workers, devices, per_execution, mode, *, always=False):
     _on(2, 1, 1, 'coordinator', always=True),
     _on(2, 1, 1, 'in graph'),
     _on(2, 1, 20, 'coordinator'),
-    _on(2, 1, 20, 'in graph', always=True),
-    _on(3, 1, 7, 'coordinator', always=True),
+    _on(2, 1, 20, 'in graph'),
+    _on(3, 1, 7, 'coordinator'),
     _on(3, 1, 7, 'in graph'),
     _on(2, 3, 2, 'coordinator'),
     _on(2, 3, 2, 'in graph', always=True),
@@ -124,6 +135,7 @@ def test_all_is_visited_once_in_each_epoch(
   assert str(queue.report()) == 'epoch 1: 0 to do, 0 doing, 7 done'
 
 
+@in_mode('coordinator')
 def test_metrics_are_means_over_all_steps(strategy):
   queue = queue_of(strategy, input_lib.Ranges(_TOTAL, 7))
   result = train(
@@ -137,6 +149,7 @@ def test_metrics_are_means_over_all_steps(strategy):
   assert result.metrics['mean'] == pytest.approx((_TOTAL - 1) / 2)
 
 
+@in_mode('in graph')
 @pytest.mark.parametrize(
   'visitation',
   [
@@ -162,6 +175,7 @@ def test_a_second_call_goes_on_in_the_epoch(strategy, files, visitation):
   assert counts.max() == {'exactly_once': 1, 'at_least_once': 2}[visitation]
 
 
+@in_mode('between graphs')
 def test_each_epoch_may_have_another_order(strategy):
   queue = queue_of(strategy, input_lib.Ranges(60, 20), epochs=None)
   with strategy.scope():
@@ -300,7 +314,9 @@ _WAITING = {
   ('policy', 'visitation'),
   [
     ('Sync', 'at_least_once'),
-    ('BoundedStaleness', 'exactly_once'),
+    pytest.param(
+      'BoundedStaleness', 'exactly_once', marks=pytest.mark.exhaustive
+    ),
     pytest.param(
       'Sync with a backup', 'exactly_once', marks=pytest.mark.exhaustive
     ),

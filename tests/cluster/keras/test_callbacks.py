@@ -103,6 +103,7 @@ def test_backups_and_checkpoints_are_made_by_batch(model, tmp_path):
   assert (saved, names) == _saved_by_batch(_build(), tmp_path / 'expected')
 
 
+@pytest.mark.exhaustive
 def test_the_best_is_kept_and_brought_back(model, tmp_path):
   class Worsens(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):

@@ -131,7 +131,7 @@ def _values(optimizer, variables):
 # In the rest, other tests look for the same values without concurrence.
 @pytest.mark.parametrize(
   'name',
-  turns.rarely(list(_CASES), but=['RMSprop-centered', 'lazy Adam', 'Nadam']),
+  turns.rarely(list(_CASES), but=['Nadam']),
 )
 def test_no_update_is_lost(strategy, name):
   with strategy.scope():

@@ -179,6 +179,7 @@ def test_local_steps_are_gradient_descent(
   assert strategy.wire_report().steps == _NUM_STEPS
 
 
+@pytest.mark.exhaustive
 @between_graphs
 def test_an_outer_optimizer_gets_what_local_steps_have_changed(
   tfps_cluster, make_strategy, partitioner
@@ -225,6 +226,7 @@ def test_moving_averages_see_every_step(
   _assert_weights(model, alone, rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 @coordinated_in_shards
 def test_losses_are_unscaled_for_local_steps(
   tfps_cluster, make_strategy, partitioner

@@ -169,12 +169,7 @@ def _fit_alone(kind):
   'kind',
   turns.rarely(
     [kind for kind in INPUTS if kind not in _OFTEN],
-    but=[
-      'dataset of unknown size',
-      'endless dataset',
-      'generator',
-      'PyDataset',
-    ],
+    but=['endless dataset', 'generator'],
   ),
 )
 def test_workers_together_see_each_example_once(strategy, kind):
