@@ -1,7 +1,7 @@
 """Workers that wait for each other, with gradients that are all 1.
 
 Usage: meet.py POLICY STEPS [FILE]: so many with `train`, slowly as long as
-there is that file, then 40 with `fit`, of which each worker does 5 fewer than
+there is that file, then 40 with `fit`, of which each worker does 4 fewer than
 the one before.
 """
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tfps
 
-_PER_EXECUTION = 5
+_PER_EXECUTION = 2
 _POLICIES = {
   'Sync': tfps.updates.Sync(timeout_secs=2),
   'BoundedStaleness': tfps.updates.BoundedStaleness(1, timeout_secs=2),
@@ -64,7 +64,7 @@ def train(strategy, steps, slowly):
 
 
 def fit(strategy, *_):
-  steps = 40 - 5 * strategy.task.index
+  steps = 40 - 4 * strategy.task.index
   with strategy.scope():
     model = keras.Sequential(
       [

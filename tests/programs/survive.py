@@ -79,7 +79,7 @@ def train(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
       until_a_loss, output_signature=tf.TensorSpec([], tf.int32)
     ),
     steps=steps,
-    steps_per_execution=5,
+    steps_per_execution=2,
     hooks=[say],
   )
   for variable in variables:
@@ -92,7 +92,7 @@ def fit(strategy: tfps.BetweenGraphStrategy, steps: int) -> None:
   keras.utils.set_random_seed(1)
   with strategy.scope():
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.02), 'mse', steps_per_execution=5)
+    model.compile(keras.optimizers.Adam(0.02), 'mse', steps_per_execution=2)
     model.optimizer.build(model.trainable_variables)
   rng = np.random.default_rng(strategy.task.index)
   x = rng.normal(size=[640, 4]).astype('f')

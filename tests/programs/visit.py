@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.support import sleeps
 import tfps
 
-_PER_EXECUTION = 4
+_PER_EXECUTION = 2
 _UPDATES = {
   'Async': tfps.updates.Async(),
   'Sync': tfps.updates.Sync(timeout_secs=2),

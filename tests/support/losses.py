@@ -146,7 +146,7 @@ def train_while(
   *,
   steps: int = 0,
   per_round: int = 100,
-  per_execution: int = 5,
+  per_execution: int = 2,
   dataset_fn: Any = ones,
   hook: Callable[[Any], object] = lambda progress: None,
 ) -> int:
@@ -225,7 +225,7 @@ def fit(strategy, processes, lost, *, epochs=6, is_calm=lambda: True):
   y = x @ np.array([[1.0], [-2.0], [3.0], [0.5]], np.float32)
   with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.1), 'mse', steps_per_execution=5)
+    model.compile(keras.optimizers.Adam(0.1), 'mse', steps_per_execution=2)
 
   def lose_when_calm(ps):
     waiting.until(is_calm, timeout_secs=60)

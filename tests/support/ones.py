@@ -33,7 +33,7 @@ class Ones(slopes.Slopes):
         tf.constant(1.0, tf.float64)
       ).repeat(),
       steps=1_000_000,
-      steps_per_execution=5,
+      steps_per_execution=2,
       hooks=[self.note],
     )
 

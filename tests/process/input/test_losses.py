@@ -14,7 +14,7 @@ from tests.support import waiting
 import tfps
 from tfps import testing
 
-_TOTAL, _SPLIT, _BATCH, _PER_EXECUTION = 1_000, 100, 5, 4
+_TOTAL, _SPLIT, _BATCH, _PER_EXECUTION = 1_000, 100, 5, 2
 _STEP_SECS = 0.02
 
 
@@ -190,6 +190,7 @@ def test_progress_goes_back_with_a_model_of_whole_updates(processes, tmp_path):
   assert step == visits.num_updates
 
 
+@pytest.mark.exhaustive
 def test_with_marks_one_batch_at_most_is_visited_again(processes, tmp_path):
   visits = Visits(_strategy(processes, tmp_path), 'exactly_once')
   counts, step = visits.train(_kill_worker(processes))
@@ -241,6 +242,7 @@ class _StopError(Exception):
   pass
 
 
+@pytest.mark.exhaustive
 def test_a_chief_that_is_started_again_goes_on_in_the_epoch(
   processes, tmp_path
 ):

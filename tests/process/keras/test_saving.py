@@ -163,6 +163,7 @@ def _by_checkpoint(strategy, directory):
   return model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('kind', 'cut', 'cut_later'),
   [

@@ -82,7 +82,7 @@ def test_workers_outlast_one_fault_after_the_other(start, tmp_path):
   go_on(cluster)
   leave(cluster)
   step, least, most = snapshot(tmp_path)
-  assert step == least == most >= 50  # nobody was in the middle of anything
+  assert step == least == most >= 20  # nobody was in the middle of anything
   for index in range(2):
     cluster.start('worker', index)
   go_on(cluster)
@@ -112,7 +112,7 @@ def test_workers_outlast_one_fault_after_the_other(start, tmp_path):
   leave(cluster)
   step, least, most = snapshot(tmp_path)
   # Each of the three faults has cut short one execution of each worker.
-  assert step <= least <= most <= step + 3 * 2 * 5
+  assert step <= least <= most <= step + 3 * 2 * 2
 
 
 LOSSES = {
@@ -149,7 +149,7 @@ def test_with_replicas_nothing_is_set_back(start, ps):
     assert steps == sorted(steps)
     # Each worker may do a step again, and end an execution above the last step.
     for least, most in numbers(cluster, index, 'values'):
-      assert _STEPS <= least <= most <= _STEPS + 5 + 2
+      assert _STEPS <= least <= most <= _STEPS + 2 + 2
     assert numbers(cluster, index, 'repeated')[0][0] <= 1
   assert 'is back, with all it had' in cluster.log('worker', 0)
 

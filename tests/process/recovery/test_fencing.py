@@ -140,9 +140,8 @@ def test_who_was_replaced_learns_it_whatever_fails(processes, tmp_path, kind):
     failing()
 
 
-@pytest.mark.parametrize(
-  'recovers', [pytest.param(False, marks=pytest.mark.exhaustive), True]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('recovers', [False, True])
 def test_what_a_chief_that_has_died_had_on_the_ps_is_free_for_the_next(
   tmp_path, recovers
 ):

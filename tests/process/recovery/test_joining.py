@@ -16,6 +16,7 @@ def of_worker(context):
   return mine.repeat()
 
 
+@pytest.mark.exhaustive
 def test_a_worker_joins_and_the_first_one_leaves(tmp_path):
   events = losses.Events()
   with testing.ProcessCluster(1, 1) as processes:

@@ -121,6 +121,7 @@ def test_what_is_scheduled_is_done_after_the_loss(processes, make_strategy):
     assert losses.values(variables) == {100}
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
   processes, make_strategy
 ):
@@ -286,6 +287,7 @@ def _can_mount():
     return False
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not _can_mount(), reason='Other disks take root.')
 def test_a_disk_that_a_ps_has_for_itself_is_an_error(tmp_path):
   own = 'mount -t tmpfs none "$0" && exec "$@"'

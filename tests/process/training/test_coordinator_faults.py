@@ -209,6 +209,7 @@ def test_training_goes_on_without_a_killed_worker(
   ]
 
 
+@pytest.mark.exhaustive
 def test_four_workers_count_exactly_and_all_servers_end(processes):
   """The last test here: its strategy tells the servers that it is done."""
   processes.heal()
