@@ -142,7 +142,7 @@ def test_metrics_are_means_over_all_steps(strategy):
     strategy,
     lambda numbers: {'mean': tf.reduce_mean(numbers)},
     lambda context: queue.dataset(context).batch(1),
-    steps_per_execution=4,
+    steps_per_execution=2,
     log_every_secs=3600,
   )
   assert result.step == _TOTAL
@@ -351,6 +351,7 @@ def test_workers_that_wait_for_each_other_visit_all(
     assert num_batches / 2 <= updates < num_batches
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=2, ps=2)
 def test_what_is_beyond_the_last_update_is_not_visited(tfps_cluster):
   strategy = strategy_of(

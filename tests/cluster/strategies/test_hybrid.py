@@ -64,6 +64,7 @@ def test_one_worker_trains_as_a_single_process(make, choice):
   assert np.isfinite(model.evaluate(examples, verbose=0))
 
 
+@pytest.mark.exhaustive
 def test_one_worker_takes_batches_of_a_queue(make):
   strategy = make()
   with strategy.scope():

@@ -288,7 +288,7 @@ def _queue_shares(strategy, total, batch):
   return shares, optimizer, step
 
 
-@pytest.mark.parametrize('steps_per_execution', [_rare(1), 4])
+@pytest.mark.parametrize('steps_per_execution', [_rare(1), 2, _rare(4)])
 def test_a_step_has_what_a_queue_has_left(tfps_cluster, steps_per_execution):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
   total, batch = 22 * 5, 5
@@ -311,6 +311,7 @@ def test_a_step_has_what_a_queue_has_left(tfps_cluster, steps_per_execution):
   assert result.metrics['mean'] == pytest.approx(total / 10)
 
 
+@pytest.mark.exhaustive
 def test_a_queue_is_gone_on_with_from_a_checkpoint(tfps_cluster, tmp_path):
   found = []
   for steps in (3, None):

@@ -81,7 +81,7 @@ def _train(cluster, updates, *, lead=0, **kwargs):
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     coordinator.train(
-      counted.step, _batches(hold_up), steps=60, steps_per_execution=5
+      counted.step, _batches(hold_up), steps=60, steps_per_execution=2
     )
   assert float(counted.number.numpy()) == -60
   assert int(counted.optimizer.iterations) == 60
@@ -130,7 +130,7 @@ def test_who_is_last_waits_for_nobody(tfps_cluster, ends_unheard_of):
       counted.step,
       _batches(lambda: None),
       steps=50,  # two of three workers do not take part in the end
-      steps_per_execution=5,
+      steps_per_execution=2,
       hooks=[end_once_more],
     )
   assert float(counted.number.numpy()) == -50

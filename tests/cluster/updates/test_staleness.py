@@ -59,7 +59,7 @@ def _train(strategy, ones, steps, *, steps_per_execution):
 def test_every_gradient_is_counted(tfps_cluster, make_strategy, make_optimizer):
   strategy = make_strategy(tfps_cluster.cluster)
   ones = _Ones(strategy, make_optimizer)
-  _train(strategy, ones, 60, steps_per_execution=5)
+  _train(strategy, ones, 60, steps_per_execution=2)
   report = strategy.updates_report()
   assert report.updates == sum(report.staleness) == 60
   if make_strategy is tfps.BetweenGraphStrategy:  # there is one worker

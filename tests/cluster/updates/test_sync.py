@@ -104,7 +104,7 @@ def _dataset_fn(context):
 
 
 @pytest.mark.parametrize(
-  'steps_per_execution', [pytest.param(1, marks=pytest.mark.exhaustive), 4]
+  'steps_per_execution', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
 )
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.ParameterServerStrategy(
@@ -147,7 +147,7 @@ def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     result = coordinator.train(
-      slopes.step, dataset_fn, steps=40, steps_per_execution=5
+      slopes.step, dataset_fn, steps=40, steps_per_execution=2
     )
   assert result.step == 40
   report = strategy.updates_report()

@@ -192,24 +192,19 @@ class GroupMonitor:
     finally:
       self.stop()
 
-  def _run(
-    self, round: Round, step_secs: float, stopping: threading.Event
-  ) -> None:
-    detector = LossDetector(self._peers, self._silence_secs)
-    while not stopping.wait(timeouts.current().listen_every_secs):
-      try:
-        reason = self._reason(round, step_secs, detector)
-      except tf.errors.OpError as error:  # a ps is lost, which recovery handles
-        reason = f'Cannot read the membership table: {errors.first_line(error)}'
-      if reason:
-        logging.warning('%s: %s', self._peers[self._own].task, reason)
-        round.collective.abort()
-        return
-
-  def _reason(
+  def reason_to_abort(
     self, round: Round, step_secs: float, detector: LossDetector
   ) -> str:
-    """Returns why to abort the collectives, or ''."""
+    """Returns why to abort the collectives now, or ''.
+
+    Args:
+      round: the round that is watched.
+      step_secs: seconds to wait for workers that are alive.
+      detector: finds workers that are lost.
+
+    Raises:
+      tf.errors.OpError: the ps with the membership table is lost.
+    """
     secs, next_place = round.collective.waiting_secs, round.place + 1
     state = self._membership.read()
     self.is_change_requested = bool(state.entered(round.number + 1))
@@ -234,3 +229,17 @@ class GroupMonitor:
       self.has_timed_out = True
       return f'The other workers have not come for {secs:.0f} seconds.'
     return ''
+
+  def _run(
+    self, round: Round, step_secs: float, stopping: threading.Event
+  ) -> None:
+    detector = LossDetector(self._peers, self._silence_secs)
+    while not stopping.wait(timeouts.current().listen_every_secs):
+      try:
+        reason = self.reason_to_abort(round, step_secs, detector)
+      except tf.errors.OpError as error:  # a ps is lost, which recovery handles
+        reason = f'Cannot read the membership table: {errors.first_line(error)}'
+      if reason:
+        logging.warning('%s: %s', self._peers[self._own].task, reason)
+        round.collective.abort()
+        return
