@@ -65,6 +65,7 @@ def train(cluster: tfps.Cluster, target: str) -> None:
       hooks=[tf1.train.StopAtStepHook(last_step=_STEPS.value)],
       config=tf1.ConfigProto(device_filters=['/job:ps', worker]),
     ) as session:
+      print(f'{task} trains', flush=True)
       random = np.random.default_rng(task.index)
       seen = 0
       while not session.should_stop():

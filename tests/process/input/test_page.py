@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 _PAGE = pathlib.Path(__file__).parents[3] / 'docs' / 'input.md'
 
 
+@pytest.mark.exhaustive
 def test_the_program_visits_each_number_twice(tmp_path):
   (program,) = re.findall(
     r'```python\n# \w+\.py\n(.*?)```', _PAGE.read_text(), re.DOTALL

@@ -22,6 +22,7 @@ def _table():
 _SHARDS = partitioners.FixedShards(2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('make', 'cuts'),
   [

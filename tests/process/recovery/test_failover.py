@@ -126,7 +126,6 @@ _DEFAULT = {
   ('coordinator', 'snapshots', 'all workers are killed'),
   ('coordinator', 'replicas', 'ps are killed one after the other'),
   ('coordinator', 'periodic replicas', 'a ps is killed'),
-  ('between graphs', 'snapshots', 'all ps are killed'),
   ('between graphs', 'replicas', 'a ps stays away'),
 }
 

@@ -69,6 +69,7 @@ def test_who_is_late_or_joins_attaches_and_is_waited_for_and_all_steps_count():
       )
 
 
+@pytest.mark.exhaustive
 def test_workers_die_and_come_back_to_the_live_values():
   with _cluster(2, 2, 'fit.py', '700') as cluster:
     waiting.until(
