@@ -1,8 +1,10 @@
 """Updates of the cluster as TensorFlow's runtime knows it."""
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 import copy
+import functools
 import gc
 from typing import Any
 
@@ -47,6 +49,25 @@ def update(
         del job.tasks[index]
   context.context().update_server_def(server_def)
   stale_cache.forget(forget_secs)
+
+
+@functools.cache
+def call_before_connecting(call: Callable[[], object]) -> None:
+  """Has a function called before this process connects to a cluster anew.
+
+  Strategies of TensorFlow connect, too, and have no hook for that.
+
+  Args:
+    call: the function; the runtime has its objects still.
+  """
+  theirs = context.Context.set_server_def
+
+  @functools.wraps(theirs)
+  def set_server_def(self: Any, *args: Any, **kwargs: Any) -> Any:
+    call()
+    return theirs(self, *args, **kwargs)
+
+  context.Context.set_server_def = set_server_def
 
 
 def become(cluster: tf.train.ClusterSpec) -> None:

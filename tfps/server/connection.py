@@ -7,6 +7,8 @@ of the connection before are gone, and using them is fatal.
 from collections.abc import Callable
 import weakref
 
+from tfps._compat import server_def
+
 _stops: list[weakref.WeakMethod[Callable[[], object]]] = []
 
 
@@ -17,6 +19,7 @@ def stop_before_next(stop: Callable[[], object]) -> None:
     stop: a bound method that stops it, and may be called twice. It is kept by a
       weak reference.
   """
+  server_def.call_before_connecting(stop_all)
   _stops.append(weakref.WeakMethod(stop))
 
 
