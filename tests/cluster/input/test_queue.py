@@ -310,6 +310,7 @@ _WAITING = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('policy', 'visitation'),
   [

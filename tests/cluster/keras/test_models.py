@@ -227,6 +227,7 @@ def test_weights_are_in_shards_and_what_counts_is_not(strategy):
   assert shards == {path: 1 + (path in floats) for path in values}
 
 
+@pytest.mark.exhaustive
 @in_shards
 def test_models_outside_the_scope_are_keras_own(strategy):
   with strategy.scope():

@@ -218,7 +218,10 @@ class Learning(Visiting):
   ('updates', 'least', 'most'),
   [
     (tfps.updates.Sync(), _BATCHES, 2 * _BATCHES - 1),
-    (tfps.updates.BoundedStaleness(1), 2 * _BATCHES, 2 * _BATCHES),
+    pytest.param(
+      *(tfps.updates.BoundedStaleness(1), 2 * _BATCHES, 2 * _BATCHES),
+      marks=pytest.mark.exhaustive,
+    ),
   ],
   ids=['Sync', 'BoundedStaleness'],
 )

@@ -204,6 +204,7 @@ def test_keras_moving_averages_get_the_replicas_mean(tfps_cluster):
   )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=2, ps=2, devices_per_worker=_REPLICAS)
 def test_in_graph_has_the_replicas_of_all_workers(tfps_cluster):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)

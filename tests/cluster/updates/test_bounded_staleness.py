@@ -97,6 +97,7 @@ def test_leads_are_bounded(tfps_cluster, max_lead):
   assert _train(tfps_cluster.cluster, updates) <= max_lead
 
 
+@pytest.mark.exhaustive
 def test_a_large_bound_is_none(tfps_cluster):
   updates = tfps.updates.BoundedStaleness(1000)
   assert _train(tfps_cluster.cluster, updates, lead=20) >= 20
@@ -162,6 +163,7 @@ def test_who_comes_back_does_not_wait_for_those_that_are_done(tfps_cluster):
   }
 
 
+@pytest.mark.exhaustive
 def test_fit_counts_every_batch(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.BoundedStaleness(0)

@@ -85,6 +85,7 @@ def pool():
     yield pool
 
 
+@pytest.mark.exhaustive
 def test_who_has_stepped_out_is_not_waited_for_until_all_have(sync_step, pool):
   for worker in (1, 2):
     sync_step.sync_session.step_out(worker)

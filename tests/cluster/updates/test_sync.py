@@ -65,12 +65,14 @@ def _model(optimizer, *, steps_per_execution=1):
       lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1),
       None,
       8,
+      marks=pytest.mark.exhaustive,
       id='clipped Adam',
     ),
     pytest.param(
       lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
       partitioners.FixedShards(2),
       8,
+      marks=pytest.mark.exhaustive,
       id='scaled SGD',
     ),
   ],
@@ -167,9 +169,8 @@ class _Sloping(keras.Model):
     return {}
 
 
-@pytest.mark.parametrize(
-  'how', ['train', pytest.param('fit', marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('how', ['train', 'fit'])
 def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
   tfps_cluster, how
 ):
@@ -213,6 +214,7 @@ def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
     assert updates == 12 or how == 'fit'
 
 
+@pytest.mark.exhaustive
 def test_an_epoch_ends_that_does_not_divide_by_workers(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -230,6 +232,7 @@ def test_an_epoch_ends_that_does_not_divide_by_workers(tfps_cluster):
   assert report.late == 0
 
 
+@pytest.mark.exhaustive
 def test_two_optimizers_meet_at_points_of_their_own(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()

@@ -143,6 +143,7 @@ def test_fit_goes_on_with_what_a_killed_worker_was_at(processes):
   assert counts.sum() - _TOTAL <= _PER_EXECUTION * _BATCH
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('updates', 'make'),
   [

@@ -186,10 +186,8 @@ def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
     assert min(values) > 0
 
 
-@pytest.mark.parametrize(
-  'mode',
-  [pytest.param('coordinator', marks=pytest.mark.exhaustive), 'between graphs'],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('mode', _MODES)
 def test_fit_goes_on(processes, tmp_path, mode):
   strategy = _MODES[mode](
     processes.cluster,

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.support import losses
 from tests.support import waiting
 import tfps
@@ -49,6 +51,7 @@ def campaign(mode, folder):
   return (*losses.campaign(mode, folder, 400), '--every_secs=3600')
 
 
+@pytest.mark.exhaustive
 def test_a_chief_that_leaves_goes_on_where_it_was(tmp_path):
   with testing.ProcessCluster(
     1,

@@ -40,6 +40,7 @@ def make_strategy(processes, tmp_path):
   return make
 
 
+@pytest.mark.exhaustive
 def test_what_training_returned_with_is_not_lost(processes, make_strategy):
   strategy = make_strategy(every_secs=3600)
   variables = losses.counters(strategy)
@@ -256,6 +257,7 @@ def _names(directory):
   return sorted({path.name for path in directory.iterdir()} - {'job'})
 
 
+@pytest.mark.exhaustive
 def test_a_ps_that_is_lost_as_it_writes_leaves_the_cut_before(
   processes, make_strategy, tmp_path
 ):

@@ -33,6 +33,7 @@ def logs():
     yield [cluster.log('worker', index) for index in range(2)]
 
 
+@pytest.mark.exhaustive
 def test_the_ps_adds_updates_instead_of_keeping_the_last(logs):
   # Both have read 1; one subtracts 1/4 of that and the other 1/2. Had the ps
   # kept the last, there would be 0.75 or 0.5.
@@ -40,6 +41,7 @@ def test_the_ps_adds_updates_instead_of_keeping_the_last(logs):
     assert 'after two updates 0.25\n' in log
 
 
+@pytest.mark.exhaustive
 def test_a_worker_may_see_the_first_half_of_an_update(logs):
   assert 'between 1.0 0.0\n' in logs[1]
   for log in logs:
@@ -65,6 +67,7 @@ def _ps_of(log: str, what: str) -> str:
   return index
 
 
+@pytest.mark.exhaustive
 def test_a_worker_sends_each_ps_its_own_gradients_and_no_slots_move(logs):
   large, small = _ps_of(logs[0], 'large'), _ps_of(logs[0], 'small')
   assert {large, small} == {'0', '1'}

@@ -37,8 +37,14 @@ def _train(strategy, steps, hook):
 @pytest.mark.parametrize(
   ('fault', 'task', 'error', 'said'),
   [
-    ('kill', ('worker', 1), tfps.errors.UnreachableError, 'is unreachable'),
-    ('kill', ('ps', 0), tfps.errors.UnreachableError, 'is unreachable'),
+    pytest.param(
+      *('kill', ('worker', 1), tfps.errors.UnreachableError, 'is unreachable'),
+      marks=pytest.mark.exhaustive,
+    ),
+    pytest.param(
+      *('kill', ('ps', 0), tfps.errors.UnreachableError, 'is unreachable'),
+      marks=pytest.mark.exhaustive,
+    ),
     ('freeze', ('worker', 1), tfps.errors.DeadlineError, 'does not answer'),
   ],
   ids=['killed worker', 'killed ps', 'frozen worker'],

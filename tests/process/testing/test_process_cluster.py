@@ -149,6 +149,7 @@ def test_programs_are_forked_with_modules_in_place(
   assert not {*ps[1:3]} & {*worker[1:3]}  # each has seeds of its own
 
 
+@pytest.mark.exhaustive
 def test_clusters_that_begin_at_once_are_forked_by_one_process(tmp_path):
   program = tmp_path / 'program.py'
   program.write_text('import time\ntime.sleep(2)\n')

@@ -62,6 +62,7 @@ def test_the_coordinators_workers_go_on_without_who_is_gone():
       assert step <= steps <= step + _PER_EXECUTION
 
 
+@pytest.mark.exhaustive
 def test_between_graphs_workers_go_on_without_who_is_gone_or_done():
   command = [sys.executable, str(_PROGRAM), 'BoundedStaleness', '400']
   with testing.ProcessCluster(
