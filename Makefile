@@ -27,7 +27,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
 # With a new process in a crashed one's place, xdist would stand still.
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile \
+PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
   --no-loadscope-reorder --max-worker-restart=0
 
 quick: $(STAMP)

@@ -53,7 +53,7 @@ def update(
 
 @functools.cache
 def call_before_connecting(call: Callable[[], object]) -> None:
-  """Has a function called before this process connects to a cluster anew.
+  """Calls a function each time before this process connects to a cluster anew.
 
   Strategies of TensorFlow connect, too, and have no hook for that.
 
