@@ -162,9 +162,7 @@ class Counts:
     self.step_log = step_log
     self.ps = ps
 
-    @tf.function(
-      input_signature=[step_log_lib.ID, step_log_lib.ID], autograph=False
-    )
+    @tf.function(input_signature=[step_log_lib.ID, step_log_lib.ID])
     def add(last: tf.Tensor, num_steps: tf.Tensor) -> None:
       with step_log_lib.writer(strategy, last).step(1):
         global_step.assign_add(num_steps)
