@@ -66,7 +66,7 @@ def start(
 ) -> Process:
   """Starts a command, forked from a process with its imports if possible.
 
-  Servers are always forked.
+  The command of servers is always forked.
 
   Args:
     command: the command.

@@ -354,9 +354,8 @@ class ProcessCluster:
   def _start(self, task: spec_lib.Task) -> None:
     told = self._told.setdefault(task, self.cluster).with_task(task)
     env = {**self._env, 'TF_CONFIG': told.tf_config()}
-    command = self._commands[task.job]
-    if self.network is not None:
-      command = self._hosts.within(self.cluster.address(task), command)
+    address = self.cluster.address(task)
+    command = self._hosts.within(address, self._commands[task.job])
     with self._logs.begin(task) as log:
       self._processes[task] = _starts.start(
         command,

@@ -315,12 +315,8 @@ _WAITING = {
   ('policy', 'visitation'),
   [
     ('Sync', 'at_least_once'),
-    pytest.param(
-      'BoundedStaleness', 'exactly_once', marks=pytest.mark.exhaustive
-    ),
-    pytest.param(
-      'Sync with a backup', 'exactly_once', marks=pytest.mark.exhaustive
-    ),
+    ('BoundedStaleness', 'exactly_once'),
+    ('Sync with a backup', 'exactly_once'),
   ],
 )
 @pytest.mark.tfps_cluster(workers=2, ps=2)

@@ -27,9 +27,7 @@ _SHARDS = partitioners.FixedShards(2)
   ('make', 'cuts'),
   [
     (tfps.ParameterServerStrategy, [None, _SHARDS]),
-    pytest.param(
-      tfps.BetweenGraphStrategy, [_SHARDS], marks=pytest.mark.exhaustive
-    ),
+    (tfps.BetweenGraphStrategy, [_SHARDS]),
   ],
   ids=['coordinator', 'between graphs'],
 )

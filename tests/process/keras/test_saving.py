@@ -167,9 +167,7 @@ def _by_checkpoint(strategy, directory):
 @pytest.mark.parametrize(
   ('kind', 'cut', 'cut_later'),
   [
-    pytest.param(
-      'coordinator', _in_shards, _in_shards, marks=pytest.mark.exhaustive
-    ),
+    ('coordinator', _in_shards, _in_shards),
     ('between graphs', _whole, _in_shards),
   ],
 )
