@@ -113,7 +113,7 @@ def emptying(element_spec: Any) -> Emptying:
     tf.raw_ops.MakeIterator(dataset=variant, iterator=handle)
 
   handle = tf.TensorSpec([], tf.resource)
-  return tf.function(empty).get_concrete_function(handle)
+  return tf.function(empty, autograph=False).get_concrete_function(handle)
 
 
 class _Unused(NamedTuple):

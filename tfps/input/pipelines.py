@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import autograph
 from tfps.input import batch_list
 from tfps.input import iterators
 from tfps.input import per_worker
@@ -29,7 +30,7 @@ class Pipelines:
   def __init__(self, dataset_fn: per_worker.DatasetFn) -> None:
     self.queue: Any = None
     self.element_spec: Any = None
-    self._dataset_fn = dataset_fn
+    self._dataset_fn = autograph.convert(dataset_fn)
     self._over: Any = None
     self._read: Any = None
     self._empty: Any = None
@@ -48,7 +49,9 @@ class Pipelines:
         of another type than those of another worker.
     """
     opening = tf.function(
-      lambda *place: self._open(context, *place), input_signature=[_NUMBER] * 3
+      lambda *place: self._open(context, *place),
+      input_signature=[_NUMBER] * 3,
+      autograph=False,
     ).get_concrete_function()
     spec = opening.structured_outputs.element_spec
     if self.element_spec is None:
@@ -57,12 +60,16 @@ class Pipelines:
         iterators.over, emptying=iterators.emptying(spec)
       )
       iterator = tf.data.IteratorSpec(spec)
-      self._read = tf.function(batch_list.read).get_concrete_function(
-        iterator, _LIST, _NUMBER
-      )
-      self._empty = tf.function(batch_list.empty).get_concrete_function()
+      self._read = tf.function(
+        batch_list.read, autograph=False
+      ).get_concrete_function(iterator, _LIST, _NUMBER)
+      self._empty = tf.function(
+        batch_list.empty, autograph=False
+      ).get_concrete_function()
       pick = functools.partial(batch_list.pick, spec)
-      self._pick = tf.function(pick).get_concrete_function(_LIST, _NUMBER)
+      self._pick = tf.function(pick, autograph=False).get_concrete_function(
+        _LIST, _NUMBER
+      )
     elif spec != self.element_spec:
       raise ValueError(
         f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '

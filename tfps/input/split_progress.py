@@ -121,8 +121,11 @@ class SplitProgress:
         *[_NUMBERS] * 4,
         tf.TensorSpec([], tf.bool),
       ],
+      autograph=False,
     )
-    self._add = tf.function(self._adding, input_signature=[_NUMBERS, _NUMBERS])
+    self._add = tf.function(
+      self._adding, input_signature=[_NUMBERS, _NUMBERS], autograph=False
+    )
 
   def take(
     self,
@@ -229,7 +232,7 @@ class SplitProgress:
       progress, owners = self.progress.read_value(), self._owners.read_value()
       owners = _without(owners, token, keep, *alive)
       split = self._choose(progress, owners, until)
-      mine = tf.one_hot(split, len(progress), True, False, dtype=tf.bool)
+      mine = tf.one_hot(split, tf.size(progress), True, False, dtype=tf.bool)
       owners = tf.where(mine, token, owners)
       last.append(self._owners.assign(owners, read_value=False))
       begun = tf.reduce_max(tf.where(mine, progress, 0))
@@ -258,7 +261,7 @@ class SplitProgress:
     epochs = _epochs(progress)
     free = (owners == 0) & (epochs < until)
     first = tf.reduce_min(tf.where(free, epochs, ENDLESS))
-    order = tf.range(len(progress), dtype=tf.int64)
+    order = tf.range(tf.size(progress, tf.int64))
     if self._seed is not None:
       order = tf.random.experimental.stateless_shuffle(
         order, seed=tf.stack([tf.constant(self._seed, tf.int64), first])
@@ -286,7 +289,7 @@ def _without(
   """Returns the owners, with 0 for dead ones and for released splits."""
   own = owners == token
   listed = tf.reduce_any(owners[:, None] == tokens[None, :], axis=1)
-  number = tf.range(len(owners), dtype=tf.int64)
+  number = tf.range(tf.size(owners, tf.int64))
   kept = tf.reduce_any(number[:, None] == keep[None, :], axis=1)
   gone = tf.where(own, ~kept, listed != are_alive)
   return tf.where(gone, tf.zeros_like(owners), owners)

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import functions
 from tfps._compat import server_def
 from tfps._compat import side_executor
 from tfps._compat import strategy as compat
@@ -302,6 +303,7 @@ class ParameterServerStrategy(
     connection.stop_all()
     environment.set_default()
     compat.let_threads_sleep()
+    functions.remove_late()
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
       # The cluster may have changed since the server got its definition.

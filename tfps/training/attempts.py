@@ -162,7 +162,9 @@ class Counts:
     self.step_log = step_log
     self.ps = ps
 
-    @tf.function(input_signature=[step_log_lib.ID, step_log_lib.ID])
+    @tf.function(
+      input_signature=[step_log_lib.ID, step_log_lib.ID], autograph=False
+    )
     def add(last: tf.Tensor, num_steps: tf.Tensor) -> None:
       with step_log_lib.writer(strategy, last).step(1):
         global_step.assign_add(num_steps)

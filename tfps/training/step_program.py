@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import autograph
 from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
@@ -186,7 +187,7 @@ def trace(
       comes_and_goes=source.may_be_empty,
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def steps(batches: Any, *told: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     workspace = own.workspace()
     stepper = make_stepper(*told)
@@ -226,7 +227,9 @@ def trace(
   else:
     spec = step_log_lib.id_spec(strategy, num_steps)
   function = transfers.trace_until_stable(
-    lambda: tf.function(execution).get_concrete_function(source.spec, *spec)
+    lambda: tf.function(execution, autograph=False).get_concrete_function(
+      source.spec, *spec
+    )
   )
   names = step.names or ()
   return Execution(function, names, num_steps, frozenset(marked))
@@ -262,8 +265,10 @@ class _Step:
     self._draw = draw
 
   def __call__(self, batches: Any) -> tf.Tensor:
-    batch = self._draw(self._strategy, batches)
-    return self._vector(self._strategy.run(self._step_fn, args=(batch,)))
+    with autograph.enabled():
+      batch = self._draw(self._strategy, batches)
+      metrics = self._strategy.run(self._step_fn, args=(batch,))
+    return self._vector(metrics)
 
   def _vector(self, metrics: Mapping[str, Any] | None) -> tf.Tensor:
     if not isinstance(metrics, Mapping | None):

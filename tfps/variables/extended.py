@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import autograph
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
 from tfps._compat import keras_optimizers
@@ -231,6 +232,7 @@ class Extended(compat.Extended):
 def _register_with_keras() -> None:
   keras_compat.add_on_ps()
   keras_compat.look_up_on_ps()
+  autograph.take_part()
   keras_optimizers.take_part()
   keras_trainer.take_part()
   keras_variables.take_part(sharded.ShardedVariable)

@@ -1,0 +1,55 @@
+"""Removal of traced functions from the servers that know them.
+
+A function that nothing refers to any more is removed from all servers by its
+`__del__`, at any moment and in any thread. The call waits for each server and
+keeps the interpreter's lock meanwhile: if a task is frozen, this process stands
+still, and with it whatever would notice. To register a function waits as well,
+but is done where functions are traced. So that is where others are removed now.
+"""
+
+import collections
+import functools
+from typing import Any
+
+from tensorflow.python.eager import context
+
+# Of functions to remove: the scope that has it, and its name.
+_unused: collections.deque[tuple[int, bytes]] = collections.deque()
+
+
+@functools.cache
+def remove_late() -> None:
+  """Removes functions from servers no sooner than the next is registered.
+
+  Repeated calls do nothing.
+  """
+  remove = context.Context.remove_function
+
+  def remove_unused(self: Any) -> None:
+    for _ in range(len(_unused)):
+      try:
+        scope, name = _unused.popleft()
+      except IndexError:  # another thread has removed it
+        return
+      if scope == self.function_scope_id and self.has_function(name):
+        remove(self, name)
+
+  def remove_function(self: Any, name: bytes) -> None:
+    if self._server_def is None:
+      remove(self, name)
+    else:
+      # No lock: the garbage collector may call this in any function.
+      _unused.append((self.function_scope_id, name))
+
+  def after_removal(register: Any) -> Any:
+    @functools.wraps(register)
+    def registering(self: Any, function: Any) -> None:
+      remove_unused(self)
+      register(self, function)
+
+    return registering
+
+  context.Context.remove_function = remove_function
+  for name in ('add_c_function', 'add_function_def'):
+    register = getattr(context.Context, name)
+    setattr(context.Context, name, after_removal(register))
