@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import reads
+
 
 def is_metric(kwargs: Any) -> bool:
   """Returns whether a variable creator's arguments are of a Keras metric.
@@ -93,12 +95,7 @@ def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
   """
   number = tf.cast(table.shape[0], indices.dtype)
   indices = tf.where(indices < 0, indices + number, indices)
-  distinct, positions = tf.unique(tf.reshape(indices, [-1]))
-  rows = tf.gather(table.sparse_read(distinct), positions)
-  shape = tf.concat([tf.shape(indices), table.shape[1:]], axis=0)
-  return tf.ensure_shape(
-    tf.reshape(rows, shape), indices.shape + table.shape[1:]
-  )
+  return reads.read_distinct(table.sparse_read, indices, table.shape[1:])
 
 
 @functools.cache

@@ -190,6 +190,47 @@ def note_rows(
   _note('ResourceGather', variable, rows, lambda g: [gradient_of(g)])
 
 
+def read_distinct(
+  read: Callable[[tf.Tensor], tf.Tensor], indices: tf.Tensor, row_shape: Any
+) -> tf.Tensor:
+  """Reads rows of which some may be equal; each distinct one is read once.
+
+  The gradient of TensorFlow's `gather` would take a dozen operations.
+
+  Args:
+    read: returns rows, of shape `[n, *row_shape]`, given their n numbers.
+    indices: row numbers of any shape.
+    row_shape: static shape of a row.
+
+  Returns:
+    Rows in the shape `[*indices.shape, *row_shape]`.
+  """
+  is_flat = indices.shape.rank == 1
+  distinct, positions = tf.unique(
+    indices if is_flat else tf.reshape(indices, [-1])
+  )
+  read_rows = read(distinct)
+  with stop_recording():
+    rows = tf.gather(read_rows, positions)
+  record.record_operation(
+    'GatherV2',
+    [rows],
+    [read_rows],
+    lambda gradient: [
+      tf.math.unsorted_segment_sum(
+        tf.convert_to_tensor(gradient), positions, tf.size(distinct)
+      )
+    ],
+  )
+  if is_flat:
+    return rows
+  shape = indices.shape + row_shape
+  if shape.is_fully_defined():
+    return tf.reshape(rows, shape)
+  full = tf.concat([tf.shape(indices), row_shape], axis=0)
+  return tf.ensure_shape(tf.reshape(rows, full), shape)
+
+
 def _note(
   name: str, variable: Any, value: tf.Tensor, gradients: Callable[..., Any]
 ) -> None:

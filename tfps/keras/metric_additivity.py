@@ -4,7 +4,7 @@ If so, batches can be evaluated anywhere and in any order. Metrics do not
 declare it, so the graph of their update is examined.
 """
 
-from collections.abc import Iterable
+from collections.abc import Set
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ _ADDS_IN_PLACE = {'AssignAddVariableOp', 'AssignSubVariableOp'}
 _READS = {'ReadVariableOp'}
 
 
-def is_additive(handle: tf.Tensor, operations: Iterable[tf.Operation]) -> bool:
+def is_additive(handle: tf.Tensor, operations: Set[tf.Operation]) -> bool:
   """Returns whether operations only read a variable and add to it.
 
   Args:
@@ -23,8 +23,8 @@ def is_additive(handle: tf.Tensor, operations: Iterable[tf.Operation]) -> bool:
   """
   return all(
     _adds(operation, handle)
-    for operation in operations
-    if any(tensor is handle for tensor in operation.inputs)
+    for operation in handle.consumers()
+    if operation in operations
   )
 
 

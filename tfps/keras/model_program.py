@@ -259,7 +259,7 @@ class Executions:
       NotAdditiveError: it does not; the state has recorded which are not.
     """
     graph = tf.compat.v1.get_default_graph()
-    operations = graph.get_operations()[first:]
+    operations = frozenset(graph.get_operations()[first:])
     metrics = zip(self._state.metrics, handles, strict=False)
     wrong = [
       variable

@@ -51,13 +51,11 @@ def run(jobs: Iterable[Job]) -> None:
     by_device[job.variable.device].append(job)
   for device, own in by_device.items():
     with tf.device(device):
-      _run_here(own)
+      _run_on(device, own)
 
 
-def _run_here(jobs: Sequence[Job]) -> None:
-  inputs = tf.nest.map_structure(
-    tf.identity, [list(job.inputs) for job in jobs], expand_composites=True
-  )
+def _run_on(device: str, jobs: Sequence[Job]) -> None:
+  inputs = _arrived(device, [list(job.inputs) for job in jobs])
   mutex = tf.raw_ops.MutexV2(shared_name=_NAME)
   # Orders the lock after the function's earlier operations on the variables,
   # which may have taken the lock themselves.
@@ -75,6 +73,22 @@ def _run_here(jobs: Sequence[Job]) -> None:
   with tf.control_dependencies(last):
     # The lock is held for as long as its tensor is needed.
     tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+
+def _arrived(device: str, structure: Any) -> Any:
+  """Returns a structure of tensors and numbers as tensors on a device."""
+  arrived: dict[int, tf.Tensor] = {}
+  in_graph = not tf.executing_eagerly()
+
+  def move(value: Any) -> tf.Tensor:
+    if in_graph and tf.is_tensor(value) and value.device == device:
+      return value
+    # All jobs have some values in common.
+    if id(value) not in arrived:
+      arrived[id(value)] = tf.identity(value)
+    return arrived[id(value)]
+
+  return tf.nest.map_structure(move, structure, expand_composites=True)
 
 
 def _tensors(structure: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import reads
 from tfps._compat import strategy as compat
 
 
@@ -71,11 +72,7 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
       return self.variables[0].sparse_read(indices, name=name)
     indices = tf.convert_to_tensor(indices)
     with tf.name_scope(name or 'sparse_read'):
-      distinct, positions = tf.unique(tf.reshape(indices, [-1]))
-      rows = tf.gather(self._gather(distinct), positions)
-      shape = tf.concat([tf.shape(indices), self.shape[1:]], axis=0)
-      rows = tf.reshape(rows, shape)
-    return tf.ensure_shape(rows, indices.shape + self.shape[1:])
+      return reads.read_distinct(self._gather, indices, self.shape[1:])
 
   def _gather(self, distinct: tf.Tensor) -> tf.Tensor:
     local_indices, shard_of = self._decompose_indices(distinct)

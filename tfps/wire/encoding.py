@@ -50,12 +50,9 @@ class Encoding:
     """
     parts = list(parts)
     counts = parts.pop(0) if self._shapes.num_unknown else None
-    complete = self._shapes.complete(counts)
-    sizes = list(map(shapes.num_elements, complete))
-    flat = self._codec.decode(parts, sum(sizes), self._dtype)
+    sizes = self._shapes.sizes(range(len(self._tensors)), counts)
+    flat = self._codec.decode(parts, shapes.total(sizes), self._dtype)
     return [
-      tf.ensure_shape(tf.reshape(piece, shape), known)
-      for piece, shape, known in zip(
-        tf.split(flat, sizes), complete, self._shapes.known, strict=True
-      )
+      self._shapes.restore(i, piece, counts)
+      for i, piece in enumerate(tf.split(flat, sizes))
     ]

@@ -1,6 +1,7 @@
 """Packing of several tensors into one, for a single transfer."""
 
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -41,7 +42,7 @@ class Packing:
     if self._shapes.num_unknown:
       return None
     return sum(
-      shapes.num_elements(shape) * dtype.size
+      math.prod(shape) * dtype.size
       for shape, dtype in zip(self._shapes.known, self._dtypes, strict=True)
     )
 
@@ -73,35 +74,30 @@ class Packing:
       length = self._shapes.num_unknown * shapes.COUNT.size
       counts = _from_bytes(packed[:length], shapes.COUNT)
       packed = packed[length:]
-    complete = self._shapes.complete(counts)
-    sizes = [shapes.num_elements(shape) for shape in complete]
+    sizes = [
+      self._shapes.sizes(indices, counts) for indices in self._by_dtype.values()
+    ]
     joined = [packed]
     if self._is_in_bytes:
       lengths = [
-        sum(sizes[i] for i in indices) * dtype.size
-        for dtype, indices in self._by_dtype.items()
+        shapes.total(each) * dtype.size
+        for each, dtype in zip(sizes, self._by_dtype, strict=True)
       ]
       joined = [
         _from_bytes(piece, dtype)
         for piece, dtype in zip(
-          _split(packed, lengths), self._by_dtype, strict=True
+          _split(packed, lengths, len(lengths)), self._by_dtype, strict=True
         )
       ]
     found: dict[int, tf.Tensor] = {}
-    for piece, indices in zip(joined, self._by_dtype.values(), strict=True):
-      pieces = _split(piece, [sizes[i] for i in indices])
-      found.update(zip(indices, pieces, strict=True))
-    return [
-      self._shaped(found[i], i, shape) for i, shape in enumerate(complete)
-    ]
-
-  def _shaped(
-    self, flat: tf.Tensor, index: int, shape: Sequence[Any]
-  ) -> tf.Tensor:
-    known = self._shapes.known[index]
-    tensor = flat if len(known) == 1 else tf.reshape(flat, shape)
-    tensor.set_shape(known)
-    return tensor
+    for piece, each, indices in zip(
+      joined, sizes, self._by_dtype.values(), strict=True
+    ):
+      for i, flat in zip(
+        indices, _split(piece, each, len(indices)), strict=True
+      ):
+        found[i] = self._shapes.restore(i, flat, counts)
+    return [found[i] for i in range(len(found))]
 
 
 def _flat(tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
@@ -112,8 +108,8 @@ def _join(flats: Sequence[tf.Tensor]) -> tf.Tensor:
   return flats[0] if len(flats) == 1 else tf.concat(flats, axis=0)
 
 
-def _split(flat: tf.Tensor, sizes: Sequence[Any]) -> Sequence[tf.Tensor]:
-  return [flat] if len(sizes) == 1 else tf.split(flat, sizes)
+def _split(flat: tf.Tensor, sizes: Any, number: int) -> Sequence[tf.Tensor]:
+  return [flat] if number == 1 else tf.split(flat, sizes)
 
 
 def _as_bytes(flat: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 COUNT = tf.int64
@@ -11,6 +12,8 @@ COUNT = tf.int64
 
 class Shapes:
   """The static shapes of tensors, to be completed by the receiver.
+
+  Graphs of many embeddings consist mostly of this, so it takes few operations.
 
   Args:
     tensors: the tensors; only their first dimension may be unknown.
@@ -22,34 +25,58 @@ class Shapes:
 
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
     self.known = [tensor.shape.as_list() for tensor in tensors]
-    self.num_unknown = sum(None in shape for shape in self.known)
+    self._unknown = [i for i, each in enumerate(self.known) if None in each]
+    self.num_unknown = len(self._unknown)
 
   def counts(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the unknown numbers of rows: int64 of shape [num_unknown]."""
-    return tf.stack(
-      [
-        tf.shape(tensor, out_type=COUNT)[0]
-        for tensor, shape in zip(tensors, self.known, strict=True)
-        if None in shape
-      ]
-    )
+    shapes = [tf.shape(tensors[i], out_type=COUNT) for i in self._unknown]
+    first = np.cumsum([0, *(len(self.known[i]) for i in self._unknown)])[:-1]
+    return tf.gather(tf.concat(shapes, axis=0), first)
 
-  def complete(self, counts: tf.Tensor | None) -> list[list[Any]]:
-    """Returns all shapes in full.
+  def sizes(
+    self, indices: Sequence[int], counts: tf.Tensor | None
+  ) -> list[int] | tf.Tensor:
+    """Returns the numbers of elements of some of the tensors.
 
     Args:
+      indices: of the tensors.
+      counts: the received numbers of rows; None if none are unknown.
+
+    Returns:
+      A list if all are static, else an int64 tensor of shape [len(indices)].
+    """
+    factors = [
+      math.prod(n for n in self.known[i] if n is not None) for i in indices
+    ]
+    if not any(None in self.known[i] for i in indices):
+      return factors
+    place = {i: k for k, i in enumerate(self._unknown)}
+    counted = tf.concat([counts, tf.constant([1], COUNT)], axis=0)
+    rows = tf.gather(counted, [place.get(i, self.num_unknown) for i in indices])
+    return rows * tf.constant(factors, COUNT)
+
+  def restore(
+    self, index: int, flat: tf.Tensor, counts: tf.Tensor | None
+  ) -> tf.Tensor:
+    """Returns a tensor of which only the elements have been received.
+
+    Args:
+      index: of the tensor.
+      flat: its elements, of shape [size].
       counts: the received numbers of rows; None if none are unknown.
     """
-    unknown = iter(
-      () if counts is None else tf.unstack(counts, self.num_unknown)
-    )
-    return [
-      [next(unknown) if size is None else size for size in shape]
-      for shape in self.known
-    ]
+    known = self.known[index]
+    if len(known) != 1:
+      shape: Any = [-1 if n is None else n for n in known]
+      if counts is not None and None in known and 0 in known:
+        # The elements do not tell the number of rows.
+        shape = tf.stack([counts[self._unknown.index(index)], *known[1:]])
+      flat = tf.reshape(flat, shape)
+    flat.set_shape(known)
+    return flat
 
 
-def num_elements(shape: Sequence[Any]) -> Any:
-  """Returns the number of elements; a tensor if the number of rows is."""
-  first, rest = (*shape, 1)[0], shape[1:]
-  return first * math.prod(rest)
+def total(sizes: list[int] | tf.Tensor) -> Any:
+  """Returns the sum of what `Shapes.sizes` returned."""
+  return sum(sizes) if isinstance(sizes, list) else tf.reduce_sum(sizes)

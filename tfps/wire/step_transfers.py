@@ -170,23 +170,10 @@ class Steps:
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
       return None
-    distinct, positions = sparse_rows_lib.distinct(indices)
-    with compat.stop_recording():
-      rows = self._rows(variable, distinct, copy)
-      self.round.rows[_key_of_worker(variable)].append((distinct, rows))
-    shape = tf.constant(variable.shape.as_list(), distinct.dtype)
-    compat.note_rows(
-      variable,
-      rows,
-      lambda gradient: tf.IndexedSlices(
-        tf.convert_to_tensor(gradient), distinct, shape
-      ),
-    )
-    if positions is None:
-      return rows
-    full = tf.concat([tf.shape(indices), variable.shape[1:]], axis=0)
-    rows = tf.reshape(tf.gather(rows, positions), full)
-    return tf.ensure_shape(rows, indices.shape + variable.shape[1:])
+    read = lambda distinct: self._noted_rows(variable, distinct, copy)  # noqa: E731
+    if sparse_rows_lib.are_distinct(indices):
+      return read(indices)
+    return compat.read_distinct(read, indices, variable.shape[1:])
 
   def read_tag(self, count: Any) -> tf.Tensor:
     """Returns a count as of when the parameters of its ps were read.
@@ -298,6 +285,22 @@ class Steps:
   @property
   def _last_ahead(self) -> int:
     return min(self.round.index + self.wire.prefetch, self._last_round)
+
+  def _noted_rows(
+    self, variable: Any, distinct: tf.Tensor, copy: local_copies_lib.Copy | None
+  ) -> tf.Tensor:
+    with compat.stop_recording():
+      rows = self._rows(variable, distinct, copy)
+      self.round.rows[_key_of_worker(variable)].append((distinct, rows))
+    shape = tf.constant(variable.shape.as_list(), distinct.dtype)
+    compat.note_rows(
+      variable,
+      rows,
+      lambda gradient: tf.IndexedSlices(
+        tf.convert_to_tensor(gradient), distinct, shape
+      ),
+    )
+    return rows
 
   def _rows(
     self, variable: Any, distinct: tf.Tensor, copy: local_copies_lib.Copy | None

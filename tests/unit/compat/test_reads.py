@@ -2,6 +2,8 @@
 
 import inspect
 
+import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import func_graph
@@ -125,6 +127,59 @@ def test_an_identity_can_be_rewired():
     return result
 
   assert function(tf.constant([1.0, 2.0])).numpy().tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize('traced', [False, True])
+@pytest.mark.parametrize('shape', [[6], [2, 3], [3, 1, 2]])
+def test_rows_that_repeat_are_read_once_and_have_the_same_gradient(
+  shape, traced
+):
+  rng = np.random.default_rng(0)
+  table = tf.constant(rng.normal(size=[9, 4]), tf.float32)
+  factors = tf.constant(rng.normal(size=[*shape, 4]), tf.float32)
+  sizes = []
+
+  def read(distinct):
+    sizes.append(distinct)
+    return tf.gather(table, distinct)
+
+  def values(gather, indices):
+    with tf.GradientTape() as outer:
+      outer.watch(table)
+      with tf.GradientTape() as tape:
+        tape.watch(table)
+        rows = gather(indices)
+        loss = tf.reduce_sum((rows * factors) ** 3)
+      first = tf.convert_to_tensor(tape.gradient(loss, table))
+      loss = tf.reduce_sum(first**2)
+    second = tf.convert_to_tensor(outer.gradient(loss, table))
+    return rows, first, second, sizes.pop() if sizes else tf.zeros([0])
+
+  def ours(indices):
+    return reads.read_distinct(read, indices, table.shape[1:])
+
+  wrap = tf.function if traced else lambda function: function
+  indices = tf.reshape(tf.constant([5, 2, 5, 0, 2, 5], tf.int64), shape)
+  *got, distinct = wrap(lambda i: values(ours, i))(indices)
+  *right, _ = wrap(lambda i: values(lambda i: tf.gather(table, i), i))(indices)
+  assert distinct.numpy().tolist() == [5, 2, 0]
+  for one, other in zip(got, right, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_the_shape_of_rows_may_be_unknown():
+  @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+  def function(indices):
+    rows = reads.read_distinct(
+      lambda distinct: tf.cast(distinct, tf.float32)[:, None],
+      indices,
+      tf.TensorShape([1]),
+    )
+    assert rows.shape.as_list() == [None, None, 1]
+    return rows
+
+  rows = function(tf.constant([[3, 1, 3]]))
+  assert rows.numpy().tolist() == [[[3.0], [1.0], [3.0]]]
 
 
 def test_internals_are_there():
