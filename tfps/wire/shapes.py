@@ -27,6 +27,7 @@ class Shapes:
     self.known = [tensor.shape.as_list() for tensor in tensors]
     self._unknown = [i for i, each in enumerate(self.known) if None in each]
     self.num_unknown = len(self._unknown)
+    self._targets: dict[tuple[int, ...], tf.Tensor] = {}
 
   def counts(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the unknown numbers of rows: int64 of shape [num_unknown]."""
@@ -68,13 +69,18 @@ class Shapes:
     """
     known = self.known[index]
     if len(known) != 1:
-      shape: Any = [-1 if n is None else n for n in known]
+      shape = self._target(tuple(-1 if n is None else n for n in known))
       if counts is not None and None in known and 0 in known:
         # The elements do not tell the number of rows.
         shape = tf.stack([counts[self._unknown.index(index)], *known[1:]])
       flat = tf.reshape(flat, shape)
     flat.set_shape(known)
     return flat
+
+  def _target(self, shape: tuple[int, ...]) -> tf.Tensor:
+    if shape not in self._targets:
+      self._targets[shape] = tf.constant(shape, tf.int32)
+    return self._targets[shape]
 
 
 def total(sizes: list[int] | tf.Tensor) -> Any:
