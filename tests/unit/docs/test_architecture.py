@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.support import syntax
+
 _ROOT = pathlib.Path(__file__).parents[3]
 _PAGE = (_ROOT / 'docs' / 'architecture.md').read_text()
 _PLACES = sorted(set(re.findall(r'`([\w/]+\.py):([\w.]+)`', _PAGE)))
@@ -22,7 +24,7 @@ def _names(path):
         found.add(prefix + child.name)
         visit(child, f'{prefix}{child.name}.')
 
-  visit(ast.parse(path.read_text()), '')
+  visit(syntax.parse(path), '')
   return found
 
 

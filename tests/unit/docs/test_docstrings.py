@@ -9,6 +9,8 @@ import types
 
 import pytest
 
+from tests.support import syntax
+
 _ROOT = pathlib.Path(__file__).parents[3]
 _FILES = sorted((_ROOT / 'tfps').rglob('*.py'))
 # Pronouns and the like, after which only the body tells what is meant.
@@ -34,7 +36,7 @@ _KINDS = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
 def _docstrings(path):
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in ast.walk(syntax.parse(path)):
     if isinstance(node, _KINDS) and (text := ast.get_docstring(node)):
       yield getattr(node, 'name', path.stem), text
 

@@ -46,6 +46,7 @@ def test_numbers_of_rows_go_along(rows):
     tf.TensorSpec([None, 3]),
     tf.TensorSpec([2], tf.int64),
     tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None, 0]),
     tf.TensorSpec([]),
   ]
 
@@ -54,13 +55,14 @@ def test_numbers_of_rows_go_along(rows):
     frame = packing.Packing(tensors)
     assert frame.num_bytes is None
     unpacked = frame.unpack(frame.pack(tensors))
-    assert [t.shape.as_list() for t in unpacked] == [[None, 3], [2], [None], []]
+    assert [t.shape for t in unpacked] == [spec.shape for spec in specs]
     return unpacked
 
   arrays = [
     np.ones([rows, 3], 'f'),
     np.array([7, 1 << 40]),
     np.arange(rows, dtype='i4'),
+    np.ones([rows, 0], 'f'),
     np.float32(2.5),
   ]
   for array, tensor in zip(arrays, there_and_back(*arrays), strict=True):

@@ -100,10 +100,8 @@ class StalenessBound:
       even=even + tf.cast(waits & is_even, tf.int64),
       odd=odd + tf.cast(waits & ~is_even, tf.int64),
     )
-    opened = [
-      self._queue.release(parity, counts[parity]) for parity in range(2)
-    ]
-    with tf.control_dependencies(opened):
+    opened = wait_queue.release([self._queue], counts)
+    with tf.control_dependencies([opened]):
       return (waits, slowest), written + self._state.set_point(0, new)
 
   def _clock(self, worker: tf.Tensor) -> tf.Tensor:

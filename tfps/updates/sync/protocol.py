@@ -210,12 +210,9 @@ class SyncProtocol:
       updates=point.updates + _count(is_next),
       short=point.short + _count(is_next & (enough < wanted)),
     )
-    queue = self._queues[number]
-    opened = [
-      queue.release(0, point.even - new.even),
-      queue.release(1, point.odd - new.odd),
-    ]
-    with tf.control_dependencies(opened):
+    waiting = tf.stack([point.even - new.even, point.odd - new.odd])
+    opened = wait_queue.release([self._queues[number]], waiting)
+    with tf.control_dependencies([opened]):
       written = self._state.set_point(number, new)
     return (new.version, self._quorum()), written
 
@@ -318,7 +315,7 @@ class SyncProtocol:
     points = points or self._points()
     counts = tf.stack([points.even, points.odd], axis=1)
     if if_any is True:
-      opened = self._send_tokens(counts)
+      opened = wait_queue.release(self._queues, counts)
     else:
       opened = tf.cond(if_any, lambda: self._tokens_sent(counts), _nothing).op
     kept = _count(tf.logical_not(if_any))
@@ -327,17 +324,8 @@ class SyncProtocol:
       return [apply.write(self._state.points, tf.stack(left, axis=1))]
 
   def _tokens_sent(self, counts: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([self._send_tokens(counts)]):
+    with tf.control_dependencies([wait_queue.release(self._queues, counts)]):
       return _nothing()
-
-  def _send_tokens(self, counts: tf.Tensor) -> tf.Operation:
-    opened = [
-      queue.release(parity, counts[point, parity])
-      for point, queue in enumerate(self._queues)
-      for parity in range(2)
-    ]
-    with tf.control_dependencies(opened):
-      return tf.no_op()
 
   def _points(self) -> Point:
     """Returns all points, in columns."""

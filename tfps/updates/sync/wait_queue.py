@@ -10,6 +10,8 @@ versions have a queue each. A cancelled execution may leave a token behind:
 after waiting, an execution checks the state again.
 """
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from tfps._compat import locks as compat
@@ -35,15 +37,9 @@ class WaitQueue:
       )
       return tf.identity(taken).op
 
-  def release(self, parity: int, number: tf.Tensor) -> tf.Operation:
-    """Releases waiting executions.
-
-    Args:
-      parity: 0 for those that wait at an even version, else 1.
-      number: how many, an int64 scalar.
-    """
+  def enqueue(self, parity: int, tokens: tf.Tensor) -> tf.Operation:
+    """Enqueues tokens for executions that wait at even or odd versions."""
     with tf.device(self._device):
-      tokens = tf.zeros(tf.reshape(number, [1]), tf.int64)
       return tf.raw_ops.QueueEnqueueManyV2(
         handle=self._queue(parity), components=[tokens]
       )
@@ -61,6 +57,26 @@ class WaitQueue:
       shapes=[[]],
       shared_name=f'{self._name}_{parity}',
     )
+
+
+def release(queues: Sequence[WaitQueue], counts: tf.Tensor) -> tf.Operation:
+  """Releases waiting executions.
+
+  Args:
+    queues: in which they wait.
+    counts: how many wait in each queue at an even and at an odd version; int64
+      of shape [len(queues), 2].
+  """
+  counts = tf.reshape(counts, [-1])
+  tokens = tf.zeros(tf.reduce_sum(counts, keepdims=True), tf.int64)
+  pieces = iter(tf.split(tokens, counts))
+  sent = [
+    queue.enqueue(parity, next(pieces))
+    for queue in queues
+    for parity in range(2)
+  ]
+  with tf.control_dependencies(sent):
+    return tf.no_op()
 
 
 def for_point(point: int, job: str, device: str) -> WaitQueue:
