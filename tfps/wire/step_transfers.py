@@ -14,6 +14,7 @@ import collections
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -170,7 +171,7 @@ class Steps:
     indices = tf.convert_to_tensor(indices)
     if indices.dtype not in (tf.int32, tf.int64):
       return None
-    read = lambda distinct: self._noted_rows(variable, distinct, copy)  # noqa: E731
+    read = functools.partial(self._noted_rows, variable, copy)
     if sparse_rows_lib.are_distinct(indices):
       return read(indices)
     return compat.read_distinct(read, indices, variable.shape[1:])
@@ -287,7 +288,7 @@ class Steps:
     return min(self.round.index + self.wire.prefetch, self._last_round)
 
   def _noted_rows(
-    self, variable: Any, distinct: tf.Tensor, copy: local_copies_lib.Copy | None
+    self, variable: Any, copy: local_copies_lib.Copy | None, distinct: tf.Tensor
   ) -> tf.Tensor:
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
