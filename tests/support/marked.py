@@ -62,15 +62,15 @@ class Program:
       shard.assign_add(tf.identity(one))
     self.steps.assign_add(1)  # which needs nothing from the worker
 
-  def begun(self, num_steps=NUM_STEPS, max_unroll=32):
-    """An execution, and an attempt at it."""
-    key = num_steps, max_unroll
+  def begun(self, num_steps=NUM_STEPS, body=1):
+    """An execution, whose loop has a body of some steps, and an attempt."""
+    key = num_steps, body
     if key not in self._traced:
       self._traced[key] = self._trace(*key)
     to_do = self._traced[key]
     return to_do, attempts.Countable(self.counts, to_do)
 
-  def _trace(self, num_steps, max_unroll):
+  def _trace(self, num_steps, body):
     with self.strategy.scope():
       return step_program.trace(
         self.strategy,
@@ -78,7 +78,7 @@ class Program:
         step_program.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
         global_step=self.strategy.global_step,
         num_steps=num_steps,
-        max_unroll=max_unroll,
+        form=step_program.Form.of(num_steps, num_steps, body),
       )
 
   def call(self, attempt, to_do, *, limits=None):
@@ -90,7 +90,8 @@ class Program:
     fails = limits is not None and min(limits) < to_do.num_steps
     raises = pytest.raises(tf.errors.InvalidArgumentError)
     with raises if fails else contextlib.nullcontext():
-      return attempt(to_do.function, iter(self.dataset), *attempt.args)
+      args = to_do.args(iter(self.dataset), *attempt.args)
+      return attempt(to_do.function, *args)
 
   @property
   def values(self):

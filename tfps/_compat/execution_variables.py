@@ -1,5 +1,6 @@
 """Variables of this process that are replaced by copies on remote workers."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -79,6 +80,38 @@ def copies(
     yield [_COPIES[graph][variable._unique_id] for variable in variables]
   finally:
     del _COPIES[graph]
+
+
+def kept(
+  tensors: Sequence[tf.Tensor], graph: Any
+) -> Callable[[], list[tf.Tensor]]:
+  """Keeps the last values of tensors that a loop's iterations compute.
+
+  A loop only returns values whose types are known before its body is traced.
+
+  Args:
+    tensors: tensors of the graph that is being traced.
+    graph: the function's, or one outside of it.
+
+  Returns:
+    A function that returns the values, to be called in `graph`.
+  """
+  if ops.get_default_graph() is graph:
+    return lambda: list(tensors)
+  handles = []
+  for i, tensor in enumerate(tensors):
+    with graph.as_default(), ops.control_dependencies(None):
+      handle = shared_variables.handle(
+        f'tfps_kept/{i}/{tensor.dtype.name}/{tensor.shape}',
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+      )
+    handles.append(handle)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
+  return lambda: [
+    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tensor.dtype)
+    for handle, tensor in zip(handles, tensors, strict=True)
+  ]
 
 
 def _copies_in_use() -> dict[str, tf.Tensor]:

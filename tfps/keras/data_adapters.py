@@ -222,53 +222,56 @@ def _rows(leaf: Any, *, first: int, last: int) -> Any:
   return tf.sparse.slice(leaf, tf.cast(start, tf.int64), size)
 
 
-def group(
-  batches: list[Any], size: int, *, singly: bool = True
-) -> Iterator[list[Any]]:
-  """Yields groups of `size` successive batches of equal shapes, and the rest.
+def group(batches: list[Any], size: int) -> Iterator[list[Any]]:
+  """Yields groups of at most `size` successive batches of equal shapes.
 
   Args:
-    batches: the batches.
+    batches: the batches. Those that cannot be stacked are yielded one by one.
     size: the size of a full group.
-    singly: whether batches outside of full groups are yielded one by one, so
-      that functions are traced for two sizes only.
   """
-  for _, run in itertools.groupby(batches, _kinds):
+  for kinds, run in itertools.groupby(batches, _kinds):
     equal = list(run)
-    can_stack = all(_kinds(equal[0]))
-    while len(equal) >= size and can_stack:
-      yield equal[:size]
-      equal = equal[size:]
-    if equal and can_stack and not singly:
-      yield equal
-    else:
-      yield from ([batch] for batch in equal)
+    most = size if all(kinds) else 1
+    for first in range(0, len(equal), most):
+      yield equal[first : first + most]
 
 
 def stack(batches: list[Any]) -> Any:
   """Stacks batches of equal shapes, so that they are sent as one.
 
   Returns:
-    A structure of tensors with a new first dimension; for a single batch, the
-    list with it.
+    A structure of tensors with a new first dimension; a single batch that
+    cannot be stacked is returned in a list.
   """
-  if len(batches) == 1:
+  if not all(_kinds(batches[0])):
     return batches
   flat = [keras.tree.flatten(batch) for batch in batches]
   stacked = [_stack(leaves) for leaves in zip(*flat, strict=True)]
   return keras.tree.pack_sequence_as(batches[0], stacked)
 
 
-def unstack(stacked: Any, number: int) -> list[Any]:
-  """Returns the `number` batches that `stack` stacked, in a graph."""
-  pieces = [
-    [None] * number if leaf is None else tf.unstack(leaf, number)
-    for leaf in keras.tree.flatten(stacked)
-  ]
-  return [
-    keras.tree.pack_sequence_as(stacked, list(leaves))
-    for leaves in zip(*pieces, strict=True)
-  ]
+def spec_of(stacked: Any) -> Any:
+  """Returns the type of any number of batches that `stack` stacked."""
+  if isinstance(stacked, list):
+    return stacked
+  return keras.tree.map_structure(_spec_of_any_number, stacked)
+
+
+def unstack(stacked: Any, first: tf.Tensor | int) -> Iterator[Any]:
+  """Yields the batches that `stack` stacked, from an index on, in a graph."""
+  if isinstance(stacked, list):
+    yield from stacked[first:]
+    return
+  for i in itertools.count():
+    yield keras.tree.map_structure(
+      lambda leaf, i=i: None if leaf is None else leaf[first + i], stacked
+    )
+
+
+def _spec_of_any_number(leaf: Any) -> Any:
+  if leaf is None:
+    return None
+  return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
 
 
 def _kinds(batch: Any) -> tuple[Any, ...]:

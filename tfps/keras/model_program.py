@@ -17,7 +17,7 @@ from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
 from tfps.training import step_log as step_log_lib
-from tfps.training import step_program as tf_execution
+from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
@@ -84,59 +84,93 @@ class Executions:
   """Makes functions that do several steps of a model each.
 
   Args:
-    strategy: runs the steps in its replica context.
+    model: the model; its strategy runs the steps in its replica context.
     step_fn: the model's `train_step` or `test_step`.
     state: the model's metrics and seeds.
     sync_session: synchronizes the workers' updates; None if they are not.
+    makes_updates: whether the steps update variables.
   """
 
   def __init__(
     self,
-    strategy: tf.distribute.Strategy,
+    model: keras.Model,
     step_fn: StepFn,
     state: metric_state_lib.State,
     sync_session: session_lib.SyncSession | None,
+    *,
+    makes_updates: bool,
   ) -> None:
+    self._model = model
     self._sync_session = sync_session
-    self._strategy = strategy
-    self._transfers = transfers.of(strategy)
+    self._makes_updates = makes_updates
+    self._strategy = model.distribute_strategy
+    self._transfers = transfers.of(self._strategy)
     self._step_fn = step_fn
     self._state = state
     self._logs: list[_Log] = []
     self._num_counted = 0
     self._functions: dict[Any, Any] = {}
 
-  def on_batches(self, num_steps: int) -> Any:
-    """Returns a function of batches and the carried values.
-
-    Its batches are a structure that `data_adapters.stack` made, or a list. If a
-    step has several replicas, each batch is a tuple of pieces.
+  def form(self, num_steps: int) -> step_program.Form:
+    """Returns the form of an execution of a number of steps.
 
     Args:
-      num_steps: the number of batches.
+      num_steps: the number; at most the model's `steps_per_execution`.
+    """
+    full = self._model.steps_per_execution
+    return step_program.Form.of(num_steps, full, self._transfers.loop_size)
+
+  def on_batches(self, form: step_program.Form, batches: Any) -> Any:
+    """Returns a function of batches, their number and the carried values.
+
+    Args:
+      form: how the steps are laid out.
+      batches: batches that `data_adapters.stack` made. The function takes any
+        number of the same kind. If a step has several replicas, each batch is
+        a tuple of pieces.
     """
 
-    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
-      if not isinstance(batches, list):
-        batches = data_adapters.unstack(batches, num_steps)
-      left = iter(batches)
-      draw = lambda: step_replicas.weight_batches(self._strategy, next(left))  # noqa: E731
-      return self._execute(draw, num_steps, carried, self._step_context(*ids))
-
-    return self._function(('batches', num_steps), execute)
-
-  def on_iterator(self, num_steps: int) -> Any:
-    """Returns a function of an iterator over batches and the carried values."""
-
-    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
-      draw = functools.partial(
-        step_replicas.next_batch, self._strategy, batches
+    def execute(
+      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
+    ) -> Any:
+      return self._execute(
+        form,
+        number,
+        after=lambda done: data_adapters.unstack(batches, done),
+        draw=lambda left: step_replicas.weight_batches(
+          self._strategy, next(left)
+        ),
+        carried=carried,
+        context=self._step_context(*ids),
       )
-      return self._execute(draw, num_steps, carried, self._step_context(*ids))
 
-    return self._function(('iterator', num_steps), execute)
+    function = self._function(('batches', form), execute)
+    return function.get_concrete_function(
+      data_adapters.spec_of(batches), *self._specs(form)
+    )
 
-  def on_source(self, source: tf_execution.Source, num_steps: int) -> Any:
+  def on_iterator(self, form: step_program.Form) -> Any:
+    """Returns a function of an iterator, a number and the carried values.
+
+    Args:
+      form: how the steps are laid out.
+    """
+
+    def execute(
+      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
+    ) -> Any:
+      return self._execute(
+        form,
+        number,
+        after=lambda done: batches,
+        draw=functools.partial(step_replicas.next_batch, self._strategy),
+        carried=carried,
+        context=self._step_context(*ids),
+      )
+
+    return self._function(('iterator', form), execute)
+
+  def on_source(self, source: step_program.Source, num_steps: int) -> Any:
     """Returns a function of a source's input and the carried values.
 
     It returns the values of `source.read_ahead`, then those of an execution.
@@ -147,20 +181,30 @@ class Executions:
       source: provides the batches.
       num_steps: how many steps to do.
     """
+    size = self._transfers.loop_size
+    form = step_program.Form.of(num_steps, num_steps, size)
 
-    def execute(batches: Any, carried: Any, *ids: tf.Tensor) -> Any:
-      left = source.after(batches, 0)
-      draw = functools.partial(source.draw, self._strategy, left)
-      context = self._step_context(*ids, comes_and_goes=source.may_be_empty)
-      vector, others = self._execute(draw, num_steps, carried, context)
-      return vector, others, step_sync.num_counted(context, num_steps)
+    def execute(
+      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
+    ) -> Any:
+      return self._execute(
+        form,
+        number,
+        after=functools.partial(source.after, batches),
+        draw=functools.partial(source.draw, self._strategy),
+        carried=carried,
+        context=self._step_context(*ids, comes_and_goes=source.may_be_empty),
+        is_counted=True,
+      )
 
     function = self._joining_session(_function(execute))
 
     def around(given: Any, carried: Any, *ids: tf.Tensor) -> Any:
       ahead = source.read_ahead(given)
       batches = source.batches(given)
-      vector, others, counted = function(batches, carried, *ids)
+      vector, others, counted = function(
+        batches, tf.constant(num_steps), carried, *ids
+      )
       # A function's result waits for all its updates.
       with tf.control_dependencies([counted]):
         ended = source.end(given, counted)
@@ -169,12 +213,8 @@ class Executions:
         tail.append([tf.cast(counted, vector.dtype)])
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
-    ids = step_log_lib.id_spec(self._strategy, num_steps)
-    if self._sync_session is not None:
-      ids = (session_lib.WORKER,)
-    return _function(around).get_concrete_function(
-      source.spec, self._state.carried_spec, *ids
-    )
+    _, *specs = self._specs(form)
+    return _function(around).get_concrete_function(source.spec, *specs)
 
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
@@ -210,6 +250,15 @@ class Executions:
     """Returns the carried values that such a function returned."""
     return self._state.unpack(self.result(fetched, num_steps).carried)
 
+  def _specs(self, form: step_program.Form) -> tuple[Any, ...]:
+    """Returns the types of a function's arguments after its batches."""
+    ids = step_log_lib.id_spec(self._strategy, is_logged=form.is_logged)
+    if self._sync_session is not None:
+      ids = (session_lib.WORKER,)
+    elif not self._makes_updates:
+      ids = ()
+    return step_program.NUMBER, self._state.carried_spec, *ids
+
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
       function = _function(execute)
@@ -231,26 +280,47 @@ class Executions:
 
   def _execute(
     self,
-    draw: Callable[[], Any],
-    num_steps: int,
+    form: step_program.Form,
+    number: tf.Tensor,
+    *,
+    after: Callable[[tf.Tensor | int], Any],
+    draw: Callable[[Any], Any],
     carried: Any,
     context: Any,
+    is_counted: bool = False,
   ) -> Any:
-    added = []
-    sync_step = None if self._sync_session is None else context
     workspace = self._transfers.workspace()
-    steps = self._transfers.steps(workspace, num_steps, sync_step)
+    logs = _Logs(self._strategy)
+
+    def step(batches: Any) -> tf.Tensor:
+      self._state.begin_step()
+      first = writes.num_operations()
+      logs.keep(self._strategy.run(self._step_fn, args=(draw(batches),)))
+      self._check(handles, first)
+      return self._state.end_step()
+
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(carried)
-      for i in range(num_steps):
-        self._state.begin_step()
-        first = writes.num_operations()
-        with context.step(i + 1), steps.step():
-          logs = self._strategy.run(self._step_fn, args=(draw(),))
-        self._check(handles, first)
-        added.append(self._state.end_step())
+      rows, context = step_program.repeat(
+        step,
+        form,
+        number,
+        own=self._transfers,
+        workspace=workspace,
+        stepper=context,
+        after=after,
+      )
       carried = self._state.end_execution()
-      return self._packed([*added, carried], workspace.counted(), logs)
+    counted = workspace.counted()
+    self._num_counted = counted.shape.num_elements()
+    self._logs = logs.logs
+    packed, others = logs.read()
+    vectors = [rows, carried, counted, packed]
+    flat = [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in vectors]
+    result = tf.concat(flat, axis=0), others
+    if is_counted:
+      return *result, step_sync.num_counted(context, number)
+    return result
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
     """Checks that the traced step only adds to additive metrics.
@@ -258,20 +328,37 @@ class Executions:
     Raises:
       NotAdditiveError: it does not; the state has recorded which are not.
     """
-    graph = tf.compat.v1.get_default_graph()
+    graph: Any = tf.compat.v1.get_default_graph()
     operations = frozenset(graph.get_operations()[first:])
     metrics = zip(self._state.metrics, handles, strict=False)
     wrong = [
       variable
       for variable, handle in metrics
-      if not metric_additivity.is_additive(handle, operations)
+      if not metric_additivity.is_additive(graph.capture(handle), operations)
     ]
     if wrong:
       self._state.chain(wrong)
       raise NotAdditiveError
 
-  def _packed(self, vectors: list[tf.Tensor], counted: Any, logs: Any) -> Any:
-    """Packs values into one vector, to be fetched at once; returns the rest."""
+
+class _Logs:
+  """Values that the last step of a function returns, by name.
+
+  Args:
+    strategy: runs the steps.
+
+  Attributes:
+    logs: the types of the values.
+  """
+
+  def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    self.logs: list[_Log] = []
+    self._strategy = strategy
+    self._graph = tf.compat.v1.get_default_graph()
+    self._read: Callable[[], list[tf.Tensor]] = list
+
+  def keep(self, logs: Any) -> None:
+    """Keeps the values of a step in place of those of the one before."""
     by_name: dict[str, Any] = {}
     for name, value in (logs or {}).items():
       by_name.update(value if isinstance(value, dict) else {name: value})
@@ -283,13 +370,21 @@ class Executions:
       )
       for value in by_name.values()
     ]
-    self._logs = [_Log.of(*log) for log in zip(by_name, values, strict=True)]
-    self._num_counted = counted.shape.num_elements()
-    logged = list(zip(self._logs, values, strict=True))
-    flat = [counted, *(v for log, v in logged if log.shape is not None)]
-    vectors += [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in flat]
+    self.logs = [_Log.of(*log) for log in zip(by_name, values, strict=True)]
+    logged = list(zip(self.logs, values, strict=True))
+    flat = [
+      tf.reshape(tf.cast(value, tf.float64), [-1])
+      for log, value in logged
+      if log.shape is not None
+    ]
+    packed = tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
     others = [value for log, value in logged if log.shape is None]
-    return tf.concat(vectors, axis=0), others
+    self._read = execution_variables.kept([packed, *others], self._graph)
+
+  def read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the values as one vector, and those that it cannot have."""
+    packed, *others = self._read()
+    return packed, others
 
 
 def _function(execute: Any) -> Any:

@@ -250,7 +250,10 @@ class _Steps:
   def attempt(self) -> attempts_lib.Attempt | None:
     if self.step_log is None:
       return None
-    return attempts_lib.Attempt(self.step_log, self.num_steps)
+    is_logged = self._executions.form(self.num_steps).is_logged
+    return attempts_lib.Attempt(
+      self.step_log, self.num_steps, is_logged=is_logged
+    )
 
   def do_all(
     self, function: Callable[..., Any], given: Any, *ids: Any

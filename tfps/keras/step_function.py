@@ -24,7 +24,6 @@ from tfps.keras import model_program
 from tfps.keras import split_adapter
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
-from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -110,7 +109,11 @@ class StepFunction:
     self._sync_session = session_lib.of(strategy) if makes_updates else None
     self._state = metric_state_lib.State(model)
     self._executions = model_program.Executions(
-      strategy, step_fn, self._state, self._sync_session
+      model,
+      step_fn,
+      self._state,
+      self._sync_session,
+      makes_updates=makes_updates,
     )
     self._attempts = split_adapter.Attempts(
       self._executions,
@@ -141,13 +144,8 @@ class StepFunction:
     if isinstance(batches, data_adapters.PerWorkerBatches):
       self._check(number)
       iterators = batches.iterators(self._executor)
-      for size in self._sizes(number):
-        self._schedule(
-          functools.partial(
-            self._begin, self._executions.on_iterator, iterators
-          ),
-          size,
-        )
+      begin = functools.partial(self._begin_on_iterators, iterators)
+      self._schedule(begin, number)
       return self._logs
     if isinstance(batches, split_adapter.Epoch):
       self._check(number)
@@ -167,11 +165,8 @@ class StepFunction:
       data_adapters.divide(batch, self._strategy)
       for batch in data_adapters.take(batches, number, self._executor.surviving)
     ]
-    full = next(self._sizes(number))
-    for group in data_adapters.group(taken, full, singly=not self._has_rounds):
-      begin = functools.partial(
-        self._begin, self._executions.on_batches, data_adapters.stack(group)
-      )
+    for group in data_adapters.group(taken, number):
+      begin = functools.partial(self._begin_on_batches, group)
       self._schedule(begin, len(group))
     if is_alone:
       self.drain()
@@ -190,13 +185,11 @@ class StepFunction:
       if readers.finished:
         self._end_epoch(readers)
       num_running = len(self._running)
-      sizes = list(self._sizes(number))
       attempts: list[Any] = []
       begin = functools.partial(self._begin_on_splits, readers, attempts)
-      for size in sizes:
-        self._schedule(begin, size, on_splits=True)
+      self._schedule(begin, number, on_splits=True)
       # Other workers may be doing all that is left.
-      has_collected = len(self._running) < num_running + len(sizes)
+      has_collected = len(self._running) <= num_running
       is_idle = has_collected and self._num_done == done
       is_idle &= not any(attempt.sat_out for attempt in attempts)
 
@@ -241,25 +234,44 @@ class StepFunction:
       _Scheduled(value, num_steps, carried, on_splits=on_splits)
     )
 
+  def _begin_on_iterators(
+    self, iterators: Any, num_steps: int, carried: list[np.ndarray]
+  ) -> Any:
+    """Starts an execution on the batches that workers take themselves."""
+    function = self._executions.on_iterator(self._executions.form(num_steps))
+    return self._begin(function, iterators, num_steps, carried)
+
+  def _begin_on_batches(
+    self, taken: list[Any], num_steps: int, carried: list[np.ndarray]
+  ) -> Any:
+    """Starts an execution on batches that have been taken."""
+    form = self._executions.form(num_steps)
+    batches = data_adapters.stack(taken) if form.is_logged else taken
+    with self._executor.scheduling():
+      function = self._executions.on_batches(form, batches)
+    return self._begin(function, batches, num_steps, carried)
+
   def _begin(
     self,
-    function: Callable[[int], Any],
+    function: Any,
     batches: Any,
     num_steps: int,
     carried: list[np.ndarray],
   ) -> Any:
-    """Starts an execution on batches that have been taken."""
     schedule = self._executor.schedule
-    args: tuple[Any, ...] = (batches, carried)
+    args: tuple[Any, ...] = (batches, np.int32(num_steps), carried)
     attempt: Any = None
     if self._sync_session is not None:
       attempt = self._sync_session.attempt(num_steps)
     elif self._step_log is not None:
-      attempt = attempts_lib.Attempt(self._step_log, num_steps)
+      is_logged = self._executions.form(num_steps).is_logged
+      attempt = attempts_lib.Attempt(
+        self._step_log, num_steps, is_logged=is_logged
+      )
     if attempt is not None:
       schedule = functools.partial(self._executor.schedule_through, attempt)
       args += attempt.args
-    return schedule(function(num_steps), args=args)
+    return schedule(function, args=args)
 
   def _begin_on_splits(
     self,
@@ -330,17 +342,6 @@ class StepFunction:
   def _has_replicas(self) -> bool:
     # A replica returns metrics without the values of the replicas after it.
     return step_replicas.of(self._strategy).are_several
-
-  @property
-  def _has_rounds(self) -> bool:
-    return self._makes_updates and self._transfers.round_length > 1
-
-  def _sizes(self, number: int) -> Iterator[int]:
-    """Yields the sizes of the graphs that do a number of steps."""
-    most = self._transfers.unrolled(tf_execution.MAX_UNROLL)
-    while number > 0:
-      yield min(number, most)
-      number -= most
 
 
 def check(model: keras.Model) -> None:

@@ -111,10 +111,14 @@ class PredictFunction:
     taken = data_adapters.take(
       iter(batches), len(batches), self._executor.surviving
     )
-    pieces = [data_adapters.divide(batch, self._strategy) for batch in taken]
-    value = self._executor.schedule(self._function, args=(pieces,))
+    values = [
+      self._executor.schedule(
+        self._function, args=(data_adapters.divide(batch, self._strategy),)
+      )
+      for batch in taken
+    ]
     outputs = [
-      Promise(self._executor, value, i)
+      Promise(self._executor, values, i)
       for i in range(len(keras.tree.flatten(self._structure)))
     ]
     return keras.tree.pack_sequence_as(self._structure, outputs)
@@ -122,12 +126,10 @@ class PredictFunction:
   def _make(self, model: keras.Model) -> Any:
     strategy = self._strategy
 
-    def predict(batches: list[Any]) -> list[tf.Tensor]:
-      outputs = []
-      for batch in batches:
-        given = step_replicas.weight_batches(strategy, batch)
-        output = strategy.run(model.predict_step, args=(given,))
-        outputs += step_replicas.split_results(strategy, output)
+    def predict(batch: Any) -> list[tf.Tensor]:
+      given = step_replicas.weight_batches(strategy, batch)
+      output = strategy.run(model.predict_step, args=(given,))
+      outputs = step_replicas.split_results(strategy, output)
       self._structure = outputs[0]
       leaves = [keras.tree.flatten(output) for output in outputs]
       return [tf.concat(each, axis=0) for each in zip(*leaves, strict=True)]
@@ -138,19 +140,25 @@ class PredictFunction:
 
 
 class Promise:
-  """A tensor that a worker computes; fetched when its value is used."""
+  """Output for some batches that workers compute; fetched when it is used.
+
+  Args:
+    executor: executes the steps.
+    values: the results of the batches, for `Executor.fetch`.
+    index: the index of the output among those of a step.
+  """
 
   def __init__(
-    self, executor: step_function.Executor, value: Any, index: int
+    self, executor: step_function.Executor, values: list[Any], index: int
   ) -> None:
     self._executor = executor
-    self._value = value
+    self._values = values
     self._index = index
 
   def numpy(self) -> np.ndarray:
     """Waits for the value and returns it."""
-    found = self._executor.fetch(self._value)[self._index]
-    return np.asarray(found)
+    found = [self._executor.fetch(v)[self._index] for v in self._values]
+    return np.concatenate(found)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
     del copy

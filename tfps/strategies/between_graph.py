@@ -247,7 +247,6 @@ class BetweenGraphStrategy(
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     checkpoint_dir: Any = None,
     checkpoint_every_secs: float | None = None,
@@ -275,7 +274,6 @@ class BetweenGraphStrategy(
       steps: the global step to reach. Training ends earlier when a queue is
         finished; None trains until then.
       steps_per_execution: number of steps in one call.
-      max_unroll: number of them to unroll in the graph.
       checkpoint: a `tf.train.Checkpoint` or other trackable to save.
       checkpoint_dir: where to save it.
       checkpoint_every_secs: seconds between checkpoints; by default one is
@@ -300,7 +298,6 @@ class BetweenGraphStrategy(
     spec = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
-      max_unroll=max_unroll,
     )
     saving = checkpoints_lib.Saving(
       checkpoint,

@@ -156,7 +156,6 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every_secs: float | None = None,
@@ -189,7 +188,6 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
       steps: the global step to reach, including steps before a resume. Training
         ends earlier when a queue is finished; None trains until then.
       steps_per_execution: number of steps in a call of the graph.
-      max_unroll: number of them to unroll in the graph; a loop repeats them.
         A smaller one is traced faster, a larger one is executed faster.
       checkpoint: a `tf.train.Checkpoint`, model or other trackable to save. The
         global step is saved with it as `global_step`.
@@ -220,7 +218,6 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
     spec = train_spec.TrainSpec(
       train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
-      max_unroll=max_unroll,
       stop_on_nan=stop_on_nan,
     )
     saving = checkpoints_lib.Saving(

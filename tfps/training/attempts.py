@@ -50,14 +50,25 @@ class Attempt:
   Args:
     step_log: the step log.
     num_steps: how many steps the execution has.
+    is_logged: whether its function logs them.
 
   Attributes:
     id: identifies the execution in the step log; None if it is not logged.
+
+  Raises:
+    ValueError: the log has no room for the number of steps.
   """
 
-  def __init__(self, step_log: step_log_lib.StepLog, num_steps: int) -> None:
+  def __init__(
+    self, step_log: step_log_lib.StepLog, num_steps: int, *, is_logged: bool
+  ) -> None:
+    if num_steps > step_log_lib.MAX_STEPS:
+      raise ValueError(
+        f'steps_per_execution: {num_steps}, but with a Recovery an execution '
+        f'can have at most {step_log_lib.MAX_STEPS} steps.'
+      )
     self.num_steps = num_steps
-    self.id = step_log.new_id() if step_log_lib.is_logged(num_steps) else None
+    self.id = step_log.new_id() if is_logged else None
     self._step_log = step_log
     self._task = ''  # on which it was started
 
@@ -117,7 +128,9 @@ class Countable(Attempt):
   def __init__(
     self, counts: 'Counts', execution: step_program_lib.Execution
   ) -> None:
-    super().__init__(counts.step_log, execution.num_steps)
+    super().__init__(
+      counts.step_log, execution.num_steps, is_logged=execution.is_logged
+    )
     self._counts = counts
     self._marked = execution.marked
 
@@ -205,7 +218,8 @@ def schedule(
   """
   sync_session = session_lib.of(coordinator.strategy)
   if sync_session is None and counts is None:
-    return coordinator.schedule(to_do.function, args=(iterators,)), to_do
+    args = to_do.args(iterators)
+    return coordinator.schedule(to_do.function, args=args), to_do
   attempt: Any
   if sync_session is not None:
     attempt = sync_session.attempt(to_do.num_steps)
@@ -213,6 +227,6 @@ def schedule(
     assert counts is not None
     attempt = Countable(counts, to_do)
   value = coordinator.schedule_through(
-    attempt, to_do.function, (iterators, *attempt.args)
+    attempt, to_do.function, to_do.args(iterators, *attempt.args)
   )
   return value, attempt

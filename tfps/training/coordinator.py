@@ -21,7 +21,6 @@ from tfps.training import hooks as hooks_lib
 from tfps.training import loop as loop_lib
 from tfps.training import progress as progress_lib
 from tfps.training import scheduling
-from tfps.training import step_program
 from tfps.training import train_spec
 from tfps.wire import transfers
 
@@ -76,7 +75,6 @@ class Coordinator(scheduling.SchedulingCoordinator):
     *,
     steps: int | None = None,
     steps_per_execution: int = 1,
-    max_unroll: int = step_program.MAX_UNROLL,
     checkpoint: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every_secs: float | None = None,
@@ -111,8 +109,6 @@ class Coordinator(scheduling.SchedulingCoordinator):
         training does the missing steps. Training also stops when all splits of
         a queue are done; None stops only then.
       steps_per_execution: how many steps a worker does in one function call.
-      max_unroll: how many steps to unroll in the graph; more are done in a
-        loop. A lower number traces faster, a higher one executes faster.
       checkpoint: what to save: a `tf.train.Checkpoint`, model or other
         trackable. The global step is saved with it, as `global_step`.
       directory: where to save checkpoints, and to resume from the latest.
@@ -150,7 +146,6 @@ class Coordinator(scheduling.SchedulingCoordinator):
     spec = train_spec.TrainSpec(
       steps=train_spec.ENDLESS if steps is None else steps,
       steps_per_execution=steps_per_execution,
-      max_unroll=max_unroll,
       in_flight_per_worker=in_flight_per_worker,
       stop_on_nan=stop_on_nan,
       timeout_secs=self._timeout(timeout_secs),

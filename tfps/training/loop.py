@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import functools
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -232,36 +231,34 @@ class TrainingLoop:
         self._counts = attempts_lib.Counts(
           strategy, step_log, self._coordinator.global_step
         )
-      trace = functools.partial(self._trace, step_fn)
+      full = self._spec.steps_per_execution
       if readers is not None:
-        num_steps = self._spec.steps_per_execution
         sync_session = session_lib.of(strategy)
         self._supply = queue_supply_lib.Supply(
           readers,
           step_replicas.of(strategy),
-          trace,
-          num_steps,
+          lambda source, number: self._program(
+            step_fn, source, number
+          ).execution(number),
+          full,
           self._counts,
           sync_session,
         )
         return
       self._iterators, spec = given
+      program = self._program(step_fn, step_program.Iterated(spec), full)
       for size in self._spec.sizes(self._step, may_be_cut=step_log is not None):
-        self._executions[size] = trace(step_program.Iterated(spec), size)
+        self._executions[size] = program.execution(size)
 
-  def _trace(
-    self,
-    step_fn: step_program.StepFn,
-    source: step_program.Source,
-    num_steps: int,
-  ) -> step_program.Execution:
-    return step_program.trace(
+  def _program(
+    self, step_fn: step_program.StepFn, source: step_program.Source, full: int
+  ) -> step_program.StepProgram:
+    return step_program.StepProgram(
       self._coordinator.strategy,
       step_fn,
       source,
       global_step=self._coordinator.global_step,
-      num_steps=num_steps,
-      max_unroll=self._spec.max_unroll,
+      full=full,
     )
 
   @contextlib.contextmanager

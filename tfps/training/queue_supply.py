@@ -103,19 +103,20 @@ class _Steps:
   def do_all(
     self, function: Callable[..., Any], given: Any, *told: Any
   ) -> tuple[Any, int, bool, int, Any]:
-    batches, vector = function(given, *told)
+    batches, vector = function(*self._full.args(given, *told))
     *vector, number, ended, counted = vector.numpy()
     return batches, int(number), bool(ended), int(counted), np.array(vector)
 
   def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    (vector,) = function(given)
+    (vector,) = function(*self._full.args(given))
     return np.array(vector[:-1])
 
   def do_one(
     self, size: int, given: Any, before: list[Any], *told: Any
   ) -> tuple[int, Any]:
     del before
-    (vector,) = self._single(size).function(given, *told)
+    single = self._single(size)
+    (vector,) = single.function(*single.args(given, *told))
     *vector, counted = vector.numpy()
     return int(counted), np.array(vector)
 

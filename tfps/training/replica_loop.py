@@ -1,7 +1,6 @@
 """Training loop of a process that executes the steps itself."""
 
 from collections.abc import Callable
-import functools
 from typing import Any
 from typing import Protocol
 
@@ -84,7 +83,6 @@ class ReplicaLoop:
     self._progress = progress
     self._spec = progress.spec
     self._sync_session = session_lib.of(strategy)
-    self._executions: dict[int, step_program.Execution] = {}
     self._counts: attempts_lib.Counts | None = None
     self._supply: queue_supply_lib.Supply | None = None
     self._checkpoints = checkpoints_lib.Checkpoints(
@@ -146,12 +144,11 @@ class ReplicaLoop:
       return self._execute_of_queue
     self._spec.check_end(None)
     source = step_program.Iterated(batches.spec)
+    program = self._program(step_fn, source, self._spec.steps_per_execution)
 
     def execute(step: int) -> int:
-      size = self._size(step)
-      if size not in self._executions:
-        self._executions[size] = self._trace(step_fn, source, size)
-      to_do = self._executions[size]
+      with self._strategy.scope():
+        to_do = program.execution(self._size(step))
       return self._execute(to_do, to_do, self._attempt(to_do, batches))
 
     return execute
@@ -162,7 +159,13 @@ class ReplicaLoop:
     readers = self._strategy.readers(dataset_fn)
     self._spec.check_end(readers)
     num_steps = self._spec.steps_per_execution
-    trace = functools.partial(self._trace, step_fn)
+
+    def trace(
+      source: step_program.Source, num_steps: int
+    ) -> step_program.Execution:
+      with self._strategy.scope():
+        return self._program(step_fn, source, num_steps).execution(num_steps)
+
     replicas = step_replicas.of(self._strategy)
     return queue_supply_lib.Supply(
       readers, replicas, trace, num_steps, self._counts, self._sync_session
@@ -215,18 +218,16 @@ class ReplicaLoop:
     full = self._spec.steps_per_execution
     return full if step + full <= self._spec.steps else 1
 
-  def _trace(
-    self, step_fn: step_program.StepFn, source: step_program.Source, size: int
-  ) -> step_program.Execution:
-    with self._strategy.scope():
-      return step_program.trace(
-        self._strategy,
-        step_fn,
-        source,
-        global_step=self._strategy.global_step,
-        num_steps=size,
-        max_unroll=self._spec.max_unroll,
-      )
+  def _program(
+    self, step_fn: step_program.StepFn, source: step_program.Source, full: int
+  ) -> step_program.StepProgram:
+    return step_program.StepProgram(
+      self._strategy,
+      step_fn,
+      source,
+      global_step=self._strategy.global_step,
+      full=full,
+    )
 
   def _execute(
     self, to_do: step_program.Execution, done: Any, attempt: Callable[[], Any]
@@ -260,7 +261,7 @@ class ReplicaLoop:
     """Returns a function that calls an execution, and again after a loss."""
 
     def execute(*id: tf.Tensor) -> Any:
-      return to_do.function(batches.iterator, *id).numpy()
+      return to_do.function(*to_do.args(batches.iterator, *id)).numpy()
 
     attempt: Any
     if self._sync_session is not None:

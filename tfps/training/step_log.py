@@ -146,6 +146,10 @@ class StepLogWriter:
       for index, ring in enumerate(_with_replicas(rings))
     }
 
+  def state(self) -> tuple[()]:
+    """Returns what the next step needs of those before it: nothing."""
+    return ()
+
   def after(self, num_steps: tf.Tensor | int) -> 'StepLogWriter':
     """Returns a writer whose numbers follow `num_steps`, for a loop."""
     writer = StepLogWriter(self._rings, self._id + tf.cast(num_steps, tf.int64))
@@ -153,8 +157,10 @@ class StepLogWriter:
     return writer
 
   @contextlib.contextmanager
-  def step(self, number: int) -> Iterator[None]:
+  def step(self, number: tf.Tensor | int) -> Iterator[None]:
     """Context in which one step is traced; numbers start at 1."""
+    if not isinstance(number, int):
+      number = tf.cast(number, tf.int64)  # before the step, not after it
     first = writes.num_operations()
     yield
     for place, operations in writes.by_place(first).items():
@@ -162,7 +168,11 @@ class StepLogWriter:
         self._end(*self._places[place], operations, number)
 
   def _end(
-    self, index: int, ring: Any, operations: Sequence[Any], number: int
+    self,
+    index: int,
+    ring: Any,
+    operations: Sequence[Any],
+    number: tf.Tensor | int,
   ) -> None:
     # Operations without input from the worker, such as counting, would
     # otherwise run before those of the step before.
@@ -172,7 +182,7 @@ class StepLogWriter:
     with tf.control_dependencies(operations):
       self._latest[index] = self._mark(ring, number)
 
-  def _mark(self, ring: Any, number: int) -> tf.Operation:
+  def _mark(self, ring: Any, number: tf.Tensor | int) -> tf.Operation:
     with replicated_writes.suspended(), tf.device(ring.device):
       id, slot = self._id_on(ring.device)
       return tf.raw_ops.ResourceScatterUpdate(
@@ -197,20 +207,16 @@ class NoStepLogWriter:
 
   marked: frozenset[int] = frozenset()
 
+  def state(self) -> tuple[()]:
+    return ()
+
   def after(self, num_steps: tf.Tensor | int) -> 'NoStepLogWriter':
     return self
 
-  def step(self, number: int) -> contextlib.AbstractContextManager[None]:
+  def step(
+    self, number: tf.Tensor | int
+  ) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-def is_logged(num_steps: int) -> bool:
-  """Returns whether executions of `num_steps` steps are logged.
-
-  A single step is not: it can only be repeated as a whole, and the write would
-  cost it the most.
-  """
-  return 1 < num_steps <= MAX_STEPS
 
 
 def of(strategy: tf.distribute.Strategy) -> StepLog | None:
@@ -220,15 +226,15 @@ def of(strategy: tf.distribute.Strategy) -> StepLog | None:
 
 
 def id_spec(
-  strategy: tf.distribute.Strategy, num_steps: int
+  strategy: tf.distribute.Strategy, *, is_logged: bool
 ) -> tuple[tf.TensorSpec, ...]:
   """Returns the signature of a function's id argument, if it is logged.
 
   Args:
     strategy: executes the function.
-    num_steps: how many steps the function has.
+    is_logged: whether functions of its form are logged.
   """
-  return (ID,) if of(strategy) is not None and is_logged(num_steps) else ()
+  return (ID,) if of(strategy) is not None and is_logged else ()
 
 
 def writer(

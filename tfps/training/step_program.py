@@ -1,14 +1,16 @@
 """Step programs: functions of several training steps.
 
-A worker is called once for several steps. The steps are unrolled in the graph,
-which avoids the round trips to the ps that the control of a loop takes. Beyond
-a limit, a loop repeats the unrolled steps, to keep the graph small.
+A worker is called once for several steps. A step is traced once, into the body
+of a loop whose number of iterations is an argument of the function. Where steps
+depend on each other beyond the variables, as those of one update or those that
+prefetch, the body has several.
 """
 
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any
 from typing import ClassVar
 from typing import Protocol
@@ -21,14 +23,16 @@ from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
+from tfps.wire import traffic as traffic_lib
 from tfps.wire import transfers
-
-MAX_UNROLL = 32
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
 
+# Number of steps of an execution.
+NUMBER = tf.TensorSpec([], tf.int32)
+
 # Logs or synchronizes the steps of an execution: each is traced in its `step`.
-_Stepper = (
+Stepper = (
   step_log_lib.StepLogWriter
   | step_log_lib.NoStepLogWriter
   | step_sync.BarrierStep
@@ -120,22 +124,71 @@ class Iterated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Execution:
-  """Traced function that does some steps on the batches of a source.
+class Form:
+  """How a function's steps are laid out in its graph.
+
+  Functions of the same form differ in the number of iterations only, which is
+  an argument.
 
   Attributes:
-    function: gets the source's input, and an id if its steps are logged; see
-      `step_log`. Its last result is a single vector, to be fetched at once:
-      the mean of each metric and the bytes that were transferred.
+    body: how many steps the body of the loop has; 0 without a loop.
+    rest: how many steps follow the loop.
+  """
+
+  body: int
+  rest: int
+
+  @classmethod
+  def of(cls, num_steps: int, full: int, size: int) -> 'Form':
+    """Returns the form of an execution.
+
+    Args:
+      num_steps: how many steps it has.
+      full: how many steps a full execution has.
+      size: how many steps a loop repeats; see `Transfers.loop_size`.
+    """
+    if full <= size or num_steps < size:
+      return cls(0, num_steps)
+    return cls(size, num_steps % size)
+
+  @property
+  def is_logged(self) -> bool:
+    """True if functions of this form log their steps.
+
+    A single step is not: it can only be repeated as a whole, and the write
+    would cost it the most.
+    """
+    return self != Form(0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """Traced function, and how many steps it is to do on the batches of a source.
+
+  Attributes:
+    function: gets `args`. Its last result is a single vector, to be fetched at
+      once: the mean of each metric and the bytes that were transferred.
     names: the metrics' names, in the order of the vector.
     num_steps: how many steps it does.
+    is_logged: whether the function has an id; see `step_log`.
     marked: the ring buffers to which the steps are logged; see `step_log`.
   """
 
   function: Any
   names: tuple[str, ...]
   num_steps: int
+  is_logged: bool
   marked: frozenset[int]
+
+  def args(self, given: Any, *told: Any) -> tuple[Any, ...]:
+    """Returns the function's arguments.
+
+    Args:
+      given: the source's input.
+      *told: an id if the steps are logged, or the worker's number if they are
+        synchronized.
+    """
+    return given, tf.constant(self.num_steps), *told
 
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """Returns the metrics in the function's vector."""
@@ -149,6 +202,56 @@ class Execution:
     return np.reshape(vector[len(self.names) :], [2, -1]).astype(np.int64)
 
 
+class StepProgram:
+  """Program of a step, which traces an execution for each form.
+
+  Use it in the strategy's scope.
+
+  Args:
+    strategy: runs the step, in its replica context.
+    step_fn: does one step on a batch; returns scalar metrics by name, or None.
+    source: the source of the batches.
+    global_step: increased by the number of steps once all have been applied.
+    full: how many steps a full execution has.
+  """
+
+  def __init__(
+    self,
+    strategy: tf.distribute.Strategy,
+    step_fn: StepFn,
+    source: Source,
+    *,
+    global_step: tf.Variable,
+    full: int,
+  ) -> None:
+    self._strategy = strategy
+    self._step_fn = step_fn
+    self._source = source
+    self._global_step = global_step
+    self._full = full
+    self._executions: dict[Form, Execution] = {}
+
+  def execution(self, num_steps: int) -> Execution:
+    """Returns the execution of a number of steps.
+
+    Raises:
+      TypeError: `step_fn` does not return metrics by name.
+      ValueError: a metric is not a scalar.
+    """
+    size = transfers.of(self._strategy).loop_size
+    form = Form.of(num_steps, self._full, size)
+    if form not in self._executions:
+      self._executions[form] = trace(
+        self._strategy,
+        self._step_fn,
+        self._source,
+        global_step=self._global_step,
+        num_steps=num_steps,
+        form=form,
+      )
+    return dataclasses.replace(self._executions[form], num_steps=num_steps)
+
+
 def trace(
   strategy: tf.distribute.Strategy,
   step_fn: StepFn,
@@ -156,29 +259,16 @@ def trace(
   *,
   global_step: tf.Variable,
   num_steps: int,
-  max_unroll: int = MAX_UNROLL,
+  form: Form,
 ) -> Execution:
-  """Traces an execution; to be called in the strategy's scope.
-
-  Args:
-    strategy: runs the step, in its replica context.
-    step_fn: does one step on a batch; returns scalar metrics by name, or None.
-    source: the source of the batches.
-    global_step: increased by `num_steps` once all steps have been applied.
-    num_steps: how many steps to do.
-    max_unroll: how many of them to unroll in the graph.
-
-  Raises:
-    TypeError: `step_fn` does not return metrics by name.
-    ValueError: a metric is not a scalar.
-  """
+  """Traces an execution; see `StepProgram`."""
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
   sync_session = session_lib.of(strategy)
 
   marked: set[int] = set()
 
-  def make_stepper(*told: tf.Tensor) -> _Stepper:
+  def make_stepper(*told: tf.Tensor) -> Stepper:
     if sync_session is None:
       return step_log_lib.writer(strategy, *told)
     return sync_session.sync_step(
@@ -188,51 +278,133 @@ def trace(
     )
 
   @tf.function(autograph=False)
-  def steps(batches: Any, *told: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  def steps(
+    batches: Any, number: tf.Tensor, *told: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
     workspace = own.workspace()
-    stepper = make_stepper(*told)
-    unrolled = own.unrolled(max_unroll) if sync_session is None else num_steps
-    unroll = _Unroll(step, own, workspace, source, batches)
-    total = _repeat(unroll, stepper, num_steps, unrolled)
+    rows, stepper = repeat(
+      step,
+      form,
+      number,
+      own=own,
+      workspace=workspace,
+      stepper=make_stepper(*told),
+      after=functools.partial(source.after, batches),
+    )
     marked.update(stepper.marked)
     if isinstance(stepper, step_sync.StaleSyncStep):
       with tf.control_dependencies(stepper.written):
-        global_step.assign_add(num_steps)
+        global_step.assign_add(tf.cast(number, tf.int64))
     num_bytes = tf.reshape(workspace.counted(), [-1])
-    vector = [total / num_steps, tf.cast(num_bytes, total.dtype)]
-    return tf.concat(vector, axis=0), step_sync.num_counted(stepper, num_steps)
+    vector = [tf.reduce_mean(rows, axis=0), tf.cast(num_bytes, rows.dtype)]
+    return tf.concat(vector, axis=0), step_sync.num_counted(stepper, number)
 
-  def count_all(given: Any, counted: tf.Tensor, *id: tf.Tensor) -> None:
-    counting = step_log_lib.writer(strategy, *id).step(num_steps + 1)
+  def count_all(
+    given: Any, number: tf.Tensor, counted: tf.Tensor, *id: tf.Tensor
+  ) -> None:
+    counting = step_log_lib.writer(strategy, *id).step(number + 1)
     # A function's result waits for all its updates.
     with (
       tf.control_dependencies([counted]),
       counting,
       tf.control_dependencies(source.end(given, counted)),
     ):
-      global_step.assign_add(num_steps)
+      global_step.assign_add(tf.cast(number, tf.int64))
 
-  def execution(given: Any, *told: tf.Tensor) -> Any:
+  def execution(given: Any, number: tf.Tensor, *told: tf.Tensor) -> Any:
     ahead = source.read_ahead(given)
+    batches = source.batches(given)
     if sync_session is None:
-      vector, counted = steps(source.batches(given), *told)
-      count_all(given, counted, *told)
+      vector, counted = steps(batches, number, *told)
+      count_all(given, number, counted, *told)
     else:  # synchronous updates count the steps
-      vector, counted = sync_session.around(steps)(source.batches(given), *told)
+      vector, counted = sync_session.around(steps)(batches, number, *told)
       source.end(given, counted)
     return _with_ahead(ahead, vector, counted)
 
   if sync_session is not None:
     spec: Any = (session_lib.WORKER,)
   else:
-    spec = step_log_lib.id_spec(strategy, num_steps)
+    spec = step_log_lib.id_spec(strategy, is_logged=form.is_logged)
   function = transfers.trace_until_stable(
     lambda: tf.function(execution, autograph=False).get_concrete_function(
-      source.spec, *spec
+      source.spec, NUMBER, *spec
     )
   )
   names = step.names or ()
-  return Execution(function, names, num_steps, frozenset(marked))
+  return Execution(
+    function, names, num_steps, form.is_logged, frozenset(marked)
+  )
+
+
+def repeat(
+  step: Callable[[Any], tf.Tensor],
+  form: Form,
+  num_steps: tf.Tensor,
+  *,
+  own: transfers.Transfers,
+  workspace: traffic_lib.Workspace,
+  stepper: Stepper,
+  after: Callable[[tf.Tensor | int], Any],
+) -> tuple[tf.Tensor, Stepper]:
+  """Traces steps, in a loop if their form has one.
+
+  Args:
+    step: traces one step on batches; returns a vector of float64.
+    form: how the steps are laid out.
+    num_steps: how many there are, an int32 scalar.
+    own: transfers values of variables.
+    workspace: the workspace of the function that is being traced.
+    stepper: logs or synchronizes the steps.
+    after: returns the batches after a number of steps.
+
+  Returns:
+    The vectors of all steps as one matrix, and the stepper after them.
+  """
+
+  def unroll(
+    number: int, later: Stepper, done: tf.Tensor | int
+  ) -> list[tf.Tensor]:
+    is_alone = isinstance(
+      later, step_log_lib.StepLogWriter | step_log_lib.NoStepLogWriter
+    )
+    steps = own.steps(workspace, number, None if is_alone else later)
+    batches = after(done)
+    vectors = []
+    for i in range(number):
+      with later.step(i + 1), steps.step():
+        vectors.append(step(batches))
+    return vectors
+
+  if not form.body:
+    return tf.stack(unroll(form.rest, stepper, 0)), stepper
+
+  num_loops = num_steps // form.body
+
+  def body(i: tf.Tensor, rows: tf.TensorArray, *state: tf.Tensor) -> Any:
+    workspace.repeat(num_loops)
+    done = i * form.body
+    later = stepper.after(done, *state)
+    for k, vector in enumerate(unroll(form.body, later, done)):
+      rows = rows.write(done + k, vector)
+    return i + 1, rows, *later.state()
+
+  size = num_loops * form.body
+  _, array, *state = tf.while_loop(
+    lambda i, *_: i < num_loops,
+    body,
+    (
+      0,
+      tf.TensorArray(tf.float64, size, infer_shape=False, element_shape=[None]),
+      *stepper.state(),
+    ),
+    parallel_iterations=1,
+  )
+  rows, later = array.stack(), stepper.after(size, *state)
+  if form.rest:
+    last = tf.stack(unroll(form.rest, later, size))
+    rows = tf.concat([rows, last], axis=0)
+  return rows, later
 
 
 def _with_ahead(
@@ -284,53 +456,6 @@ class _Step:
       n: step_replicas.merge_scalars(self._strategy, metrics[n]) for n in names
     }
     return _stack([_scalar(n, v) for n, v in merged.items()])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Unroll:
-  """Unrolls steps in the graph; returns the sum of their metrics."""
-
-  step: _Step
-  own: transfers.Transfers
-  workspace: Any
-  source: Source
-  batches: Any
-
-  def __call__(
-    self, number: int, stepper: _Stepper, done: tf.Tensor | int = 0
-  ) -> tf.Tensor:
-    is_alone = isinstance(
-      stepper, step_log_lib.StepLogWriter | step_log_lib.NoStepLogWriter
-    )
-    sync_step = None if is_alone else stepper
-    steps = self.own.steps(self.workspace, number, sync_step)
-    batches = self.source.after(self.batches, done)
-    totals = []
-    for i in range(number):
-      with stepper.step(i + 1), steps.step():
-        totals.append(self.step(batches))
-    return sum(totals[1:], totals[0])
-
-
-def _repeat(
-  unroll: _Unroll, stepper: _Stepper, num_steps: int, max_unroll: int
-) -> tf.Tensor:
-  """Traces `num_steps` steps; returns the sum of their metrics."""
-  loops, rest = divmod(num_steps, max_unroll)
-  first = rest or max_unroll
-  total = unroll(first, stepper)
-  loops = loops if rest else loops - 1
-
-  def body(i: tf.Tensor, total: tf.Tensor) -> Any:
-    done = first + i * max_unroll
-    later = stepper.after(done)
-    return i + 1, total + unroll(max_unroll, later, done)
-
-  if loops:
-    _, total = tf.while_loop(
-      lambda i, _: i < loops, body, (0, total), parallel_iterations=1
-    )
-  return total
 
 
 def _scalar(name: str, value: Any) -> tf.Tensor:

@@ -8,9 +8,8 @@ from absl import logging
 
 from tfps.input import readers as readers_lib
 from tfps.training import hooks as hooks_lib
-from tfps.training import step_program
 
-_COUNTS = ('steps', 'steps_per_execution', 'max_unroll', 'in_flight_per_worker')
+_COUNTS = ('steps', 'steps_per_execution', 'in_flight_per_worker')
 
 # `TrainSpec.steps` of training that ends with its input.
 ENDLESS = hooks_lib.ENDLESS
@@ -23,7 +22,6 @@ class TrainSpec:
   Attributes:
     steps: the global step to reach; `ENDLESS` for the end of the input.
     steps_per_execution: how many steps a worker does in one function call.
-    max_unroll: how many of them to unroll in the graph.
     in_flight_per_worker: how many executions to keep scheduled per worker.
     stop_on_nan: whether a metric that is not a number is an error.
     timeout_secs: how many seconds an execution or a checkpoint may take; None
@@ -35,7 +33,6 @@ class TrainSpec:
 
   steps: int
   steps_per_execution: int = 1
-  max_unroll: int = step_program.MAX_UNROLL
   in_flight_per_worker: int = 2
   stop_on_nan: bool = True
   timeout_secs: float | None = None

@@ -25,6 +25,9 @@ class Wire:
       0 a step waits for the update of the one before. At 1 the parameters of
       the next step travel while this one computes, and at 2 also while its
       gradients travel; parameters then miss so many of the worker's updates.
+    unroll: how many steps the body of the loop over an execution's steps has.
+      More take longer to trace and to begin; models with few, large parameters
+      may then execute faster.
 
   Raises:
     ValueError: an option is invalid, or does not fit the others.
@@ -34,6 +37,7 @@ class Wire:
   pull: codecs.Codec | None = None
   push: codecs.Codec | None = None
   prefetch: int = 0
+  unroll: int = 1
 
   def __post_init__(self) -> None:
     for name in ('pull', 'push'):
@@ -51,6 +55,10 @@ class Wire:
     if self.prefetch not in range(_MAX_PREFETCH + 1):
       raise ValueError(
         f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MAX_PREFETCH}.'
+      )
+    if not isinstance(self.unroll, int) or self.unroll < 1:
+      raise ValueError(
+        f'Wire: unroll is {self.unroll!r}. Give a number of steps, 1 or more.'
       )
     if not self.fuse and (self.pull or self.push or self.prefetch):
       raise ValueError(

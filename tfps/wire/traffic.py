@@ -131,11 +131,21 @@ class Traffic:
 
   def __init__(self, num_ps: int) -> None:
     self._num_ps = num_ps
-    self._graph = tf.compat.v1.get_default_graph()
-    # Static sizes of unconditional transfers; they need no operation.
-    self._known = np.zeros([2, num_ps], np.int64)
+    # Static sizes of unconditional transfers; they need no operation. By graph,
+    # with how often it is executed.
+    self._known: dict[Any, tuple[Any, np.ndarray]] = {}
+    self.repeat(1)
     # TensorFlow orders the operations that share a handle.
     self._handle = _zero_counter('tfps_bytes', [2, num_ps])
+
+  def repeat(self, times: Any) -> None:
+    """Notes how often the graph that is being traced will be executed.
+
+    Args:
+      times: an int, or an integer scalar tensor of the function.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    self._known[graph] = times, np.zeros([2, self._num_ps], np.int64)
 
   def add(self, direction: int, ps: int, num_bytes: Any) -> None:
     """Counts bytes of a transfer.
@@ -146,16 +156,19 @@ class Traffic:
       num_bytes: an int or an integer scalar tensor.
     """
     where = _one_at(direction, ps, self._num_ps)
-    is_once = tf.compat.v1.get_default_graph() is self._graph
-    if is_once and isinstance(num_bytes, int):
-      self._known += where * num_bytes
+    graph = tf.compat.v1.get_default_graph()
+    if graph in self._known and isinstance(num_bytes, int):
+      _, known = self._known[graph]
+      known += where * num_bytes
     else:
       _add(self._handle, where, num_bytes)
 
   def end(self) -> tf.Tensor:
     """Returns the bytes by direction and ps: int64 of shape [2, num_ps]."""
     counted = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
-    return counted + self._known
+    for times, known in self._known.values():
+      counted += known * tf.cast(times, tf.int64)
+    return counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +186,11 @@ class Workspace:
   residuals: residuals_lib.Residuals = dataclasses.field(
     default_factory=residuals_lib.Residuals
   )
+
+  def repeat(self, times: Any) -> None:
+    """Notes how often the graph that is being traced will be executed."""
+    if isinstance(self.traffic, Traffic):
+      self.traffic.repeat(times)
 
   def counted(self) -> tf.Tensor:
     """Returns the transferred bytes: int64 of shape [2, num_ps].

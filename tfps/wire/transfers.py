@@ -13,6 +13,9 @@ from tfps.wire import traffic as traffic_lib
 
 _Traced = TypeVar('_Traced')
 
+# Steps that prefetch are unrolled, so that each can read ahead.
+_MAX_PREFETCHING = 32
+
 
 class Transfers:
   """Manages the transfers between a strategy's ps and workers.
@@ -106,13 +109,11 @@ class Transfers:
         f'steps_per_execution to {self.round_length}, or a multiple of it.'
       )
 
-  def unrolled(self, max_steps: int) -> int:
-    """Returns the number of steps to unroll in one graph: whole updates.
-
-    Args:
-      max_steps: maximum number; exceeded only if one update takes more steps.
-    """
-    return max(max_steps - max_steps % self.round_length, self.round_length)
+  @property
+  def loop_size(self) -> int:
+    """The number of steps in the body of a loop over steps: whole updates."""
+    steps = _MAX_PREFETCHING if self.wire.prefetch else self.wire.unroll
+    return max(steps - steps % self.round_length, self.round_length)
 
   @contextlib.contextmanager
   def single_step(self) -> Iterator[None]:

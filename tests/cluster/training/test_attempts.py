@@ -24,11 +24,9 @@ def program(shared_program):
   return shared_program
 
 
-@pytest.mark.parametrize('max_unroll', [32, 2])
-def test_what_is_applied_everywhere_is_counted_and_not_repeated(
-  program, max_unroll
-):
-  to_do, attempt = program.begun(max_unroll=max_unroll)
+@pytest.mark.parametrize('body', [marked.NUM_STEPS, 2, 1])
+def test_what_is_applied_everywhere_is_counted_and_not_repeated(program, body):
+  to_do, attempt = program.begun(body=body)
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is None
   assert attempt.num_steps == program.strategy.global_step.numpy() == 3
@@ -101,7 +99,9 @@ def test_single_steps_are_not_marked_and_told_when_repeated(program):
 
 def test_who_only_counts_repeats_all_and_tells_how_much(program):
   to_do, _ = program.begun()
-  attempt = attempts.Attempt(program.strategy.step_log, marked.NUM_STEPS)
+  attempt = attempts.Attempt(
+    program.strategy.step_log, marked.NUM_STEPS, is_logged=True
+  )
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is not None
   assert program.values == [3 + marked.NUM_STEPS] * 2

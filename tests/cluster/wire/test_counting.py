@@ -90,7 +90,7 @@ def _batches(context):
   return tf.data.Dataset.from_tensors(0).repeat()
 
 
-_HOW = {'steps_per_execution': 100, 'max_unroll': 2}
+_HOW = {'steps_per_execution': 100}
 
 
 def _with_a_coordinator(cluster, way, steps):

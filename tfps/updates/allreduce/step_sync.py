@@ -29,8 +29,17 @@ class AllReduceStep(step_sync.BarrierStep):
     super().__init__(*args)
     self.written: list[Any] = []
 
+  def state(self) -> tuple[tf.Tensor, ...]:
+    return *super().state(), step_sync.token_after(self.written)
+
+  def after(self, num_steps: Any, *state: tf.Tensor) -> Any:
+    *state_before, token = state
+    later = super().after(num_steps, *state_before)
+    later.written = [token]
+    return later
+
   @contextlib.contextmanager
-  def step(self, number: int) -> Iterator[None]:
+  def step(self, number: Any) -> Iterator[None]:
     with super().step(number):
       yield
     with tf.control_dependencies(self.written):

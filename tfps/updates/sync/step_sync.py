@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import copy
 from typing import Any
 
 import tensorflow as tf
@@ -54,29 +55,52 @@ class BarrierStep:
     self._points = points
     self._count = count
     self._aggregator: dict[int, aggregation_lib.GradientAggregator] = {}
+    self._graph = tf.compat.v1.get_default_graph()
     self._num_met = 0
-    self._counted: list[Any] = []  # whether each step is applied
+    # Whether the step is applied, all steps so far are, and how many up to the
+    # first that was not.
+    self._counts = self._all_count = tf.constant(value=True)
+    self._num_counted = tf.constant(0, tf.int64)
     # Version of the first point at which the step began, and whether this
     # worker's gradients are part of the update made there.
     self._step = points[0].version
     self._takes_part = tf.constant(value=True)
 
-  def after(self, num_steps: Any) -> 'BarrierStep':
-    """Raises an error: synchronized steps do not run in a loop."""
-    raise NotImplementedError('All steps are laid out in one graph.')
+  def state(self) -> tuple[tf.Tensor, ...]:
+    """Returns what the next step needs of those before it."""
+    tickets = tf.stack([tf.stack(ticket) for ticket in self._points])
+    return tickets, self._all_count, self._num_counted
+
+  def after(self, num_steps: Any, *state: tf.Tensor) -> Any:
+    """Returns the steps that follow others, for a loop.
+
+    Args:
+      num_steps: how many steps there were before.
+      *state: the `state` after them.
+    """
+    del num_steps
+    tickets, all_count, num_counted = state
+    later = copy.copy(self)
+    later._points = [
+      protocol_ops_lib.StepTicket(*tf.unstack(ticket))
+      for ticket in tf.unstack(tickets, num=len(self._points))
+    ]
+    later._all_count, later._num_counted = all_count, num_counted
+    return later
 
   @contextlib.contextmanager
-  def step(self, number: int) -> Iterator[None]:
+  def step(self, number: Any) -> Iterator[None]:
     """Returns a context in which one step is traced."""
     del number
     self._num_met = 0
-    self._counted.append(tf.constant(value=True))
+    self._counts = tf.constant(value=True)
     yield
+    self._all_count &= self._counts
+    self._num_counted += tf.cast(self._all_count, tf.int64)
 
   def num_counted(self) -> tf.Tensor:
     """Returns the number of steps applied, up to the first that was not."""
-    counted = tf.cast(tf.stack(self._counted), tf.int64)
-    return tf.reduce_sum(tf.math.cumprod(counted))
+    return self._num_counted
 
   def meet(
     self,
@@ -107,9 +131,10 @@ class BarrierStep:
         'endless share: tfps.input.shard, and repeat().'
       )
     if number not in self._aggregator:
-      self._aggregator[number] = aggregation_lib.GradientAggregator(
-        self._state, self._name, number, pieces
-      )
+      with self._graph.as_default(), tf.control_dependencies(None):
+        self._aggregator[number] = aggregation_lib.GradientAggregator(
+          self._state, self._name, number, pieces
+        )
     aggregator, ticket = self._aggregator[number], self._ticket(number)
     added = aggregator.add(pieces, self._sync_ops.for_sums(ticket))
     with tf.control_dependencies(added):
@@ -127,7 +152,7 @@ class BarrierStep:
 
     version, quorum = tf.cond(arrival.leads, lead, lambda: tuple(arrival.after))
     self._points[number] = protocol_ops_lib.StepTicket(version, quorum)
-    self._counted[-1] &= self._sync_ops.counts(arrival, ticket, version)
+    self._counts &= self._sync_ops.counts(arrival, ticket, version)
     if number == 0:
       self._takes_part = tf.equal(version, self._step + 1)
 
@@ -167,12 +192,19 @@ class StaleSyncStep:
     self._staleness_bound = staleness_bound
     self._worker = worker
 
-  def after(self, num_steps: Any) -> 'StaleSyncStep':
-    """Raises an error: synchronized steps do not run in a loop."""
-    raise NotImplementedError('All steps are laid out in one graph.')
+  def state(self) -> tuple[tf.Tensor, ...]:
+    """Returns what the next step needs of those before it."""
+    return (token_after(self.gate),)
+
+  def after(self, num_steps: Any, *state: tf.Tensor) -> 'StaleSyncStep':
+    """Returns the steps that follow others; see `BarrierStep.after`."""
+    del num_steps
+    later = StaleSyncStep(self._staleness_bound, self._worker)
+    later.gate = later.written = list(state)
+    return later
 
   @contextlib.contextmanager
-  def step(self, number: int) -> Iterator[None]:
+  def step(self, number: Any) -> Iterator[None]:
     """Returns a context in which a step is traced that ends by waiting."""
     del number
     first = writes.num_operations()
@@ -211,11 +243,17 @@ def execution(
   return execute
 
 
-def num_counted(steps: Any, num_steps: int) -> tf.Tensor:
+def num_counted(steps: Any, num_steps: tf.Tensor | int) -> tf.Tensor:
   """Returns the number of steps applied; all where none can be late."""
   if isinstance(steps, BarrierStep):
     return steps.num_counted()
-  return tf.constant(num_steps, tf.int64)
+  return tf.cast(num_steps, tf.int64)
+
+
+def token_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Returns a scalar that is there after tensors, for the next iteration."""
+  with tf.control_dependencies(tensors):
+    return tf.constant(0, tf.int64)
 
 
 def after_writes(first: int, tensor: tf.Tensor) -> tf.Tensor:

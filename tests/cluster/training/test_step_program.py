@@ -1,0 +1,220 @@
+"""A step is traced once, and does the same in a loop as by itself."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps
+from tfps.training import step_program
+
+_N, _BATCH = 52, 4
+_X = np.random.default_rng(0).random((_N, 4), 'f')
+_Y = _X.sum(1, keepdims=True)
+
+one_worker = pytest.mark.tfps_cluster(workers=1, ps=2)
+
+
+@pytest.mark.parametrize(
+  ('num_steps', 'full', 'size', 'form'),
+  [
+    (1, 1, 1, (0, 1)),
+    (8, 8, 1, (1, 0)),
+    (1, 8, 1, (1, 0)),
+    (3, 8, 1, (1, 0)),
+    (8, 8, 4, (4, 0)),
+    (7, 8, 4, (4, 3)),
+    (3, 8, 4, (0, 3)),
+    (4, 4, 4, (0, 4)),
+    (20, 20, 32, (0, 20)),
+    (70, 70, 32, (32, 6)),
+  ],
+)
+@pytest.mark.quick
+def test_form(num_steps, full, size, form):
+  found = step_program.Form.of(num_steps, full, size)
+  assert (found.body, found.rest) == form
+  # An execution of one step by itself is not logged, one in a loop is.
+  assert found.is_logged == (form != (0, 1))
+
+
+class _DependsOnItsNumber(keras.layers.Layer):
+  """Adds noise, and something else at each third step."""
+
+  def __init__(self):
+    super().__init__()
+    self.noise = keras.layers.Dropout(0.5, seed=3)
+    self.number = self.add_weight(
+      shape=(), dtype='int32', initializer='zeros', trainable=False
+    )
+    self.num_calls = 0
+
+  def call(self, x, training=False):
+    if not training:
+      return x
+    self.num_calls += 1  # when traced
+    self.number.assign_add(1)
+    third = tf.cond(
+      tf.equal(self.number.value % 3, 0), lambda: 2.0 * x, lambda: x + 0.5
+    )
+    return self.noise(third, training=True)
+
+
+def _model(steps_per_execution, **compile_args):
+  keras.utils.set_random_seed(1)
+  own = _DependsOnItsNumber()
+  model = keras.Sequential(
+    [keras.layers.Input((4,)), own, keras.layers.Dense(1)]
+  )
+  rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
+  settings = {
+    'optimizer': keras.optimizers.Adam(rate),
+    'loss': 'mse',
+    'metrics': ['mae', keras.metrics.R2Score()],
+    'steps_per_execution': steps_per_execution,
+    **compile_args,
+  }
+  model.compile(**settings)
+  own.num_calls = 0
+  return model, own
+
+
+def _fitted(model):
+  history = model.fit(
+    _X, _Y, batch_size=_BATCH, epochs=3, shuffle=False, verbose=0
+  )
+  return history.history, model.get_weights()
+
+
+def _assert_equal(found, expected):
+  for name, values in expected[0].items():
+    np.testing.assert_array_equal(found[0][name], values, name)
+  for value, other in zip(found[1], expected[1], strict=True):
+    np.testing.assert_array_equal(value, other)
+
+
+@one_worker
+@pytest.mark.parametrize('steps_per_execution', [1, 5, 13, 40])
+def test_what_depends_on_the_steps_number_is_that_of_a_single_process(
+  tfps_cluster, steps_per_execution
+):
+  expected = _fitted(_model(1)[0])
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    model, _ = _model(steps_per_execution)
+  _assert_equal(_fitted(model), expected)
+
+
+@one_worker
+@pytest.mark.parametrize('unroll', [1, 2])
+def test_any_number_of_steps_is_traced_once(tfps_cluster, unroll):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, wire=tfps.Wire(unroll=unroll)
+  )
+  with strategy.scope():
+    model, own = _model(8, metrics=['mae'])  # which need not be traced again
+  model.fit(_X, _Y, batch_size=_BATCH, shuffle=False, verbose=0)  # 8 and 5
+  steps, rest = unroll, 5 % unroll
+  traced = steps + (steps + rest if rest else 0)
+  assert own.num_calls == traced
+  model.fit(_X, _Y, batch_size=_BATCH, epochs=4, shuffle=False, verbose=0)
+  model.fit(_X[:8], _Y[:8], batch_size=_BATCH, shuffle=False, verbose=0)
+  assert own.num_calls == traced
+  assert int(model.optimizer.iterations) == 13 + 4 * 13 + 2
+
+
+@one_worker
+def test_a_coordinators_steps_are_traced_once(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  num_calls = 0
+  with strategy.scope():
+    total = tf.Variable(0.0)
+
+  def step(batch):
+    nonlocal num_calls
+    num_calls += 1
+    total.assign_add(tf.cast(batch, tf.float32))
+    return {'batch': batch}
+
+  def dataset_fn(context):
+    del context
+    return tf.data.Dataset.range(1, 1000)
+
+  with tfps.Coordinator(strategy) as coordinator:
+    result = coordinator.train(
+      step, dataset_fn, steps=17, steps_per_execution=5, log_every_secs=1e6
+    )
+  assert num_calls == 1
+  assert result.step == 17
+  assert float(total) == sum(range(1, 18))
+  # The mean over executions of 5, 5, 5 and 2 steps.
+  assert result.metrics['batch'] == pytest.approx(9)
+
+
+@one_worker
+def test_values_that_a_step_returns_are_those_of_the_last(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+
+  class Model(keras.Sequential):
+    def train_step(self, data):
+      logs = super().train_step(data)
+      x, _ = data
+      first = x[0, 0]
+      return {
+        **logs,
+        'first': first,
+        'vector': x[0],
+        'text': tf.strings.as_string(first),
+        'rows': tf.gather(x, tf.where(x[:, 0] >= 0)[:, 0]),
+      }
+
+  with strategy.scope():
+    model = Model([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile('sgd', 'mse', steps_per_execution=5)
+  found = model.fit(_X, _Y, batch_size=_BATCH, shuffle=False, verbose=0).history
+  last = _X[12 * _BATCH :]
+  assert float(found['first'][0]) == last[0, 0]
+  np.testing.assert_array_equal(found['vector'][0], last[0])
+  np.testing.assert_array_equal(found['rows'][0], last)
+  text = np.asarray(found['text'][0]).item()
+  assert float(text) == pytest.approx(last[0, 0], rel=1e-5)
+
+
+@one_worker
+def test_a_step_is_logged_on_its_ps_without_a_round_trip(
+  tfps_cluster, tmp_path
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path)
+  )
+  with strategy.scope():
+    total = tf.Variable(0.0)
+    count = tf.Variable(0, dtype=tf.int64)
+    dataset = tf.data.Dataset.from_tensors(1.0).repeat()
+
+    def step(batch):
+      total.assign_add(batch)
+
+    source = step_program.Iterated(tf.data.IteratorSpec(dataset.element_spec))
+    program = step_program.StepProgram(
+      strategy, step, source, global_step=count, full=4
+    )
+    to_do = program.execution(4)
+  graphs = [to_do.function.graph, *_graphs_within(to_do.function.graph)]
+  marks = [
+    operation
+    for graph in graphs
+    for operation in graph.get_operations()
+    if operation.type == 'ResourceScatterUpdate'
+  ]
+  assert len(marks) > 1  # of a step, and of the count
+  for mark in marks:
+    before = {operation.type for operation in mark.control_inputs}
+    assert 'AssignAddVariableOp' in before
+
+
+def _graphs_within(graph):
+  for function in graph._functions.values():
+    if (inner := getattr(function, 'graph', None)) is not None:
+      yield inner
+      yield from _graphs_within(inner)
