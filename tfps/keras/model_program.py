@@ -89,6 +89,9 @@ class Executions:
     state: the model's metrics and seeds.
     sync_session: synchronizes the workers' updates; None if they are not.
     makes_updates: whether the steps update variables.
+
+  Attributes:
+    is_unrolled: whether the steps of full executions are unrolled.
   """
 
   def __init__(
@@ -102,6 +105,7 @@ class Executions:
   ) -> None:
     self._model = model
     self._sync_session = sync_session
+    self.is_unrolled = False
     self._makes_updates = makes_updates
     self._strategy = model.distribute_strategy
     self._transfers = transfers.of(self._strategy)
@@ -117,8 +121,10 @@ class Executions:
     Args:
       num_steps: the number; at most the model's `steps_per_execution`.
     """
-    full = self._model.steps_per_execution
-    return step_program.Form.of(num_steps, full, self._transfers.loop_size)
+    full, size = self._model.steps_per_execution, self._transfers.loop_size
+    if num_steps == full and self.is_unrolled:
+      size = full
+    return step_program.Form.of(num_steps, full, size)
 
   def on_batches(self, form: step_program.Form, batches: Any) -> Any:
     """Returns a function of batches, their number and the carried values.

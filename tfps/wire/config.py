@@ -26,8 +26,9 @@ class Wire:
       the next step travel while this one computes, and at 2 also while its
       gradients travel; parameters then miss so many of the worker's updates.
     unroll: how many steps the body of the loop over an execution's steps has.
-      More take longer to trace and to begin; models with few, large parameters
-      may then execute faster.
+      More take longer to prepare, but often execute faster. By default it is 1,
+      and Keras' `fit` unrolls a whole execution once it has taken so long that
+      this pays.
 
   Raises:
     ValueError: an option is invalid, or does not fit the others.
@@ -37,7 +38,7 @@ class Wire:
   pull: codecs.Codec | None = None
   push: codecs.Codec | None = None
   prefetch: int = 0
-  unroll: int = 1
+  unroll: int | None = None
 
   def __post_init__(self) -> None:
     for name in ('pull', 'push'):
@@ -56,7 +57,9 @@ class Wire:
       raise ValueError(
         f'Wire: prefetch is {self.prefetch!r}. Give 0, 1 or {_MAX_PREFETCH}.'
       )
-    if not isinstance(self.unroll, int) or self.unroll < 1:
+    if self.unroll is not None and (
+      not isinstance(self.unroll, int) or self.unroll < 1
+    ):
       raise ValueError(
         f'Wire: unroll is {self.unroll!r}. Give a number of steps, 1 or more.'
       )

@@ -13,8 +13,8 @@ from tfps.wire import traffic as traffic_lib
 
 _Traced = TypeVar('_Traced')
 
-# Steps that prefetch are unrolled, so that each can read ahead.
-_MAX_PREFETCHING = 32
+# More unrolled steps make graphs that take too long to prepare.
+_MAX_UNROLL = 32
 
 
 class Transfers:
@@ -112,8 +112,18 @@ class Transfers:
   @property
   def loop_size(self) -> int:
     """The number of steps in the body of a loop over steps: whole updates."""
-    steps = _MAX_PREFETCHING if self.wire.prefetch else self.wire.unroll
+    # Steps that prefetch are unrolled, so that each can read ahead.
+    steps = _MAX_UNROLL if self.wire.prefetch else self.wire.unroll or 1
     return max(steps - steps % self.round_length, self.round_length)
+
+  def may_unroll(self, num_steps: int) -> bool:
+    """Returns whether a whole execution is unrolled once that pays.
+
+    Args:
+      num_steps: how many steps a full execution has.
+    """
+    is_possible = self.loop_size < num_steps <= _MAX_UNROLL
+    return self.wire.unroll is None and is_possible
 
   @contextlib.contextmanager
   def single_step(self) -> Iterator[None]:

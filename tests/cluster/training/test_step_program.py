@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfps
+from tfps.keras import step_function
 from tfps.training import step_program
 
 _N, _BATCH = 52, 4
@@ -103,6 +104,19 @@ def test_what_depends_on_the_steps_number_is_that_of_a_single_process(
   with strategy.scope():
     model, _ = _model(steps_per_execution)
   _assert_equal(_fitted(model), expected)
+
+
+@one_worker
+def test_values_are_the_same_across_the_change_to_unrolled_steps(
+  tfps_cluster, monkeypatch
+):
+  expected = _fitted(_model(1)[0])
+  monkeypatch.setattr(step_function, '_TIMES_BEFORE_UNROLLING', 0)
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    model, own = _model(5)
+  _assert_equal(_fitted(model), expected)
+  assert own.num_calls == 1 + 5  # in the loop, and of a full execution only
 
 
 @one_worker
