@@ -5,6 +5,7 @@ import sys
 from benchmarks import codecs
 from benchmarks import command
 from benchmarks import crowd
+from benchmarks import first_step
 from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import overhead
@@ -17,6 +18,7 @@ BENCHMARKS = {
   'placement': placement.compare,
   'null_step': null_step.compare,
   'keras_fit': keras_fit.compare,
+  'first_step': first_step.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,
   'codecs': codecs.compare,

@@ -226,6 +226,10 @@ _CASES = {
     lambda: tfps.Wire(prefetch=9),
     ('9', 'prefetch', 'Give 0, 1 or'),
   ),
+  'a loop without steps': (
+    lambda: tfps.Wire(unroll=0),
+    ('0', 'unroll', 'Give a number of steps'),
+  ),
   'codecs without fusing': (
     lambda: tfps.Wire(fuse=False, push=codecs.Int8()),
     ('False', 'fuse', 'Leave fuse at True'),
