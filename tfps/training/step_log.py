@@ -158,9 +158,12 @@ class StepLogWriter:
 
   @contextlib.contextmanager
   def step(self, number: tf.Tensor | int) -> Iterator[None]:
-    """Context in which one step is traced; numbers start at 1."""
-    if not isinstance(number, int):
-      number = tf.cast(number, tf.int64)  # before the step, not after it
+    """Context in which one step is traced.
+
+    Args:
+      number: the step's, from 1; an int, or int64 that the ps can have before
+        the step has ended.
+    """
     first = writes.num_operations()
     yield
     for place, operations in writes.by_place(first).items():

@@ -281,7 +281,7 @@ def trace(
   def steps(
     batches: Any, number: tf.Tensor, *told: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    workspace = own.workspace()
+    workspace, total = own.workspace(), tf.cast(number, tf.int64)
     rows, stepper = repeat(
       step,
       form,
@@ -294,29 +294,37 @@ def trace(
     marked.update(stepper.marked)
     if isinstance(stepper, step_sync.StaleSyncStep):
       with tf.control_dependencies(stepper.written):
-        global_step.assign_add(tf.cast(number, tf.int64))
+        global_step.assign_add(total)
     num_bytes = tf.reshape(workspace.counted(), [-1])
     vector = [tf.reduce_mean(rows, axis=0), tf.cast(num_bytes, rows.dtype)]
     return tf.concat(vector, axis=0), step_sync.num_counted(stepper, number)
 
   def count_all(
-    given: Any, number: tf.Tensor, counted: tf.Tensor, *id: tf.Tensor
+    given: Any,
+    total: tf.Tensor,
+    last: tf.Tensor,
+    counted: tf.Tensor,
+    *id: tf.Tensor,
   ) -> None:
-    counting = step_log_lib.writer(strategy, *id).step(number + 1)
+    counting = step_log_lib.writer(strategy, *id).step(last)
     # A function's result waits for all its updates.
     with (
       tf.control_dependencies([counted]),
       counting,
       tf.control_dependencies(source.end(given, counted)),
     ):
-      global_step.assign_add(tf.cast(number, tf.int64))
+      global_step.assign_add(total)
 
   def execution(given: Any, number: tf.Tensor, *told: tf.Tensor) -> Any:
     ahead = source.read_ahead(given)
     batches = source.batches(given)
     if sync_session is None:
+      # Sent to the ps before the steps: once these are applied, the ps counts
+      # them without the worker, which may be lost.
+      total = tf.cast(number, tf.int64)
+      last = total + 1
       vector, counted = steps(batches, number, *told)
-      count_all(given, number, counted, *told)
+      count_all(given, total, last, counted, *told)
     else:  # synchronous updates count the steps
       vector, counted = sync_session.around(steps)(batches, number, *told)
       source.end(given, counted)

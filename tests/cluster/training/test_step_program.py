@@ -224,6 +224,10 @@ def test_a_step_is_logged_on_its_ps_without_a_round_trip(
   assert len(marks) > 1  # of a step, and of the count
   for mark in marks:
     assert 'AssignAddVariableOp' in _types_before(mark)
+  # What the count and its mark get from the worker does not wait for anything.
+  for name in ('AssignAddVariableOp', 'ResourceScatterUpdate'):
+    (last,) = (op for op in graphs[0].get_operations() if op.type == name)
+    assert not _control_inputs_elsewhere(last)
 
 
 def _types_before(operation):
@@ -234,6 +238,16 @@ def _types_before(operation):
   ]
   found = {before.type for before in here}
   return found.union(*map(_types_before, here))
+
+
+def _control_inputs_elsewhere(operation):
+  """What the inputs of an operation that come from the worker wait for."""
+  found = []
+  for tensor in operation.inputs:
+    if 'ps' not in tensor.op.device:
+      found += tensor.op.control_inputs
+    found += _control_inputs_elsewhere(tensor.op)
+  return found
 
 
 def _graphs_within(graph):
