@@ -240,8 +240,8 @@ def stack(batches: list[Any]) -> Any:
   """Stacks batches of equal shapes, so that they are sent as one.
 
   Returns:
-    A structure of tensors with a new first dimension; a single batch that
-    cannot be stacked is returned in a list.
+    A structure of tensors with a new first dimension; for a batch that cannot
+    be stacked, the list with it.
   """
   if not all(_kinds(batches[0])):
     return batches
@@ -251,7 +251,7 @@ def stack(batches: list[Any]) -> Any:
 
 
 def spec_of(stacked: Any) -> Any:
-  """Returns the type of any number of batches that `stack` stacked."""
+  """Returns the type of any number of batches such as `stack` returned."""
   if isinstance(stacked, list):
     return stacked
   return keras.tree.map_structure(_spec_of_any_number, stacked)

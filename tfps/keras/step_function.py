@@ -25,6 +25,7 @@ from tfps.keras import model_program
 from tfps.keras import split_adapter
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
+from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -136,10 +137,22 @@ class StepFunction:
     self._logs: dict[str, Any] = {}
 
   def __call__(self, batches: Iterator[Any]) -> dict[str, Any]:
+    """Schedules up to `steps_per_execution` steps.
+
+    Args:
+      batches: an iterator of an adapter of this package, or of the user.
+
+    Returns:
+      The logs of the last step whose result was collected.
+
+    Raises:
+      StopIteration: there are no more batches.
+      ValueError: batches of a `SplitQueue` are to be evaluated.
+    """
     began = time.monotonic()
     self._began = self._began or began
     try:
-      return self._call(batches)
+      return self._schedule_steps(batches)
     finally:
       self._secs += time.monotonic() - began
       self._unroll_if_it_pays()
@@ -156,19 +169,7 @@ class StepFunction:
     if self._secs > _TIMES_BEFORE_UNROLLING * full * self._secs_to_prepare:
       self._executions.is_unrolled = True
 
-  def _call(self, batches: Iterator[Any]) -> dict[str, Any]:
-    """Schedules up to `steps_per_execution` steps.
-
-    Args:
-      batches: an iterator of an adapter of this package, or of the user.
-
-    Returns:
-      The logs of the last step whose result was collected.
-
-    Raises:
-      StopIteration: there are no more batches.
-      ValueError: batches of a `SplitQueue` are to be evaluated.
-    """
+  def _schedule_steps(self, batches: Iterator[Any]) -> dict[str, Any]:
     number = self._model.steps_per_execution
     if isinstance(batches, data_adapters.PerWorkerBatches):
       self._check(number)
@@ -267,22 +268,27 @@ class StepFunction:
     self, iterators: Any, num_steps: int, carried: list[np.ndarray]
   ) -> Any:
     """Starts an execution on the batches that workers take themselves."""
-    function = self._executions.on_iterator(self._executions.form(num_steps))
-    return self._begin(function, iterators, num_steps, carried)
+    form = self._executions.form(num_steps)
+    function = self._executions.on_iterator(form)
+    return self._begin(function, form, iterators, num_steps, carried)
 
   def _begin_on_batches(
     self, taken: list[Any], num_steps: int, carried: list[np.ndarray]
   ) -> Any:
     """Starts an execution on batches that have been taken."""
-    form = self._executions.form(num_steps)
-    batches = data_adapters.stack(taken) if form.is_logged else taken
+    form, batches = self._executions.form(num_steps), taken
+    if form != step_program.ONE_STEP:
+      batches = data_adapters.stack(taken)
+      if batches is taken:  # it cannot be taken from a stack by a loop
+        form = step_program.ONE_STEP
     with self._executor.scheduling():
       function = self._executions.on_batches(form, batches)
-    return self._begin(function, batches, num_steps, carried)
+    return self._begin(function, form, batches, num_steps, carried)
 
   def _begin(
     self,
     function: Any,
+    form: step_program.Form,
     batches: Any,
     num_steps: int,
     carried: list[np.ndarray],
@@ -293,9 +299,8 @@ class StepFunction:
     if self._sync_session is not None:
       attempt = self._sync_session.attempt(num_steps)
     elif self._step_log is not None:
-      is_logged = self._executions.form(num_steps).is_logged
       attempt = attempts_lib.Attempt(
-        self._step_log, num_steps, is_logged=is_logged
+        self._step_log, num_steps, is_logged=form.is_logged
       )
     if attempt is not None:
       schedule = functools.partial(self._executor.schedule_through, attempt)

@@ -158,7 +158,10 @@ class Form:
     A single step is not: it can only be repeated as a whole, and the write
     would cost it the most.
     """
-    return self != Form(0, 1)
+    return self != ONE_STEP
+
+
+ONE_STEP = Form(0, 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -138,6 +138,33 @@ def test_any_number_of_steps_is_traced_once(tfps_cluster, unroll):
 
 
 @one_worker
+@pytest.mark.parametrize('has_recovery', [False, True])
+def test_batches_that_cannot_be_stacked_are_done_one_by_one(
+  tfps_cluster, tmp_path, has_recovery
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path) if has_recovery else None,
+  )
+  with strategy.scope():
+    total = tf.Variable(0.0)
+
+    class Model(keras.Model):
+      def train_step(self, data):
+        total.assign_add(tf.reduce_sum(data))
+        return {'sum': tf.reduce_sum(data)}
+
+    model = Model()
+    model.built = True
+    model.compile(steps_per_execution=3)
+  rows = tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0], [5.0]])
+  dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2)
+  history = model.fit(dataset, verbose=0).history
+  assert float(total) == 15
+  assert float(history['sum'][0]) == 5
+
+
+@one_worker
 def test_a_coordinators_steps_are_traced_once(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   num_calls = 0
