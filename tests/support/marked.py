@@ -8,6 +8,7 @@ import tensorflow as tf
 from tests.support import sleeps
 import tfps
 from tfps.training import attempts
+from tfps.training import step_loop
 from tfps.training import step_program
 from tfps.variables import partitioners
 
@@ -78,7 +79,7 @@ class Program:
         step_program.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
         global_step=self.strategy.global_step,
         num_steps=num_steps,
-        form=step_program.Form.of(num_steps, num_steps, body),
+        form=step_loop.Form.of(num_steps, num_steps, body),
       )
 
   def call(self, attempt, to_do, *, limits=None):

@@ -17,6 +17,7 @@ from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
 from tfps.training import step_log as step_log_lib
+from tfps.training import step_loop
 from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
@@ -115,7 +116,7 @@ class Executions:
     self._num_counted = 0
     self._functions: dict[Any, Any] = {}
 
-  def form(self, num_steps: int) -> step_program.Form:
+  def form(self, num_steps: int) -> step_loop.Form:
     """Returns the form of an execution of a number of steps.
 
     Args:
@@ -124,9 +125,9 @@ class Executions:
     full, size = self._model.steps_per_execution, self._transfers.loop_size
     if num_steps == full and self.is_unrolled:
       size = full
-    return step_program.Form.of(num_steps, full, size)
+    return step_loop.Form.of(num_steps, full, size)
 
-  def on_batches(self, form: step_program.Form, batches: Any) -> Any:
+  def on_batches(self, form: step_loop.Form, batches: Any) -> Any:
     """Returns a function of batches, their number and the carried values.
 
     Args:
@@ -155,7 +156,7 @@ class Executions:
       data_adapters.spec_of(batches), *self._specs(form)
     )
 
-  def on_iterator(self, form: step_program.Form) -> Any:
+  def on_iterator(self, form: step_loop.Form) -> Any:
     """Returns a function of an iterator, a number and the carried values.
 
     Args:
@@ -188,7 +189,7 @@ class Executions:
       num_steps: how many steps to do.
     """
     size = self._transfers.loop_size
-    form = step_program.Form.of(num_steps, num_steps, size)
+    form = step_loop.Form.of(num_steps, num_steps, size)
 
     def execute(
       batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
@@ -256,7 +257,7 @@ class Executions:
     """Returns the carried values that such a function returned."""
     return self._state.unpack(self.result(fetched, num_steps).carried)
 
-  def _specs(self, form: step_program.Form) -> tuple[Any, ...]:
+  def _specs(self, form: step_loop.Form) -> tuple[Any, ...]:
     """Returns the types of a function's arguments after its batches."""
     ids = step_log_lib.id_spec(self._strategy, is_logged=form.is_logged)
     if self._sync_session is not None:
@@ -286,7 +287,7 @@ class Executions:
 
   def _execute(
     self,
-    form: step_program.Form,
+    form: step_loop.Form,
     number: tf.Tensor,
     *,
     after: Callable[[tf.Tensor | int], Any],
@@ -307,7 +308,7 @@ class Executions:
 
     with execution_variables.copies(self._state.variables) as handles:
       self._state.begin_execution(carried)
-      rows, context = step_program.repeat(
+      rows, context = step_loop.repeat(
         step,
         form,
         number,

@@ -25,7 +25,7 @@ from tfps.keras import model_program
 from tfps.keras import split_adapter
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
-from tfps.training import step_program
+from tfps.training import step_loop
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -277,10 +277,10 @@ class StepFunction:
   ) -> Any:
     """Starts an execution on batches that have been taken."""
     form, batches = self._executions.form(num_steps), taken
-    if form != step_program.ONE_STEP:
+    if form != step_loop.ONE_STEP:
       batches = data_adapters.stack(taken)
       if batches is taken:  # it cannot be taken from a stack by a loop
-        form = step_program.ONE_STEP
+        form = step_loop.ONE_STEP
     with self._executor.scheduling():
       function = self._executions.on_batches(form, batches)
     return self._begin(function, form, batches, num_steps, carried)
@@ -288,7 +288,7 @@ class StepFunction:
   def _begin(
     self,
     function: Any,
-    form: step_program.Form,
+    form: step_loop.Form,
     batches: Any,
     num_steps: int,
     carried: list[np.ndarray],

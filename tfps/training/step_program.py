@@ -20,24 +20,16 @@ import tensorflow as tf
 
 from tfps._compat import autograph
 from tfps.training import step_log as step_log_lib
+from tfps.training import step_loop
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
-from tfps.wire import traffic as traffic_lib
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
 
 # Number of steps of an execution.
 NUMBER = tf.TensorSpec([], tf.int32)
-
-# Logs or synchronizes the steps of an execution: each is traced in its `step`.
-Stepper = (
-  step_log_lib.StepLogWriter
-  | step_log_lib.NoStepLogWriter
-  | step_sync.BarrierStep
-  | step_sync.StaleSyncStep
-)
 
 
 class Source(Protocol):
@@ -124,47 +116,6 @@ class Iterated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-  """How a function's steps are laid out in its graph.
-
-  Functions of the same form differ in the number of iterations only, which is
-  an argument.
-
-  Attributes:
-    body: how many steps the body of the loop has; 0 without a loop.
-    rest: how many steps follow the loop.
-  """
-
-  body: int
-  rest: int
-
-  @classmethod
-  def of(cls, num_steps: int, full: int, size: int) -> 'Form':
-    """Returns the form of an execution.
-
-    Args:
-      num_steps: how many steps it has.
-      full: how many steps a full execution has.
-      size: how many steps a loop repeats; see `Transfers.loop_size`.
-    """
-    if full <= size or num_steps < size:
-      return cls(0, num_steps)
-    return cls(size, num_steps % size)
-
-  @property
-  def is_logged(self) -> bool:
-    """True if functions of this form log their steps.
-
-    A single step is not: it can only be repeated as a whole, and the write
-    would cost it the most.
-    """
-    return self != ONE_STEP
-
-
-ONE_STEP = Form(0, 1)
-
-
-@dataclasses.dataclass(frozen=True)
 class Execution:
   """Traced function, and how many steps it is to do on the batches of a source.
 
@@ -232,7 +183,7 @@ class StepProgram:
     self._source = source
     self._global_step = global_step
     self._full = full
-    self._executions: dict[Form, Execution] = {}
+    self._executions: dict[step_loop.Form, Execution] = {}
 
   def execution(self, num_steps: int) -> Execution:
     """Returns the execution of a number of steps.
@@ -242,7 +193,7 @@ class StepProgram:
       ValueError: a metric is not a scalar.
     """
     size = transfers.of(self._strategy).loop_size
-    form = Form.of(num_steps, self._full, size)
+    form = step_loop.Form.of(num_steps, self._full, size)
     if form not in self._executions:
       self._executions[form] = trace(
         self._strategy,
@@ -262,7 +213,7 @@ def trace(
   *,
   global_step: tf.Variable,
   num_steps: int,
-  form: Form,
+  form: step_loop.Form,
 ) -> Execution:
   """Traces an execution; see `StepProgram`."""
   step = _Step(strategy, step_fn, source.draw)
@@ -271,7 +222,7 @@ def trace(
 
   marked: set[int] = set()
 
-  def make_stepper(*told: tf.Tensor) -> Stepper:
+  def make_stepper(*told: tf.Tensor) -> step_loop.Stepper:
     if sync_session is None:
       return step_log_lib.writer(strategy, *told)
     return sync_session.sync_step(
@@ -285,7 +236,7 @@ def trace(
     batches: Any, number: tf.Tensor, *told: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
     workspace, total = own.workspace(), tf.cast(number, tf.int64)
-    rows, stepper = repeat(
+    rows, stepper = step_loop.repeat(
       step,
       form,
       number,
@@ -346,76 +297,6 @@ def trace(
   return Execution(
     function, names, num_steps, form.is_logged, frozenset(marked)
   )
-
-
-def repeat(
-  step: Callable[[Any], tf.Tensor],
-  form: Form,
-  num_steps: tf.Tensor,
-  *,
-  own: transfers.Transfers,
-  workspace: traffic_lib.Workspace,
-  stepper: Stepper,
-  after: Callable[[tf.Tensor | int], Any],
-) -> tuple[tf.Tensor, Stepper]:
-  """Traces steps, in a loop if their form has one.
-
-  Args:
-    step: traces one step on batches; returns a vector of float64.
-    form: how the steps are laid out.
-    num_steps: how many there are, an int32 scalar.
-    own: transfers values of variables.
-    workspace: the workspace of the function that is being traced.
-    stepper: logs or synchronizes the steps.
-    after: returns the batches after a number of steps.
-
-  Returns:
-    The vectors of all steps as one matrix, and the stepper after them.
-  """
-
-  def unroll(
-    number: int, later: Stepper, done: tf.Tensor | int
-  ) -> list[tf.Tensor]:
-    is_alone = isinstance(
-      later, step_log_lib.StepLogWriter | step_log_lib.NoStepLogWriter
-    )
-    steps = own.steps(workspace, number, None if is_alone else later)
-    batches = after(done)
-    vectors = []
-    for i in range(number):
-      with later.step(i + 1), steps.step():
-        vectors.append(step(batches))
-    return vectors
-
-  if not form.body:
-    return tf.stack(unroll(form.rest, stepper, 0)), stepper
-
-  num_loops = num_steps // form.body
-
-  def body(i: tf.Tensor, rows: tf.TensorArray, *state: tf.Tensor) -> Any:
-    workspace.repeat(num_loops)
-    done = i * form.body
-    later = stepper.after(done, *state)
-    for k, vector in enumerate(unroll(form.body, later, done)):
-      rows = rows.write(done + k, vector)
-    return i + 1, rows, *later.state()
-
-  size = num_loops * form.body
-  _, array, *state = tf.while_loop(
-    lambda i, *_: i < num_loops,
-    body,
-    (
-      0,
-      tf.TensorArray(tf.float64, size, infer_shape=False, element_shape=[None]),
-      *stepper.state(),
-    ),
-    parallel_iterations=1,
-  )
-  rows, later = array.stack(), stepper.after(size, *state)
-  if form.rest:
-    last = tf.stack(unroll(form.rest, later, size))
-    rows = tf.concat([rows, last], axis=0)
-  return rows, later
 
 
 def _with_ahead(

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfps
 from tfps.keras import step_function
+from tfps.training import step_loop
 from tfps.training import step_program
 
 _N, _BATCH = 52, 4
@@ -33,7 +34,7 @@ one_worker = pytest.mark.tfps_cluster(workers=1, ps=2)
 )
 @pytest.mark.quick
 def test_form(num_steps, full, size, form):
-  found = step_program.Form.of(num_steps, full, size)
+  found = step_loop.Form.of(num_steps, full, size)
   assert (found.body, found.rest) == form
   # An execution of one step by itself is not logged, one in a loop is.
   assert found.is_logged == (form != (0, 1))
