@@ -136,21 +136,13 @@ class Executions:
         number of the same kind. If a step has several replicas, each batch is
         a tuple of pieces.
     """
-
-    def execute(
-      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
-    ) -> Any:
-      return self._execute(
-        form,
-        number,
-        after=lambda done: data_adapters.unstack(batches, done),
-        draw=lambda left: step_replicas.weight_batches(
-          self._strategy, next(left)
-        ),
-        carried=carried,
-        context=self._step_context(*ids),
-      )
-
+    execute = self._execution(
+      form,
+      after=data_adapters.unstack,
+      draw=lambda left: step_replicas.weight_batches(
+        self._strategy, next(left)
+      ),
+    )
     function = self._function(('batches', form), execute)
     return function.get_concrete_function(
       data_adapters.spec_of(batches), *self._specs(form)
@@ -162,19 +154,11 @@ class Executions:
     Args:
       form: how the steps are laid out.
     """
-
-    def execute(
-      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
-    ) -> Any:
-      return self._execute(
-        form,
-        number,
-        after=lambda done: batches,
-        draw=functools.partial(step_replicas.next_batch, self._strategy),
-        carried=carried,
-        context=self._step_context(*ids),
-      )
-
+    execute = self._execution(
+      form,
+      after=lambda batches, done: batches,
+      draw=functools.partial(step_replicas.next_batch, self._strategy),
+    )
     return self._function(('iterator', form), execute)
 
   def on_source(self, source: step_program.Source, num_steps: int) -> Any:
@@ -190,20 +174,13 @@ class Executions:
     """
     size = self._transfers.loop_size
     form = step_loop.Form.of(num_steps, num_steps, size)
-
-    def execute(
-      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
-    ) -> Any:
-      return self._execute(
-        form,
-        number,
-        after=functools.partial(source.after, batches),
-        draw=functools.partial(source.draw, self._strategy),
-        carried=carried,
-        context=self._step_context(*ids, comes_and_goes=source.may_be_empty),
-        is_counted=True,
-      )
-
+    execute = self._execution(
+      form,
+      after=source.after,
+      draw=functools.partial(source.draw, self._strategy),
+      comes_and_goes=source.may_be_empty,
+      is_counted=True,
+    )
     function = self._joining_session(_function(execute))
 
     def around(given: Any, carried: Any, *ids: tf.Tensor) -> Any:
@@ -285,49 +262,62 @@ class Executions:
       return step_log_lib.writer(self._strategy, *ids)
     return self._sync_session.sync_step(*ids, comes_and_goes=comes_and_goes)
 
-  def _execute(
+  def _execution(
     self,
     form: step_loop.Form,
-    number: tf.Tensor,
     *,
-    after: Callable[[tf.Tensor | int], Any],
+    after: Callable[[Any, tf.Tensor | int], Any],
     draw: Callable[[Any], Any],
-    carried: Any,
-    context: Any,
+    comes_and_goes: bool = False,
     is_counted: bool = False,
-  ) -> Any:
-    workspace = self._transfers.workspace()
-    logs = _Logs(self._strategy)
+  ) -> Callable[..., Any]:
+    """Returns a function to be traced, of batches, their number and the rest.
 
-    def step(batches: Any) -> tf.Tensor:
-      self._state.begin_step()
-      first = writes.num_operations()
-      logs.keep(self._strategy.run(self._step_fn, args=(draw(batches),)))
-      self._check(handles, first)
-      return self._state.end_step()
+    Args:
+      form: how the steps are laid out.
+      after: returns the batches after a number of steps.
+      draw: returns the batch of a step from the result of `after`.
+      comes_and_goes: whether workers take part only while they have batches.
+      is_counted: whether the function also returns how many steps count.
+    """
 
-    with execution_variables.copies(self._state.variables) as handles:
-      self._state.begin_execution(carried)
-      rows, context = step_loop.repeat(
-        step,
-        form,
-        number,
-        own=self._transfers,
-        workspace=workspace,
-        stepper=context,
-        after=after,
-      )
-      carried = self._state.end_execution()
-    counted = workspace.counted()
-    self._num_counted = counted.shape.num_elements()
-    self._logs = logs.logs
-    packed, others = logs.read()
-    vectors = [rows, carried, counted, packed]
-    flat = [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in vectors]
-    result = tf.concat(flat, axis=0), others
-    if is_counted:
-      return *result, step_sync.num_counted(context, number)
-    return result
+    def execute(
+      batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
+    ) -> Any:
+      workspace = self._transfers.workspace()
+      logs = _Logs(self._strategy)
+
+      def step(left: Any) -> tf.Tensor:
+        self._state.begin_step()
+        first = writes.num_operations()
+        logs.keep(self._strategy.run(self._step_fn, args=(draw(left),)))
+        self._check(handles, first)
+        return self._state.end_step()
+
+      with execution_variables.copies(self._state.variables) as handles:
+        self._state.begin_execution(carried)
+        rows, context = step_loop.repeat(
+          step,
+          form,
+          number,
+          own=self._transfers,
+          workspace=workspace,
+          stepper=self._step_context(*ids, comes_and_goes=comes_and_goes),
+          after=functools.partial(after, batches),
+        )
+        carried = self._state.end_execution()
+      counted = workspace.counted()
+      self._num_counted = counted.shape.num_elements()
+      self._logs = logs.logs
+      packed, others = logs.read()
+      vectors = [rows, carried, counted, packed]
+      flat = [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in vectors]
+      result = tf.concat(flat, axis=0), others
+      if is_counted:
+        return *result, step_sync.num_counted(context, number)
+      return result
+
+    return execute
 
   def _check(self, handles: Sequence[tf.Tensor], first: int) -> None:
     """Checks that the traced step only adds to additive metrics.
