@@ -29,7 +29,8 @@ class Hurry:
   """Action that makes those inside leave, while the lock is being closed.
 
   Attributes:
-    after_secs: how long to wait before the function is called.
+    after_secs: how long to wait before the function is called, and until it is
+      called again.
     function: gets the names of those inside; raises nothing.
   """
 
@@ -62,6 +63,11 @@ class QuiesceLock:
     """Number of entries that have not left yet."""
     return len(self._inside)
 
+  @property
+  def is_closed(self) -> bool:
+    """True if a thread has closed the lock, or waits for entries to leave."""
+    return self._closed_by is not None
+
   def __enter__(self) -> 'QuiesceLock':
     self._enter(threading.current_thread().name)
     return self
@@ -87,15 +93,27 @@ class QuiesceLock:
   ) -> None:
     """Closes the lock for good; see `closed` for arguments and errors."""
     deadline = deadlines.after(within_secs)
-    self._shut(deadline)
-    on_change(True)
-    if hurry is not None:
-      first = deadlines.earliest(deadline, deadlines.after(hurry.after_secs))
-      if names := self._wait_until_empty(first):
+    is_shut = False
+    while True:
+      until = deadline
+      if hurry is not None:
+        until = deadlines.earliest(deadline, deadlines.after(hurry.after_secs))
+      if not is_shut and self._shut(until):
+        is_shut = True
+        on_change(True)
+      names = self._wait_until_empty(until)
+      if is_shut and not names:
+        return
+      if deadlines.is_over(deadline):
+        break
+      # Another thread may have closed the lock and wait for those inside.
+      if hurry is not None and names:
         hurry.function(names)
-    if names := self._wait_until_empty(deadline):
+    if is_shut:
       self._open(on_change)
-      raise OccupiedError(names)
+    else:
+      names = [self._closed_by or 'another thread']
+    raise OccupiedError(names)
 
   @contextlib.contextmanager
   def closed(
@@ -135,15 +153,16 @@ class QuiesceLock:
       self._inside.remove(name)
       self._condition.notify_all()
 
-  def _shut(self, deadline: float | None) -> None:
-    """Stops further entries."""
+  def _shut(self, deadline: float | None) -> bool:
+    """Stops further entries; returns False if another thread has done so."""
     with self._condition:
       deadlines.wait_for(
         self._condition, lambda: self._closed_by is None, deadline
       )
       if self._closed_by is not None:
-        raise OccupiedError([self._closed_by])
+        return False
       self._closed_by = threading.current_thread().name
+      return True
 
   def _wait_until_empty(self, deadline: float | None) -> list[str]:
     """Returns the names of those who are still inside at the deadline."""

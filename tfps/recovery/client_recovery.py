@@ -68,7 +68,7 @@ class ClientRecovery:
   ) -> None:
     self._address_book = address_book
     self._replicas = replicas_lib.Replicas(
-      recovery, len(address_book.addresses)
+      recovery, len(address_book.addresses), device=device
     )
     self.events = events.Events(recovery.on_event)
     self._recovery = recovery

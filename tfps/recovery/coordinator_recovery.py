@@ -79,7 +79,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     shared.attaches = not self._restores
     if shared.attaches:
       logging.warning('The live variables of this job are used.')
-    self._replicas = replicas_lib.Replicas(recovery, num_ps)
+    self._replicas = replicas_lib.Replicas(recovery, num_ps, device=device)
     self._recovery = recovery
     self._address_book = address_book
     self.events = events.Events(recovery.on_event)

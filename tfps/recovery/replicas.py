@@ -1,7 +1,9 @@
 """Replicas of variables on a second ps, from which a lost ps is restored."""
 
 import collections
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import threading
 import time
 from typing import Any
@@ -10,9 +12,9 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps._compat import cancellation
 from tfps._compat import handles
 from tfps._compat import replicated_writes as compat
+from tfps._compat import side_executor
 from tfps._utils import deadlines
 from tfps._utils import threads
 from tfps._utils import timeouts
@@ -39,12 +41,15 @@ class Replicas:
     recovery: settings: whether there are replicas and how long to wait for the
       chief to make them.
     num_ps: number of ps.
+    device: CPU of this process.
 
   Raises:
     ValueError: replicas are wanted and there is only one ps.
   """
 
-  def __init__(self, recovery: config.Recovery, num_ps: int) -> None:
+  def __init__(
+    self, recovery: config.Recovery, num_ps: int, *, device: str
+  ) -> None:
     self._are_wanted = recovery.replicas > 0
     if self._are_wanted and num_ps < 2:
       raise ValueError(
@@ -55,7 +60,7 @@ class Replicas:
     self._num_ps = num_ps
     self._pairs: list[Pair] = []
     self._written = compat.ReplicatedWrites()
-    self._copier = ReplicaCopier()
+    self._copier = ReplicaCopier(device)
     # Held while replicas are copied or their memory is allocated again.
     self._copying = threading.Lock()
     # By ps, the `time.monotonic` as of which replicas have its variables; None
@@ -141,9 +146,10 @@ class Replicas:
       ps: indices of the ps.
 
     Raises:
+      errors.DeadlineError: a copy that is under way does not end.
       tf.errors.OpError: a ps is lost; nothing has changed.
     """
-    with self._copying:
+    with self._between_copies():
       replicas = [
         replica for _, replica in self._pairs if _ps_of(replica) in ps
       ]
@@ -167,9 +173,10 @@ class Replicas:
       not known.
 
     Raises:
+      errors.DeadlineError: a copy that is under way does not end.
       tf.errors.OpError: a ps is lost.
     """
-    with self._copying:
+    with self._between_copies():
       secs = self._age(ps)
       for variable, replica in self._pairs:
         if _ps_of(variable) in ps:
@@ -184,13 +191,28 @@ class Replicas:
     """Copies all variables to their replicas.
 
     Raises:
+      errors.DeadlineError: a copy that is under way does not end.
       tf.errors.OpError: a ps is lost.
     """
-    with self._copying:
+    with self._between_copies():
       pairs, began = self.pairs(), time.monotonic()
       self._copier.copy(pairs)
       self._note_copied(set(self._read_at), began)
       self._num_copied = len(pairs)
+
+  @contextlib.contextmanager
+  def _between_copies(self) -> Iterator[None]:
+    """Waits for a copy that is under way, and lets none begin."""
+    secs = timeouts.current().cancel_secs
+    if not self._copying.acquire(timeout=secs):
+      raise errors.DeadlineError(
+        f'A copy of variables to their replicas has not ended after {secs:g} '
+        'seconds.'
+      )
+    try:
+      yield
+    finally:
+      self._copying.release()
 
   def _add(self, entry: inventory.Entry, is_empty: Any) -> list[Any]:
     replicas = []
@@ -225,7 +247,7 @@ class Replicas:
     try:
       self.refresh()
       self._are_behind = False
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, errors.DeadlineError) as error:
       if not self._are_behind:  # logged once until it succeeds
         logging.warning(
           'Replicas could not be copied and stay as they are: %s', error
@@ -239,10 +261,16 @@ class ReplicaCopier:
   A ps assigns the values from another ps once all have arrived: after a loss
   in the middle, its replicas all have their old values. Updates continue
   meanwhile: a value shares the memory of its variable until that changes.
+
+  A copy is a background operation: after a loss it may never end, for a value
+  that a lost ps had sent already may be asked of the one that was restarted.
+
+  Args:
+    device: CPU of this process.
   """
 
-  def __init__(self) -> None:
-    cancellation.keep_apart()
+  def __init__(self, device: str) -> None:
+    self._device = device
     self._function: Any = None
     self._num_pairs = 0
 
@@ -260,10 +288,11 @@ class ReplicaCopier:
       self._num_pairs = len(pairs)
     if pairs:
       try:
-        # Reading the result is the only way to learn that all is done.
-        tf.stack(self._function()).numpy()
+        with side_executor.run_aside(self._device):
+          # Reading the result is the only way to learn that all is done.
+          tf.stack(self._function()).numpy()
       except tf.errors.CancelledError as error:
-        # Only the runtime cancels it, and may not tell the cause.
+        # The runtime may not tell the cause; else a repair has cancelled it.
         raise tf.errors.UnavailableError(
           None, None, f'{_FROM_PS}: {error.message}'
         ) from error

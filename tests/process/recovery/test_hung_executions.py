@@ -1,5 +1,7 @@
 """Executions that do not end keep nobody from going on after a loss."""
 
+import threading
+
 import pytest
 import tensorflow as tf
 
@@ -20,11 +22,11 @@ def processes():
 class Story:
   """An execution that waits for a number which nobody has sent yet."""
 
-  def __init__(self, processes, folder):
+  def __init__(self, processes, folder, **settings):
     self.events = []
-    strategy = tfps.ParameterServerStrategy(
+    self.strategy = strategy = tfps.ParameterServerStrategy(
       processes.cluster,
-      recovery=tfps.Recovery(folder, on_event=self.events.append),
+      recovery=tfps.Recovery(folder, on_event=self.events.append, **settings),
     )
     with strategy.scope():
       self._variables = [tf.Variable(0.0) for _ in range(2)]
@@ -34,10 +36,10 @@ class Story:
     self.coordinator = tfps.Coordinator(strategy, timeout_secs=60)
     self.coordinator.schedule(self._add)
     self.coordinator.join()
-    self.waiting = self.coordinator.schedule(tf.function(self._wait))
+    self.waiting = self.coordinator.schedule(tf.function(self.wait))
     waiting.until(lambda: self.busy())
 
-  def _wait(self):
+  def wait(self):
     with tf.device('/job:ps/task:0'):
       number = self._queue.dequeue()
     return number + 1
@@ -58,21 +60,61 @@ class Story:
 
 
 @pytest.fixture
-def story(processes, tmp_path):
-  story = Story(processes, tmp_path)
+def story(processes, tmp_path, request):
+  story = Story(processes, tmp_path, **getattr(request, 'param', {}))
   yield story
   story.coordinator.close()
+
+
+def _lose_what_is_not_waited_for(processes, story):
+  """Restarts the ps that the execution does not wait for, which repeats it."""
+  processes.restart('ps', 1)
+  # Nothing has failed of it, and nothing that is executed ever would.
+  waiting.until(lambda: story.kinds() == ['back'], timeout_secs=60)
+  waiting.until(lambda: story.busy())
 
 
 def test_what_does_not_end_after_the_loss_of_a_ps_is_done_again(
   processes, story, set_timeouts
 ):
   set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
-  processes.restart('ps', 1)
-  # Nothing has failed of it, and nothing that is executed ever would.
-  waiting.until(lambda: story.kinds() == ['back'], timeout_secs=60)
-  waiting.until(lambda: story.busy())
+  _lose_what_is_not_waited_for(processes, story)
   assert story.add() == {1.0}
+  assert story.go_on() == 8
+
+
+@pytest.mark.parametrize('story', [{'every_secs': 0.2}], indirect=True)
+def test_it_is_done_again_while_a_snapshot_waits_for_its_end(
+  processes, story, set_timeouts
+):
+  set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
+  waiting.until(lambda: story.strategy.guard.snapshotter.gate.is_closed)
+  _lose_what_is_not_waited_for(processes, story)
+  assert story.go_on() == 8  # the next snapshot waits for it, too
+  (value,) = story.add()
+  assert value in (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+  'story', [{'replicas': 1, 'replicate_every_secs': 0.2}], indirect=True
+)
+def test_a_copy_to_replicas_that_does_not_end_is_cancelled(
+  processes, story, set_timeouts
+):
+  set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
+  copier = story.strategy.guard._replicas._copier
+  copy = tf.function(lambda: [story.wait()])
+  begun = threading.Event()
+
+  def hang():
+    begun.set()
+    copier._function = copier_function
+    return copy()
+
+  copier_function, copier._function = copier._function, hang
+  assert begun.wait(60)
+  _lose_what_is_not_waited_for(processes, story)
+  assert story.add() <= {1.0, 2.0}
   assert story.go_on() == 8
 
 

@@ -88,7 +88,7 @@ def test_who_is_waited_for_in_vain_is_named():
   assert not gate.num_inside
 
 
-def test_who_stays_inside_is_hurried_once():
+def test_who_stays_inside_is_hurried():
   gate, hurried = quiesce_lock.QuiesceLock(), []
   leave = threading.Event()
 
@@ -103,8 +103,29 @@ def test_who_stays_inside_is_hurried_once():
   entering = in_thread(enter)
   waiting.until(lambda: gate.num_inside)
   with gate.closed(within_secs=60, hurry=quiesce_lock.Hurry(0.05, hurry)):
-    assert hurried == [(['worker:0'], 1)]
+    assert hurried[0] == (['worker:0'], 1)
   entering.join(10)
+
+
+def test_who_stays_inside_is_hurried_while_another_thread_waits_for_it():
+  gate, leave = quiesce_lock.QuiesceLock(), threading.Event()
+  turns = []
+
+  def enter():
+    with gate:
+      leave.wait()
+
+  def close():
+    with gate.closed():
+      turns.append('other')
+
+  in_thread(enter)
+  waiting.until(lambda: gate.num_inside)
+  in_thread(close)
+  waiting.until(lambda: gate.is_closed)
+  hurry = quiesce_lock.Hurry(0.05, lambda names: leave.set())
+  with gate.closed(within_secs=60, hurry=hurry):
+    assert turns == ['other']
 
 
 def test_nobody_is_hurried_who_leaves_by_himself():
