@@ -21,14 +21,15 @@ class Wire:
     fuse: whether tensors to or from the same ps travel as one tensor.
     pull: the codec of parameters that workers pull; None sends them unchanged.
     push: the codec of gradients that workers push; None sends them unchanged.
-    prefetch: how many steps ahead, within an execution, parameters are read. At
+    prefetch: how many steps ahead parameters are read, within the steps that
+      are unrolled: up to 32 of an execution, or as many as `unroll` says. At
       0 a step waits for the update of the one before. At 1 the parameters of
       the next step travel while this one computes, and at 2 also while its
       gradients travel; parameters then miss so many of the worker's updates.
     unroll: how many steps the body of the loop over an execution's steps has.
-      More take longer to prepare, but often execute faster. By default it is 1,
-      and Keras' `fit` unrolls a whole execution once it has taken so long that
-      this pays.
+      More take longer to prepare, but often execute faster. By default it is 1
+      without prefetching, and Keras' `fit` unrolls a whole execution once it
+      has taken so long that this pays.
 
   Raises:
     ValueError: an option is invalid, or does not fit the others.

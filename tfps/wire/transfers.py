@@ -112,8 +112,8 @@ class Transfers:
   @property
   def loop_size(self) -> int:
     """The number of steps in the body of a loop over steps: whole updates."""
-    # Steps that prefetch are unrolled, so that each can read ahead.
-    steps = _MAX_UNROLL if self.wire.prefetch else self.wire.unroll or 1
+    # Parameters are prefetched within the body of the loop only.
+    steps = self.wire.unroll or (_MAX_UNROLL if self.wire.prefetch else 1)
     return max(steps - steps % self.round_length, self.round_length)
 
   def may_unroll(self, num_steps: int) -> bool:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfps
 
-pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
 _X = np.random.default_rng(0).random((96, 3), 'f')
 _Y = _X.sum(1, keepdims=True)
@@ -219,6 +219,7 @@ def test_numbers_are_checked_within_a_step(strategy):
   assert len(model.fit(_X, _Y, verbose=0).history['loss']) == 1
 
 
+@pytest.mark.tfps_cluster(workers=4, ps=2)
 def test_four_workers_count_each_step(strategy):
   class Steps(keras.metrics.Sum):
     def update_state(self, y_true, y_pred, sample_weight=None):

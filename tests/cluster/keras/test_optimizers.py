@@ -13,7 +13,7 @@ import tfps
 import tfps.keras
 from tfps.variables import partitioners
 
-pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
 _optimizers = keras.optimizers
 
@@ -82,6 +82,12 @@ _GRADIENTS = [
   for _ in range(4)
 ]
 _CASES = {**_ALL, **_OPTIONS}
+# Whose variables and operations others have, too.
+_RARELY = {
+  *('SGD-nesterov', 'Adadelta', 'RMSprop', 'AMSGrad', 'AdamW', 'Adamax'),
+  *('Lion', 'Lamb', 'ScheduleFreeAdamW', 'clipnorm', 'clipvalue', 'ema'),
+  *('weight_decay', 'accumulation', 'loss_scale_factor'),
+}
 
 # Since when there are these, and work in a single process.
 _SINCE = {'Muon': (3, 13), 'ScheduleFreeAdamW': (3, 14), 'multi': (3, 15)}
@@ -116,7 +122,8 @@ _STRATEGIES = {'coordinated': _coordinated, 'between-graph': _between_graph}
 def _each_once():
   """All optimizers, by one kind of training after the other."""
   cases = {name: name for name in _CASES}
-  for case in turns.by_turns(cases, {s: (s,) for s in _STRATEGIES}):
+  ways = {s: (s,) for s in _STRATEGIES}
+  for case in turns.by_turns(cases, ways, rarely=_RARELY):
     since = versions.needs_keras(*_SINCE.get(case.values[-1], (3, 10)))
     yield pytest.param(*case.values, id=case.id, marks=[*case.marks, since])
 

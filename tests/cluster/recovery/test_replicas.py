@@ -75,7 +75,9 @@ OPTIMIZERS = {
 @IN_PROCESS
 @pytest.mark.parametrize(
   ('strategy', 'make_optimizer'),
-  turns.by_turns(OPTIMIZERS, STRATEGIES),
+  turns.by_turns(
+    OPTIMIZERS, STRATEGIES, rarely=['SGD', 'SGD-momentum-ema', 'Nadam']
+  ),
   indirect=['strategy'],
 )
 def test_optimizers_update_both(strategy, make_optimizer):

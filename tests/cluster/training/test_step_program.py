@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import turns
 import tfps
 from tfps.keras import step_function
 from tfps.training import step_loop
@@ -96,7 +97,9 @@ def _assert_equal(found, expected):
 
 
 @one_worker
-@pytest.mark.parametrize('steps_per_execution', [1, 5, 13, 40])
+@pytest.mark.parametrize(
+  'steps_per_execution', turns.rarely([1, 5, 13, 40], but=[13])
+)
 def test_what_depends_on_the_steps_number_is_that_of_a_single_process(
   tfps_cluster, steps_per_execution
 ):
@@ -121,7 +124,7 @@ def test_values_are_the_same_across_the_change_to_unrolled_steps(
 
 
 @one_worker
-@pytest.mark.parametrize('unroll', [1, 2])
+@pytest.mark.parametrize('unroll', turns.rarely([1, 2], but=[2]))
 def test_any_number_of_steps_is_traced_once(tfps_cluster, unroll):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, wire=tfps.Wire(unroll=unroll)

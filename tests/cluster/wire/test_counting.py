@@ -11,7 +11,7 @@ import tfps
 from tfps import codecs
 from tfps import updates
 
-pytestmark = pytest.mark.tfps_cluster(workers=4, ps=2)
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
 _ROWS = 3
 
@@ -22,7 +22,7 @@ _FLOAT16, _BFLOAT16 = codecs.Float16(), codecs.BFloat16()
 # count: of coordinator and between graphs, with processes.
 _WAYS = {
   'prefetch 2, Float16': (
-    {'wire': tfps.Wire(pull=_FLOAT16, push=_FLOAT16, prefetch=2)},
+    {'wire': tfps.Wire(pull=_FLOAT16, push=_FLOAT16, prefetch=2, unroll=4)},
     1,
   ),
   'BFloat16, the rest later': (

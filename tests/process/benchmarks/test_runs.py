@@ -49,6 +49,7 @@ def test_models_are_fitted_in_turns(tmp_path):
 
 
 # The wire's benchmark is like it.
+@pytest.mark.exhaustive
 def test_tasks_that_take_orders_are_compared_and_drawn(tmp_path, capsys):
   command.main(['--quick', 'null_step', f'--output={tmp_path}'])
   path = _check_written(

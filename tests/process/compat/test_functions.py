@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 
 import tfps
 
-_FROZEN_SECS, _AT_ONCE_SECS = 8, 4
+_FROZEN_SECS, _AT_ONCE_SECS = 4, 2
 
 
 def _traced(value):

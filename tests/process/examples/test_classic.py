@@ -2,11 +2,14 @@ import pathlib
 import re
 import sys
 
+import pytest
+
 from tfps import testing
 
 _EXAMPLE = pathlib.Path(__file__).parents[3] / 'examples/classic/train.py'
 
 
+@pytest.mark.exhaustive
 def test_classic_session_code_learns_and_every_task_ends():
   command = [sys.executable, str(_EXAMPLE), '--steps=1000']
   commands = {'ps': command, 'worker': command}

@@ -293,7 +293,11 @@ def _wait_until_all_train(cluster):
   ('loss', 'how'),
   [
     pytest.param('a worker', 'fit', marks=pytest.mark.exhaustive),
-    ('the ps with the ledger, and a worker', 'train'),
+    pytest.param(
+      'the ps with the ledger, and a worker',
+      'train',
+      marks=pytest.mark.exhaustive,
+    ),
     pytest.param('a worker', 'train', marks=pytest.mark.exhaustive),
     pytest.param(
       'the ps with the ledger, and a worker',

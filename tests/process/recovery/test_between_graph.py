@@ -77,6 +77,21 @@ def snapshot(folder):
   return reader.get_tensor(step), values.min(), values.max()
 
 
+def test_workers_outlast_the_loss_of_a_ps_and_of_the_chief(start, tmp_path):
+  cluster = start('train', 10**9, replicas=1)
+  go_on(cluster)
+  lose(cluster, ('ps', 1))
+  go_on(cluster)
+  assert 'is back, with all it had' in cluster.log('worker', 0)
+  lose(cluster, ('ps', 0), ('worker', 0))
+  go_on(cluster)
+  leave(cluster)
+  step, least, most = snapshot(tmp_path)
+  # Each of the two losses has cut short one execution of each worker.
+  assert step <= least <= most <= step + 2 * 2 * 2
+
+
+@pytest.mark.exhaustive
 def test_workers_outlast_one_fault_after_the_other(start, tmp_path):
   cluster = start('train', 10**9, take_over_secs=2, replicas=1)
   go_on(cluster)

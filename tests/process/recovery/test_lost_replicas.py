@@ -18,6 +18,7 @@ def _on_ps(variables, ps):
   return [v for v in variables if f'/task:{ps}/' in v.device]
 
 
+@pytest.mark.exhaustive
 def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
   events = []
   strategy = tfps.ParameterServerStrategy(
