@@ -83,7 +83,7 @@ def main(_: list[str]) -> None:
       steps=_STEPS.value,
       steps_per_execution=20,
       checkpoint=tf.train.Checkpoint(model=model),
-      directory=_DIRECTORY.value,
+      checkpoint_dir=_DIRECTORY.value,
       hooks=[hooks.LogProgress(every_secs=1.0, log=print)],
     )
     found = np.argmax(model(held_out[0]), axis=1)

@@ -19,6 +19,7 @@ from tfps.keras import metric_state as metric_state_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
 from tfps.training import step_program
+from tfps.training import unrolling as unrolling_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
@@ -92,7 +93,7 @@ class Executions:
     makes_updates: whether the steps update variables.
 
   Attributes:
-    is_unrolled: whether the steps of full executions are unrolled.
+    unrolling: decides when the steps of full executions are unrolled.
   """
 
   def __init__(
@@ -106,10 +107,10 @@ class Executions:
   ) -> None:
     self._model = model
     self._sync_session = sync_session
-    self.is_unrolled = False
     self._makes_updates = makes_updates
     self._strategy = model.distribute_strategy
     self._transfers = transfers.of(self._strategy)
+    self.unrolling = unrolling_lib.Unrolling(self._transfers)
     self._step_fn = step_fn
     self._state = state
     self._logs: list[_Log] = []
@@ -122,10 +123,7 @@ class Executions:
     Args:
       num_steps: the number; at most the model's `steps_per_execution`.
     """
-    full, size = self._model.steps_per_execution, self._transfers.loop_size
-    if num_steps == full and self.is_unrolled:
-      size = full
-    return step_loop.Form.of(num_steps, full, size)
+    return self.unrolling.form(num_steps, self._model.steps_per_execution)
 
   def on_batches(self, form: step_loop.Form, batches: Any) -> Any:
     """Returns a function of batches, their number and the carried values.

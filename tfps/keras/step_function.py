@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
-import time
 from typing import Any
 from typing import Protocol
 
@@ -29,10 +28,6 @@ from tfps.training import step_loop
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
-
-# Steps are done in loops for this many times the time that it takes to unroll
-# them.
-_TIMES_BEFORE_UNROLLING = 5
 
 Begin = Callable[[int, list[np.ndarray]], Any]
 
@@ -130,9 +125,6 @@ class StepFunction:
     )
     self._running: deque[_Scheduled] = deque()
     self._num_done = 0
-    self._began = 0.0
-    self._secs = 0.0  # of all calls
-    self._secs_to_prepare: float | None = None  # until the first result
     # One dict, because Keras keeps it and reads it at the end of an epoch.
     self._logs: dict[str, Any] = {}
 
@@ -149,25 +141,10 @@ class StepFunction:
       StopIteration: there are no more batches.
       ValueError: batches of a `SplitQueue` are to be evaluated.
     """
-    began = time.monotonic()
-    self._began = self._began or began
-    try:
+    unrolling = self._executions.unrolling
+    unrolling.is_due(self._model.steps_per_execution)
+    with unrolling.timed():
       return self._schedule_steps(batches)
-    finally:
-      self._secs += time.monotonic() - began
-      self._unroll_if_it_pays()
-
-  def _unroll_if_it_pays(self) -> None:
-    """Unrolls full executions once steps have taken long enough.
-
-    To prepare unrolled steps takes at most as long for each of them as it took
-    until the first result. So training is prolonged by a fifth at most.
-    """
-    full = self._model.steps_per_execution
-    if self._secs_to_prepare is None or not self._transfers.may_unroll(full):
-      return
-    if self._secs > _TIMES_BEFORE_UNROLLING * full * self._secs_to_prepare:
-      self._executions.is_unrolled = True
 
   def _schedule_steps(self, batches: Iterator[Any]) -> dict[str, Any]:
     number = self._model.steps_per_execution
@@ -324,8 +301,7 @@ class StepFunction:
     oldest = self._running.popleft()
     with self._dropping_on_error():
       fetched = self._executor.fetch(oldest.value)
-    if self._secs_to_prepare is None:
-      self._secs_to_prepare = time.monotonic() - self._began
+    self._executions.unrolling.note_result()
     parts = fetched or []
     if fetched and not oldest.on_splits:
       parts = [(oldest.num_steps, *fetched)]

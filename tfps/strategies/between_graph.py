@@ -14,13 +14,13 @@ model.fit(make_dataset(strategy.input_context()))
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import time
 from typing import Any
 from typing import TypeVar
 
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
-from tfps.input import per_worker
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import preemption
@@ -31,17 +31,16 @@ from tfps.server import joining
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
+from tfps.server import task_monitor
 from tfps.strategies import local_input
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
 from tfps.training import checkpoints as checkpoints_lib
-from tfps.training import hooks as hooks_lib
 from tfps.training import progress as progress_lib
 from tfps.training import replica_loop
 from tfps.training import step_log as step_log_lib
-from tfps.training import step_program
-from tfps.training import train_spec
+from tfps.training import trainer
 from tfps.updates import policies
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.sync import session as session_lib
@@ -57,7 +56,10 @@ _Result = TypeVar('_Result')
 
 
 class BetweenGraphStrategy(
-  runtime.Runtime, local_input.LocalInput, tf.distribute.Strategy
+  runtime.Runtime,
+  local_input.LocalInput,
+  trainer.Trainer,
+  tf.distribute.Strategy,
 ):
   """Asynchronous training by workers that need no coordinator.
 
@@ -77,6 +79,13 @@ class BetweenGraphStrategy(
   once; see `ParameterServerStrategy` about losses. `CUDA_VISIBLE_DEVICES`
   selects the GPUs of a process. `fit` divides batches among the devices; those
   of `train` are for one device each, and a step takes one for each.
+
+  In `train`, workers do not wait for each other. Each reads the global step
+  before an execution, so that it may exceed `steps` by up to
+  `steps_per_execution` for each further worker. If the loss of a ps interrupts
+  an execution, its completed steps count, and at most one step is applied
+  twice. The chief saves checkpoints, and restores the latest one unless the ps
+  have live values, which are never rolled back.
 
   Args:
     cluster: the cluster, with this process' task, the chief or a worker.
@@ -128,7 +137,9 @@ class BetweenGraphStrategy(
     self._cluster = self._with_servers(cluster)
     self.task = client.trainer(self._cluster)
     self.is_chief = self.task == registration_lib.chief_of(self._cluster)
-    address_book = ps_addresses.PsAddressBook(self._cluster)
+    self._address_book = address_book = ps_addresses.PsAddressBook(
+      self._cluster
+    )
     self._registration, self._fence = client.connect(
       self._cluster,
       self.task,
@@ -240,77 +251,18 @@ class BetweenGraphStrategy(
     """
     self._barriers.wait_for_chief(name, timeout_secs)
 
-  def train(
+  def training_loop(
     self,
-    step_fn: step_program.StepFn,
-    dataset_fn: per_worker.DatasetFn,
-    *,
-    steps: int | None = None,
-    steps_per_execution: int = 1,
-    checkpoint: Any = None,
-    checkpoint_dir: Any = None,
-    checkpoint_every_secs: float | None = None,
-    checkpoint_every_steps: int | None = None,
-    max_to_keep: int = 3,
-    hooks: Sequence[hooks_lib.Hook] = (),
-    log_every_secs: float = 10.0,
-  ) -> progress_lib.TrainResult:
-    """Trains until the global step, to which all workers add, is `steps`.
+    progress: progress_lib.TrainProgress,
+    saving: checkpoints_lib.Saving,
+  ) -> replica_loop.ReplicaLoop:
+    return replica_loop.ReplicaLoop(self, progress, saving)
 
-    Workers do not wait for each other. Each checks the global step before an
-    execution, so that it may exceed `steps` by up to `steps_per_execution` for
-    each further worker. If the loss of a ps interrupts an execution, its
-    completed steps count, and at most one step is applied twice. The chief
-    saves checkpoints, and restores the latest one unless the ps have live
-    values, which are never rolled back.
-
-    Args:
-      step_fn: a step on a batch: computes gradients, applies them and returns
-        scalar metrics by name, or None.
-      dataset_fn: makes this worker's dataset from its `InputContext`. With
-        several devices, a batch is for one of them. If it reads from a
-        `tfps.input.SplitQueue`, it makes the batches of one split, which must
-        not be repeated.
-      steps: the global step to reach. Training ends earlier when a queue is
-        finished; None trains until then.
-      steps_per_execution: number of steps in one call.
-      checkpoint: a `tf.train.Checkpoint` or other trackable to save.
-      checkpoint_dir: where to save it.
-      checkpoint_every_secs: seconds between checkpoints; by default one is
-        saved at the end only.
-      checkpoint_every_steps: steps between checkpoints.
-      max_to_keep: number of checkpoints to keep.
-      hooks: called with the progress; see `tfps.hooks`.
-      log_every_secs: seconds between log lines.
-
-    Returns:
-      The global step, this worker's mean metrics, and the steps that all
-      workers did meanwhile.
-
-    Raises:
-      errors.CheckpointError: the latest checkpoint is damaged, or one cannot
-        be written, for example because the disk is full.
-      errors.DeadlineError: the chief has not started to train in time.
-      FloatingPointError: a metric is NaN.
-      ValueError: the dataset ended (repeat it), or an argument is invalid.
-    """
-    self.transfers.check_execution(steps_per_execution)
-    spec = train_spec.TrainSpec(
-      train_spec.ENDLESS if steps is None else steps,
-      steps_per_execution=steps_per_execution,
-    )
-    saving = checkpoints_lib.Saving(
-      checkpoint,
-      checkpoint_dir,
-      every_secs=checkpoint_every_secs,
-      every_steps=checkpoint_every_steps,
-      max_to_keep=max_to_keep,
-    )
-    progress = progress_lib.TrainProgress(
-      spec, hooks, log_every_secs=log_every_secs
-    )
-    loop = replica_loop.ReplicaLoop(self, progress, saving)
-    return loop.run(step_fn, dataset_fn)
+  def monitor(self) -> task_monitor.TaskMonitor:
+    """Returns a monitor of all tasks, to name those that a call waits for."""
+    begun = time.monotonic()
+    addresses = {**self.addresses(), **self._address_book.addresses}
+    return task_monitor.TaskMonitor(addresses, lambda: {self.task: begun})
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again when a ps that was lost has been restored.

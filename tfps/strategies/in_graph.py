@@ -15,7 +15,6 @@ model.fit(dataset)
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import os
 import time
 from typing import Any
 from typing import TypeVar
@@ -31,11 +30,9 @@ from tfps.input import per_worker
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import checkpoints as checkpoints_lib
-from tfps.training import hooks as hooks_lib
 from tfps.training import progress as progress_lib
 from tfps.training import replica_loop
-from tfps.training import step_program
-from tfps.training import train_spec
+from tfps.training import trainer
 from tfps.updates import policies
 from tfps.variables import extended
 from tfps.variables import placement as placement_lib
@@ -50,7 +47,9 @@ class _Extended(extended.Extended):
     return []  # without a coordinator, lookup tables are on the chief
 
 
-class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
+class InGraphStrategy(
+  parameter_server_lib.ParameterServerStrategy, trainer.Trainer
+):
   """In-graph replication, as in TensorFlow 1's guide to distribution.
 
   The program runs in the chief. Each training step is one graph, with a replica
@@ -62,6 +61,12 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
   Ps and workers run `tfps.serve`. The graph needs all of them: when a task is
   lost, the running call raises an error that names it. A program that is
   restarted continues from its checkpoint.
+
+  In a step of `train`, each worker takes the next batch of its own dataset. If
+  a worker's loss is the mean over a batch of n examples, this is the step of a
+  single process on the batches of all workers. When a queue has fewer batches
+  left than there are replicas, steps have half as many replicas, then a
+  quarter, and so on; the first replicas take batches of other workers.
 
   A worker with several GPUs, or with no GPU and several logical CPUs, has a
   replica on each; see `ParameterServerStrategy` about batches and losses.
@@ -149,89 +154,16 @@ class InGraphStrategy(parameter_server_lib.ParameterServerStrategy):
         )
     return self._global_step
 
-  def train(
+  def training_loop(
     self,
-    step_fn: step_program.StepFn,
-    dataset_fn: per_worker.DatasetFn,
-    *,
-    steps: int | None = None,
-    steps_per_execution: int = 1,
-    checkpoint: Any = None,
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_every_secs: float | None = None,
-    checkpoint_every_steps: int | None = None,
-    max_to_keep: int = 3,
-    hooks: Sequence[hooks_lib.Hook] = (),
-    log_every_secs: float = 10.0,
-    stop_on_nan: bool = True,
-  ) -> progress_lib.TrainResult:
-    """Trains until the global step reaches a number.
+    progress: progress_lib.TrainProgress,
+    saving: checkpoints_lib.Saving,
+  ) -> replica_loop.ReplicaLoop:
+    return replica_loop.ReplicaLoop(self, progress, saving)
 
-    In a step each worker takes the next batch of its own dataset, and the mean
-    gradient makes one update. If a worker's loss is the mean over a batch of n
-    examples, this is the step of a single process on the batches of all
-    workers.
-
-    When a queue has fewer batches left than there are replicas, steps have half
-    as many replicas, then a quarter, and so on; the first replicas take batches
-    of other workers.
-
-    Args:
-      step_fn: a step on a batch: computes gradients, applies them by an
-        optimizer and returns scalar metrics by name, or None. Traced once for
-        each worker. The optimizer gets the mean over all workers.
-      dataset_fn: makes a worker's dataset on that worker, from an
-        `InputContext` with `input_pipeline_id` the worker's index. The dataset
-        must not end: `repeat()` it. If it reads from a
-        `tfps.input.SplitQueue`, it makes the batches of one split, which must
-        not be repeated.
-      steps: the global step to reach, including steps before a resume. Training
-        ends earlier when a queue is finished; None trains until then.
-      steps_per_execution: number of steps in a call of the graph.
-        A smaller one is traced faster, a larger one is executed faster.
-      checkpoint: a `tf.train.Checkpoint`, model or other trackable to save. The
-        global step is saved with it as `global_step`.
-      directory: where to save checkpoints, and to resume from the latest one.
-      checkpoint_every_secs: seconds between checkpoints; one is always saved at
-        the end.
-      checkpoint_every_steps: steps between checkpoints, rounded up to whole
-        executions.
-      max_to_keep: number of checkpoints to keep.
-      hooks: called with a `hooks.Progress` at the beginning, after each
-        execution and at the end.
-      log_every_secs: seconds between log lines.
-      stop_on_nan: whether a NaN metric raises an error, before the next
-        checkpoint; otherwise it is logged.
-
-    Returns:
-      The global step and the mean metrics over all workers.
-
-    Raises:
-      errors.UnreachableError: a task has ended; names it.
-      errors.DeadlineError: a task is frozen; names it.
-      errors.CheckpointError: the latest checkpoint is damaged, or one cannot
-        be written, for example because the disk is full.
-      errors.InputError: a split cannot be read; names it.
-      FloatingPointError: a metric is NaN.
-      ValueError: a dataset ended, or an argument is invalid.
-    """
-    spec = train_spec.TrainSpec(
-      train_spec.ENDLESS if steps is None else steps,
-      steps_per_execution=steps_per_execution,
-      stop_on_nan=stop_on_nan,
-    )
-    saving = checkpoints_lib.Saving(
-      checkpoint,
-      directory,
-      every_secs=checkpoint_every_secs,
-      every_steps=checkpoint_every_steps,
-      max_to_keep=max_to_keep,
-    )
-    progress = progress_lib.TrainProgress(
-      spec, hooks, log_every_secs=log_every_secs
-    )
-    loop = replica_loop.ReplicaLoop(self, progress, saving)
-    return loop.run(step_fn, dataset_fn)
+  def monitor(self) -> task_monitor.TaskMonitor:
+    """Returns a monitor of all tasks, to name those that a call waits for."""
+    return self._monitor
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function while monitoring all ps and workers.

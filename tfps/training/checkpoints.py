@@ -45,7 +45,7 @@ class Saving:
   def __post_init__(self) -> None:
     if (self.checkpoint is None) != (self.directory is None):
       raise ValueError(
-        f'checkpoint={self.checkpoint!r}, directory={self.directory!r}: '
+        f'checkpoint={self.checkpoint!r}, checkpoint_dir={self.directory!r}: '
         'give both, or neither.'
       )
     for name in ('every_secs', 'every_steps', 'max_to_keep'):
@@ -55,7 +55,7 @@ class Saving:
     if self.directory is None and (self.every_secs or self.every_steps):
       raise ValueError(
         f'checkpoint every_secs={self.every_secs}, every_steps='
-        f'{self.every_steps}: periodic checkpoints need a directory.'
+        f'{self.every_steps}: periodic checkpoints need a checkpoint_dir.'
       )
 
 

@@ -63,12 +63,14 @@ class TrainingLoop:
     self._progress = progress
     self._spec = progress.spec
     self._saving = saving
+    self._program: step_program.StepProgram | None = None
     self._executions: dict[int, step_program.Execution] = {}
     self._iterators: Any = None
     self._supply: queue_supply_lib.Supply | None = None
     self._pending: dict[Any, _Scheduled] = {}
     self._counts: attempts_lib.Counts | None = None
     self._transfers = transfers.of(coordinator.strategy)
+    self._transfers.check_execution(progress.spec.steps_per_execution)
     sync_session = session_lib.of(coordinator.strategy)
     self._sync_session = (  # only if all workers' gradients make one update
       sync_session
@@ -105,6 +107,7 @@ class TrainingLoop:
       self._fill()
       if self._pending:
         self._collect()
+        self._unroll_if_it_pays()
       elif self._has_work():
         self._scheduled = self._step  # late steps of an update did not count
         self._save()
@@ -165,8 +168,7 @@ class TrainingLoop:
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
-    timeout_secs = self._spec.timeout_secs
-    for value in self._coordinator.wait_any(self._pending, timeout_secs):
+    for value in self._wait_any():
       scheduled = self._pending.pop(value)
       metrics = self._read_metrics(value, scheduled)
       num_steps = scheduled.done.num_steps
@@ -180,6 +182,16 @@ class TrainingLoop:
       if self._supply and not num_steps:
         continue  # other workers read all remaining splits
       self._progress.advance(self._step, metrics)
+
+  def _wait_any(self) -> list[Any]:
+    """Waits for one execution or more; returns their values."""
+    timeout_secs = self._spec.timeout_secs
+    if self._program is None:
+      return self._coordinator.wait_any(self._pending, timeout_secs)
+    with self._program.unrolling.timed():
+      found = self._coordinator.wait_any(self._pending, timeout_secs)
+    self._program.unrolling.note_result()
+    return found
 
   def _read_metrics(
     self, value: Any, scheduled: '_Scheduled'
@@ -237,7 +249,7 @@ class TrainingLoop:
         self._supply = queue_supply_lib.Supply(
           readers,
           step_replicas.of(strategy),
-          lambda source, number: self._program(
+          lambda source, number: self._make_program(
             step_fn, source, number
           ).execution(number),
           full,
@@ -246,11 +258,24 @@ class TrainingLoop:
         )
         return
       self._iterators, spec = given
-      program = self._program(step_fn, step_program.Iterated(spec), full)
-      for size in self._spec.sizes(self._step, may_be_cut=step_log is not None):
-        self._executions[size] = program.execution(size)
+      self._program = self._make_program(
+        step_fn, step_program.Iterated(spec), full
+      )
+      with self._program.unrolling.timed():
+        for size in self._spec.sizes(
+          self._step, may_be_cut=step_log is not None
+        ):
+          self._executions[size] = self._program.execution(size)
 
-  def _program(
+  def _unroll_if_it_pays(self) -> None:
+    """Traces full executions with unrolled steps, once."""
+    full = self._spec.steps_per_execution
+    if self._program is None or not self._program.unrolling.is_due(full):
+      return
+    with self._coordinator.scheduling():
+      self._executions[full] = self._program.execution(full)
+
+  def _make_program(
     self, step_fn: step_program.StepFn, source: step_program.Source, full: int
   ) -> step_program.StepProgram:
     return step_program.StepProgram(

@@ -1,7 +1,6 @@
 """Progress of training: its rate, its result, and calls of hooks."""
 
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -37,7 +36,6 @@ class TrainProgress:
     spec: the settings.
     hooks: called with the progress, after it was logged.
     log_every_secs: the period of log lines in seconds.
-    clock: returns a monotonic time in seconds.
   """
 
   def __init__(
@@ -46,20 +44,18 @@ class TrainProgress:
     hooks: Sequence[hooks_lib.Hook],
     *,
     log_every_secs: float,
-    clock: Callable[[], float] = time.monotonic,
   ) -> None:
     self.spec = spec
     self._log = hooks_lib.LogProgress(every_secs=log_every_secs)
     self._hooks = (self._log, *hooks)
-    self._clock = clock
-    self._started_at = clock()
+    self._started_at = time.monotonic()
     self._start = 0
     self._rate = _Rate()
 
   @property
   def secs(self) -> float:
     """Seconds since the call."""
-    return self._clock() - self._started_at
+    return time.monotonic() - self._started_at
 
   def begin(self, step: int) -> None:
     """Reports that training begins at a global step."""

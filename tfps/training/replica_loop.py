@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 from absl import logging
 import tensorflow as tf
@@ -10,6 +11,7 @@ import tensorflow as tf
 from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
 from tfps.input import tracing
+from tfps.server import task_monitor
 from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import progress as progress_lib
@@ -19,6 +21,8 @@ from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers as transfers_lib
+
+_Result = TypeVar('_Result')
 
 
 class Batches(Protocol):
@@ -55,11 +59,12 @@ class Strategy(Protocol):
   @property
   def num_interruptions(self) -> int: ...
   def scope(self) -> Any: ...
-  def surviving(self, function: Callable[[], Any]) -> Any: ...
+  def surviving(self, function: Callable[[], _Result]) -> _Result: ...
   def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches: ...
   def readers(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
   def input_context(self) -> tf.distribute.InputContext: ...
   def addresses(self) -> dict[spec_lib.Task, str]: ...
+  def monitor(self) -> task_monitor.TaskMonitor: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
 
 
@@ -79,9 +84,9 @@ class ReplicaLoop:
     saving: checkpoints_lib.Saving,
   ) -> None:
     self._strategy = strategy
-    self._surviving = strategy.surviving
     self._progress = progress
     self._spec = progress.spec
+    strategy.transfers.check_execution(self._spec.steps_per_execution)
     self._sync_session = session_lib.of(strategy)
     self._counts: attempts_lib.Counts | None = None
     self._supply: queue_supply_lib.Supply | None = None
@@ -147,9 +152,13 @@ class ReplicaLoop:
     program = self._program(step_fn, source, self._spec.steps_per_execution)
 
     def execute(step: int) -> int:
-      with self._strategy.scope():
-        to_do = program.execution(self._size(step))
-      return self._execute(to_do, to_do, self._attempt(to_do, batches))
+      program.unrolling.is_due(self._spec.steps_per_execution)
+      with program.unrolling.timed():
+        with self._strategy.scope():
+          to_do = program.execution(self._size(step))
+        step = self._execute(to_do, to_do, self._attempt(to_do, batches))
+      program.unrolling.note_result()
+      return step
 
     return execute
 
@@ -271,6 +280,19 @@ class ReplicaLoop:
     else:
       return execute
     return lambda: attempt(execute, *attempt.args)
+
+  def _surviving(self, function: Callable[[], _Result]) -> _Result:
+    """Calls a function, again after a loss, within the timeout if there is one.
+
+    Raises:
+      errors.DeadlineError: names the silent tasks.
+    """
+    secs = self._spec.timeout_secs
+    if secs is None:
+      return self._strategy.surviving(function)
+    return self._strategy.monitor().call(
+      'train', lambda: self._strategy.surviving(function), secs
+    )
 
   def _save(self, step: int) -> None:
     self._surviving(lambda: self._checkpoints.save(step, self._progress.secs))

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfps._compat import autograph
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
+from tfps.training import unrolling as unrolling_lib
 from tfps.updates.sync import session as session_lib
 from tfps.updates.sync import step_sync
 from tfps.variables import step_replicas
@@ -167,6 +168,9 @@ class StepProgram:
     source: the source of the batches.
     global_step: increased by the number of steps once all have been applied.
     full: how many steps a full execution has.
+
+  Attributes:
+    unrolling: decides when the steps of full executions are unrolled.
   """
 
   def __init__(
@@ -184,6 +188,7 @@ class StepProgram:
     self._global_step = global_step
     self._full = full
     self._executions: dict[step_loop.Form, Execution] = {}
+    self.unrolling = unrolling_lib.Unrolling(transfers.of(strategy))
 
   def execution(self, num_steps: int) -> Execution:
     """Returns the execution of a number of steps.
@@ -192,8 +197,7 @@ class StepProgram:
       TypeError: `step_fn` does not return metrics by name.
       ValueError: a metric is not a scalar.
     """
-    size = transfers.of(self._strategy).loop_size
-    form = step_loop.Form.of(num_steps, self._full, size)
+    form = self.unrolling.form(num_steps, self._full)
     if form not in self._executions:
       self._executions[form] = trace(
         self._strategy,

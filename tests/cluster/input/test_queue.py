@@ -55,10 +55,7 @@ def visiting(visits):
 
 
 def train(strategy, step, dataset_fn, **kwargs):
-  if isinstance(strategy, tfps.BetweenGraphStrategy):
-    kwargs['checkpoint_dir'] = kwargs.pop('directory', None)
-    return strategy.train(step, dataset_fn, **kwargs)
-  if isinstance(strategy, tfps.replication.InGraphStrategy):
+  if hasattr(strategy, 'train'):
     return strategy.train(step, dataset_fn, **kwargs)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     return coordinator.train(step, dataset_fn, **kwargs)
@@ -220,7 +217,7 @@ def test_a_checkpoint_is_gone_on_with_by_other_workers(tmp_path, files):
         steps=steps,
         steps_per_execution=3,
         checkpoint=tf.train.Checkpoint(),
-        directory=tmp_path / 'checkpoints',
+        checkpoint_dir=tmp_path / 'checkpoints',
       )
       visits += own.numpy()
   np.testing.assert_array_equal(visits, 1)
@@ -242,7 +239,7 @@ def test_progress_of_other_files_is_refused(tfps_cluster, tmp_path):
         lambda context, queue=queue: queue.dataset(context).batch(8),
         steps=steps,
         checkpoint=tf.train.Checkpoint(),
-        directory=tmp_path,
+        checkpoint_dir=tmp_path,
       )
 
 

@@ -308,6 +308,20 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(strategy):
     np.testing.assert_array_equal(weight.numpy(), kept)
 
 
+def test_a_metric_that_is_not_a_number_ends_training_unless_told(strategy):
+  def train(steps, **kwargs):
+    return strategy.train(
+      lambda batch: {'log': tf.math.log(-batch)},
+      lambda _: tf.data.Dataset.from_tensors(1.0).repeat(),
+      steps=int(strategy.global_step) + steps,
+      **kwargs,
+    )
+
+  with pytest.raises(FloatingPointError, match='metric log is not a number'):
+    train(3)
+  assert train(3, stop_on_nan=False).steps == 3
+
+
 def test_a_dataset_that_runs_out_is_told(strategy):
   step, dataset, _ = _least_squares(strategy)
   with pytest.raises(ValueError, match='dataset ran out; repeat'):

@@ -240,7 +240,7 @@ def test_training_goes_on_from_a_checkpoint(tfps_cluster, tmp_path):
       _dataset_fn,
       steps=steps,
       checkpoint=checkpoint,
-      directory=tmp_path,
+      checkpoint_dir=tmp_path,
     )
     return result, float(slopes.number.numpy())
 
@@ -322,7 +322,7 @@ def test_a_queue_is_gone_on_with_from_a_checkpoint(tfps_cluster, tmp_path):
       steps=steps,
       steps_per_execution=2,
       checkpoint=tf.train.Checkpoint(shares=shares, optimizer=optimizer),
-      directory=tmp_path,
+      checkpoint_dir=tmp_path,
     )
     found.append(-shares.numpy())
   first, last = found

@@ -118,9 +118,8 @@ def test_train_has_a_batch_for_each_replica_and_pushes_once(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   step, number, devices = _slopes(strategy, size=1000)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    result = coordinator.train(
-      step, _count, steps=10, steps_per_execution=5, in_flight_per_worker=1
-    )
+    coordinator.in_flight_per_worker = 1
+    result = coordinator.train(step, _count, steps=10, steps_per_execution=5)
   # Batches 0 and 1 make the first step, and so on.
   mean = 2 * np.arange(10) + 0.5
   np.testing.assert_allclose(number.numpy(), -mean.sum())
@@ -142,9 +141,8 @@ def test_fewer_updates_are_of_what_replicas_have_added_up(
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster, updates=updates)
   step, number, _ = _slopes(strategy)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    coordinator.train(
-      step, _count, steps=8, steps_per_execution=4, in_flight_per_worker=1
-    )
+    coordinator.in_flight_per_worker = 1
+    coordinator.train(step, _count, steps=8, steps_per_execution=4)
   total = (2 * np.arange(8) + 0.5).sum()
   is_mean = isinstance(updates, tfps.updates.Accumulate)
   np.testing.assert_allclose(number.numpy(), -total / (2 if is_mean else 1))

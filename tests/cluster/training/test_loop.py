@@ -1,6 +1,7 @@
 import itertools
 import math
 import pathlib
+import types
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from tfps import testing
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.testing.chaos import disks
 from tfps.training import coordinator as coordinator_lib
+from tfps.training import progress
 
 
 @pytest.fixture(scope='module')
@@ -53,6 +55,15 @@ class Clock:
   def __call__(self):
     self._now += self._step_secs
     return self._now
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+  def set_clock(step_secs):
+    clock = types.SimpleNamespace(monotonic=Clock(step_secs))
+    monkeypatch.setattr(progress, 'time', clock)
+
+  return set_clock
 
 
 @pytest.mark.quick
@@ -172,10 +183,9 @@ def test_a_dataset_that_runs_out_is_an_error(coordinator, count):
 BAD_ARGUMENTS = {
   'no steps': ({'steps': 0}, 'steps=0'),
   'no steps per execution': ({'steps_per_execution': 0}, 'execution=0'),
-  'nothing in flight': ({'in_flight_per_worker': -1}, 'worker=-1'),
-  'no directory': ({'checkpoint': tf.train.Checkpoint()}, 'directory=None'),
-  'nothing to save': ({'directory': 'x'}, 'checkpoint=None'),
-  'period without directory': ({'checkpoint_every_secs': 1}, 'directory'),
+  'no directory': ({'checkpoint': tf.train.Checkpoint()}, 'dir=None'),
+  'nothing to save': ({'checkpoint_dir': 'x'}, 'checkpoint=None'),
+  'period without directory': ({'checkpoint_every_secs': 1}, 'checkpoint_dir'),
   'negative period': ({'checkpoint_every_steps': -1}, 'every_steps=-1'),
 }
 
@@ -185,6 +195,12 @@ def test_a_wrong_argument_is_named(coordinator, count, name):
   arguments, message = BAD_ARGUMENTS[name]
   with pytest.raises(ValueError, match=message):
     coordinator.train(counting(count), ones, **{'steps': 1, **arguments})
+
+
+def test_an_execution_at_least_is_to_be_in_flight(coordinator, count):
+  coordinator.in_flight_per_worker = -1
+  with pytest.raises(ValueError, match='in_flight_per_worker=-1'):
+    coordinator.train(counting(count), ones, steps=1)
 
 
 BAD_STEPS = {
@@ -231,7 +247,7 @@ def test_a_metric_that_is_not_a_number_ends_training(
       ones,
       steps=10,
       checkpoint=tf.train.Checkpoint(value=value),
-      directory=tmp_path,
+      checkpoint_dir=tmp_path,
     )
   assert not list(tmp_path.glob('*.index'))
 
@@ -249,7 +265,10 @@ def test_a_metric_that_is_not_a_number_may_be_put_up_with(coordinator):
 # Hooks
 
 
-def test_hooks_see_the_beginning_each_execution_and_the_end(coordinator, count):
+def test_hooks_see_the_beginning_each_execution_and_the_end(
+  coordinator, count, set_clock
+):
+  set_clock(0.1)
   seen = []
   coordinator.train(
     counting(count),
@@ -257,7 +276,6 @@ def test_hooks_see_the_beginning_each_execution_and_the_end(coordinator, count):
     steps=25,
     steps_per_execution=10,
     hooks=[seen.append],
-    clock=Clock(0.1),
   )
   assert [p.moment for p in seen] == ['begin', 'step', 'step', 'step', 'end']
   assert [seen[0].step, seen[-1].step] == [0, 25]
@@ -285,7 +303,7 @@ def test_a_hook_that_raises_ends_training(coordinator, count):
 def saved(count, tmp_path):
   return {
     'checkpoint': tf.train.Checkpoint(count=count),
-    'directory': tmp_path / 'run',
+    'checkpoint_dir': tmp_path / 'run',
     'timeout_secs': 60,
   }
 
@@ -306,7 +324,7 @@ def test_a_new_coordinator_resumes_from_the_latest_checkpoint(
   assert result.step == 200
   restored = tf.Variable(0, dtype=tf.int64)
   tf.train.Checkpoint(count=restored).restore(
-    str(saved['directory'] / 'ckpt-200')
+    str(saved['checkpoint_dir'] / 'ckpt-200')
   ).expect_partial()
   assert restored.numpy() == 200
   assert 'ckpt-100' in caplog.text
@@ -323,27 +341,29 @@ def test_checkpoints_are_whole_at_their_steps(coordinator, count, saved):
     **saved,
   )
   found = {}
-  for name in names(saved['directory']):
+  for name in names(saved['checkpoint_dir']):
     value = tf.Variable(0, dtype=tf.int64)
     step = tf.Variable(0, dtype=tf.int64)
     tf.train.Checkpoint(count=value, global_step=step).restore(
-      str(saved['directory'] / name)
+      str(saved['checkpoint_dir'] / name)
     ).expect_partial()
     found[name] = (value.numpy(), step.numpy())
   assert found == {f'ckpt-{n}': (n, n) for n in (20, 40, 60, 80, 95)}
 
 
-def test_checkpoints_are_saved_every_so_many_seconds(coordinator, count, saved):
+def test_checkpoints_are_saved_every_so_many_seconds(
+  coordinator, count, saved, set_clock
+):
+  set_clock(1.0)
   coordinator.train(
     counting(count),
     ones,
     steps=40,
     checkpoint_every_secs=10,
-    clock=Clock(1.0),
     max_to_keep=2,
     **saved,
   )
-  assert len(names(saved['directory'])) == 2
+  assert len(names(saved['checkpoint_dir'])) == 2
 
 
 def _garbage_state(directory):
@@ -392,8 +412,10 @@ def _no_data(directory):
 )
 def test_a_damaged_checkpoint_is_an_error(coordinator, count, saved, damage):
   coordinator.train(counting(count), ones, steps=10, **saved)
-  damage(saved['directory'])
-  with pytest.raises(errors.CheckpointError, match=str(saved['directory'])):
+  damage(saved['checkpoint_dir'])
+  with pytest.raises(
+    errors.CheckpointError, match=str(saved['checkpoint_dir'])
+  ):
     coordinator.train(counting(count), ones, steps=20, **saved)
   assert count.numpy() == 10
 
@@ -408,7 +430,7 @@ def test_a_checkpoint_of_something_else_is_an_error(coordinator, count, saved):
 
 
 def test_an_empty_directory_is_a_beginning(coordinator, count, saved):
-  pathlib.Path(saved['directory']).mkdir()
+  pathlib.Path(saved['checkpoint_dir']).mkdir()
   assert coordinator.train(counting(count), ones, steps=3, **saved).steps == 3
 
 
@@ -417,7 +439,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
   coordinator, count, saved
 ):
   with testing.small_disk(2**20) as disk:
-    saved['directory'] = disk
+    saved['checkpoint_dir'] = disk
     coordinator.train(counting(count), ones, steps=10, **saved)
     before = sorted(disk.iterdir())
     with (

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from tests.support import turns
 import tfps
-from tfps.keras import step_function
 from tfps.training import step_loop
 from tfps.training import step_program
+from tfps.training import unrolling
 
 _N, _BATCH = 52, 4
 _X = np.random.default_rng(0).random((_N, 4), 'f')
@@ -115,12 +115,49 @@ def test_values_are_the_same_across_the_change_to_unrolled_steps(
   tfps_cluster, monkeypatch
 ):
   expected = _fitted(_model(1)[0])
-  monkeypatch.setattr(step_function, '_TIMES_BEFORE_UNROLLING', 0)
+  monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     model, own = _model(5)
   _assert_equal(_fitted(model), expected)
   assert own.num_calls == 1 + 5  # in the loop, and of a full execution only
+
+
+@one_worker
+@pytest.mark.parametrize(
+  'make', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+def test_steps_of_ones_own_are_unrolled_once_that_pays(
+  tfps_cluster, monkeypatch, make
+):
+  monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
+  strategy = make(tfps_cluster.cluster)
+  num_calls = 0
+  with strategy.scope():
+    total = tf.Variable(0.0)
+
+  def step(batch):
+    nonlocal num_calls
+    num_calls += 1
+    total.assign(total * 2.0 + tf.cast(batch, tf.float32))
+    return {'batch': batch}
+
+  trainer = (
+    strategy if hasattr(strategy, 'train') else tfps.Coordinator(strategy)
+  )
+  result = trainer.train(
+    step,
+    lambda _: tf.data.Dataset.range(1, 1000),
+    steps=17,
+    steps_per_execution=5,
+    log_every_secs=1e6,
+  )
+  assert num_calls == 1 + 5
+  assert result.step == 17
+  expected = 0
+  for batch in range(1, 18):
+    expected = expected * 2 + batch
+  assert float(total) == expected
 
 
 @one_worker

@@ -44,7 +44,8 @@ def _train(strategy, ones, steps, *, steps_per_execution):
     strategy.train(ones.step, _zeros, **arguments)
     return
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-    coordinator.train(ones.step, _zeros, in_flight_per_worker=1, **arguments)
+    coordinator.in_flight_per_worker = 1
+    coordinator.train(ones.step, _zeros, **arguments)
 
 
 @pytest.mark.parametrize(

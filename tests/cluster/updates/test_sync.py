@@ -197,12 +197,9 @@ def test_a_slow_worker_goes_on_while_others_have_nothing_to_do(
 
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     if how == 'train':
+      coordinator.in_flight_per_worker = 1
       coordinator.train(
-        slopes.step,
-        dataset_fn,
-        steps=12,
-        steps_per_execution=4,
-        in_flight_per_worker=1,
+        slopes.step, dataset_fn, steps=12, steps_per_execution=4
       )
     else:
       with strategy.scope():

@@ -16,6 +16,7 @@ from tests.support import turns
 import tfps
 from tfps import errors
 from tfps import testing
+from tfps.training import unrolling
 from tfps.variables import partitioners
 
 _PER_EXECUTION = 2
@@ -185,6 +186,44 @@ def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
   else:
     assert min(set_back) > 0
     assert min(values) > 0
+
+
+@pytest.mark.parametrize(
+  ('mode', 'lost'),
+  [
+    ('coordinator', 'ps:1'),
+    pytest.param('coordinator', 'worker:0', marks=pytest.mark.exhaustive),
+    pytest.param('between graphs', 'ps:1', marks=pytest.mark.exhaustive),
+  ],
+)
+def test_a_loss_while_steps_are_unrolled_loses_nothing(
+  processes, tmp_path, monkeypatch, mode, lost
+):
+  monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
+  story = Story(processes, comes_home=True)
+  strategy = _MODES[mode](
+    processes.cluster,
+    recovery=tfps.Recovery(tmp_path, replicas=1, on_event=story.events),
+  )
+  variables = losses.counters(strategy)
+  num_unrolled = 0
+
+  def step(batch):
+    nonlocal num_unrolled
+    if 'while' not in tf.compat.v1.get_default_graph().name:
+      num_unrolled += 1
+    if num_unrolled == 1:
+      processes.kill(*_parse(lost))
+      processes.start(*_parse(lost))
+    losses.add_one(variables)
+
+  with losses.trainer(strategy) as trainer:
+    result = trainer.train(step, losses.ones, steps=60, steps_per_execution=4)
+    values = trainer.surviving(lambda: losses.values(variables))
+  assert num_unrolled >= 4
+  assert story.events.of('back', lost)
+  assert result.step == 60
+  assert 60 <= min(values) <= max(values) <= 61
 
 
 @pytest.mark.exhaustive

@@ -5,8 +5,11 @@ import re
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tests.support import waiting
+import tfps
+from tfps import errors
 from tfps import testing
 
 _PROGRAMS = pathlib.Path(__file__).parents[2] / 'programs'
@@ -93,3 +96,32 @@ def test_workers_die_and_come_back_to_the_live_values():
     assert after[0] > before[-1]
     assert _numbers(cluster, 0, 'iterations')[-1] >= 700
     assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
+def test_an_execution_that_takes_too_long_names_the_frozen_ps(tfps_cluster):
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    counts = [tf.Variable(0, name=name) for name in 'ab']
+
+  def step(batch):
+    for count in counts:
+      count.assign_add(batch)
+
+  def freeze(progress):
+    if progress.step == 10:
+      tfps_cluster.freeze('ps', 1)
+
+  with pytest.raises(
+    errors.DeadlineError, match=r'5 seconds: ps:1 .*not answer'
+  ):
+    strategy.train(
+      step,
+      lambda _: tf.data.Dataset.from_tensors(1).repeat(),
+      steps=100,
+      steps_per_execution=5,
+      hooks=[freeze],
+      timeout_secs=5,
+    )
+  tfps_cluster.thaw('ps', 1)
+  strategy.close()

@@ -88,7 +88,7 @@ def test_an_epoch_is_gone_on_with_after_a_worker_was_killed(
       lambda context: queue.dataset(context).batch(batch),
       steps_per_execution=2,
       checkpoint=tf.train.Checkpoint(visits=visits),
-      directory=tmp_path,
+      checkpoint_dir=tmp_path,
       checkpoint_every_steps=4,
       hooks=hooks,
     )

@@ -1,0 +1,146 @@
+"""Base class of trainers: `train` of the coordinator and of each strategy."""
+
+from collections.abc import Sequence
+import os
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps.input import per_worker
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import hooks as hooks_lib
+from tfps.training import progress as progress_lib
+from tfps.training import step_program
+from tfps.training import train_spec
+
+
+class Loop(Protocol):
+  """Loop over executions, for one call of `train`."""
+
+  def run(
+    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
+  ) -> progress_lib.TrainResult:
+    """Trains to the end.
+
+    Args:
+      step_fn: computes and applies the gradients of a batch.
+      dataset_fn: makes the dataset of a worker, or of a split.
+    """
+
+
+class Trainer:
+  """Object that trains with a step function, checkpoints and hooks.
+
+  Attributes:
+    timeout_secs: the default of `train`.
+    in_flight_per_worker: how many executions a coordinator keeps scheduled for
+      each worker.
+  """
+
+  timeout_secs: float | None = None
+  in_flight_per_worker: int = 2
+
+  def training_loop(
+    self,
+    progress: progress_lib.TrainProgress,
+    saving: checkpoints_lib.Saving,
+  ) -> Loop:
+    """Returns the loop of one call of `train`.
+
+    Args:
+      progress: has the settings, and reports to hooks.
+      saving: the settings of checkpoints.
+    """
+    raise NotImplementedError
+
+  def train(
+    self,
+    step_fn: step_program.StepFn,
+    dataset_fn: per_worker.DatasetFn,
+    *,
+    steps: int | None = None,
+    steps_per_execution: int = 1,
+    checkpoint: Any = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every_secs: float | None = None,
+    checkpoint_every_steps: int | None = None,
+    max_to_keep: int = 3,
+    checkpoint_options: tf.train.CheckpointOptions | None = None,
+    hooks: Sequence[hooks_lib.Hook] = (),
+    log_every_secs: float = 10.0,
+    stop_on_nan: bool = True,
+    timeout_secs: float | None = None,
+  ) -> progress_lib.TrainResult:
+    """Trains until the global step reaches a number, or a queue ends.
+
+    See the class about the order of steps, and about steps that are repeated
+    after a loss.
+
+    Args:
+      step_fn: a step on a batch: computes gradients, applies them and returns
+        scalar metrics by name, or None. Runs on a worker, in a graph.
+      dataset_fn: makes the dataset of a worker from its `InputContext`, whose
+        `input_pipeline_id` is the worker's index. With several devices, a batch
+        is for one of them. The dataset must not end: `repeat()` it. It begins
+        again when the worker restarts, or a lost ps interrupts an execution. If
+        it reads from a `tfps.input.SplitQueue`, it has the batches of one
+        split, and must not be repeated.
+      steps: the global step to reach, which includes the steps of earlier
+        calls, of other workers, and those before a resume. Training ends
+        earlier when a queue is finished; None trains until then.
+      steps_per_execution: number of steps that a worker does in one call.
+      checkpoint: a `tf.train.Checkpoint`, model or other trackable to save. The
+        global step is saved with it, as `global_step`.
+      checkpoint_dir: where to save checkpoints, and to resume from the latest
+        one.
+      checkpoint_every_secs: seconds between checkpoints; one is always saved at
+        the end.
+      checkpoint_every_steps: steps between checkpoints, rounded up to whole
+        executions.
+      max_to_keep: number of checkpoints to keep.
+      checkpoint_options: by default this process writes all variables, which
+        needs no file system shared with the ps; with
+        `tf.train.CheckpointOptions()` each ps writes its own.
+      hooks: called with a `hooks.Progress` at the beginning, after each
+        execution and at the end.
+      log_every_secs: seconds between log lines.
+      stop_on_nan: whether a NaN metric raises an error, before the next
+        checkpoint; otherwise it is logged.
+      timeout_secs: how many seconds an execution or a checkpoint may take; by
+        default the coordinator's timeout, otherwise without limit.
+
+    Returns:
+      The global step, the number of steps and seconds of this call, and the
+      mean metrics of the last log line's steps: over all workers, or those of
+      this one between graphs.
+
+    Raises:
+      errors.CheckpointError: the latest checkpoint is damaged, or one cannot be
+        written, for example because the disk is full.
+      errors.DeadlineError: an execution takes too long, or a task is frozen;
+        names the tasks.
+      errors.InputError: a split cannot be read; names it.
+      errors.UnreachableError: a task that is needed has ended; names it.
+      FloatingPointError: a metric is NaN.
+      ValueError: a dataset ended, or an argument is invalid.
+    """
+    spec = train_spec.TrainSpec(
+      steps=train_spec.ENDLESS if steps is None else steps,
+      steps_per_execution=steps_per_execution,
+      in_flight_per_worker=self.in_flight_per_worker,
+      stop_on_nan=stop_on_nan,
+      timeout_secs=self.timeout_secs if timeout_secs is None else timeout_secs,
+    )
+    saving = checkpoints_lib.Saving(
+      checkpoint=checkpoint,
+      directory=checkpoint_dir,
+      every_secs=checkpoint_every_secs,
+      every_steps=checkpoint_every_steps,
+      max_to_keep=max_to_keep,
+      options=checkpoint_options,
+    )
+    progress = progress_lib.TrainProgress(
+      spec, hooks, log_every_secs=log_every_secs
+    )
+    return self.training_loop(progress, saving).run(step_fn, dataset_fn)

@@ -1,0 +1,74 @@
+"""Decision when the steps of full executions are unrolled."""
+
+from collections.abc import Iterator
+import contextlib
+import time
+
+from tfps.training import step_loop
+from tfps.wire import transfers as transfers_lib
+
+# Steps are done in loops for this many times the time that it takes to unroll
+# them.
+_TIMES_BEFORE_UNROLLING = 5
+
+
+class Unrolling:
+  """Decision whether the steps of full executions are in a loop or unrolled.
+
+  A loop is prepared for any number of steps at once, and soon. Unrolled steps
+  execute faster, but take long to prepare: each at most as long as it took from
+  the first call to the first result. They are unrolled once loops have taken
+  five times as long, so that training is prolonged by a fifth at most.
+
+  Args:
+    transfers: those of the strategy, which say whether steps may be unrolled.
+
+  Attributes:
+    is_unrolled: whether full executions are unrolled.
+  """
+
+  def __init__(self, transfers: transfers_lib.Transfers) -> None:
+    self._transfers = transfers
+    self.is_unrolled = False
+    self._began = 0.0
+    self._secs = 0.0
+    self._secs_to_prepare: float | None = None
+
+  @contextlib.contextmanager
+  def timed(self) -> Iterator[None]:
+    """Adds the time within the context to that of the loops."""
+    began = time.monotonic()
+    self._began = self._began or began
+    try:
+      yield
+    finally:
+      self._secs += time.monotonic() - began
+
+  def note_result(self) -> None:
+    """Notes that an execution has ended, of which only the first matters."""
+    if self._secs_to_prepare is None:
+      self._secs_to_prepare = time.monotonic() - self._began
+
+  def is_due(self, full: int) -> bool:
+    """Returns whether full executions are unrolled from now on, but not before.
+
+    Args:
+      full: how many steps they have.
+    """
+    if self.is_unrolled or self._secs_to_prepare is None:
+      return False
+    secs = _TIMES_BEFORE_UNROLLING * full * self._secs_to_prepare
+    self.is_unrolled = self._transfers.may_unroll(full) and self._secs > secs
+    return self.is_unrolled
+
+  def form(self, num_steps: int, full: int) -> step_loop.Form:
+    """Returns the form of an execution.
+
+    Args:
+      num_steps: how many steps it has.
+      full: how many steps a full execution has.
+    """
+    size = self._transfers.loop_size
+    if self.is_unrolled and num_steps == full:
+      size = full
+    return step_loop.Form.of(num_steps, full, size)
