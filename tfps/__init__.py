@@ -2,12 +2,15 @@
 
 Names that need TensorFlow are imported when they are first used, so that a
 supervisor of tasks, which needs only cluster facts, stays small and quick.
+
+TensorFlow's own messages are hidden; see `_compat.messages`.
 """
 
 import importlib
 from typing import Any
 from typing import TYPE_CHECKING
 
+from tfps._compat import messages as _messages
 from tfps.cluster.resolver import define_flags
 from tfps.cluster.resolver import resolve_cluster
 from tfps.cluster.spec import Cluster
@@ -93,6 +96,8 @@ _HOMES = {
   'Wire': 'wire.config',
   'serve': 'server.server',
 }
+
+_messages.quiet()
 
 
 def __getattr__(name: str) -> Any:

@@ -71,7 +71,7 @@ def _run(mode: str, args: list[str]) -> dict[str, Any]:
 
 def _show(command: list[str]) -> int:
   """Runs a command, shows what it writes, and returns its status."""
-  env = {'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ}
+  env = dict(os.environ)
   if sys.stdout.isatty():
     env.setdefault('FORCE_COLOR', '1')
   launcher = subprocess.Popen(

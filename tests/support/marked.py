@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.support import sleeps
 import tfps
+from tfps.input import iterators
 from tfps.training import attempts
 from tfps.training import step_loop
 from tfps.training import step_program
@@ -91,7 +92,7 @@ class Program:
     fails = limits is not None and min(limits) < to_do.num_steps
     raises = pytest.raises(tf.errors.InvalidArgumentError)
     with raises if fails else contextlib.nullcontext():
-      args = to_do.args(iter(self.dataset), *attempt.args)
+      args = to_do.args(iterators.over(self.dataset), *attempt.args)
       return attempt(to_do.function, *args)
 
   @property

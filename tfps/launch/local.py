@@ -10,6 +10,7 @@ not import TensorFlow.
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import os
 import pathlib
 import shlex
@@ -17,6 +18,7 @@ import sys
 import time
 
 from tfps import errors
+from tfps._compat import messages
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.launch import forked_process
@@ -100,6 +102,7 @@ def _supervise(
     cluster.tasks(),
     pathlib.Path(options.log_dir or _fresh_folder()),
     colour=task_output.wants_colour(sys.stdout, os.environ),
+    is_shown=functools.partial(messages.is_shown, env={**os.environ, **env}),
   )
   servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
   commands = [

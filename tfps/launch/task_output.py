@@ -1,6 +1,7 @@
 """Output of tasks: shown line by line under their names, and kept in files."""
 
 import collections
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
@@ -27,6 +28,7 @@ class TaskOutput:
     stream: receives lines with prefixes such as `[ps:0] `; stdout by default.
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
+    is_shown: whether a line is written to the stream; by default all are.
   """
 
   def __init__(
@@ -37,8 +39,10 @@ class TaskOutput:
     stream: BinaryIO | None = None,
     own_stream: BinaryIO | None = None,
     colour: bool = False,
+    is_shown: Callable[[bytes], bool] = lambda line: True,
   ) -> None:
     self.folder = folder
+    self._is_shown = is_shown
     self._stream = stream or sys.stdout.buffer
     self._own_stream = own_stream or sys.stderr.buffer
     self._prefixes = {
@@ -64,7 +68,8 @@ class TaskOutput:
         file.write(line)
         line = line.removesuffix(b'\n') + b'\n'
         self._last_lines[task].append(line)
-        self._write(self._stream, self._prefixes[task] + line)
+        if self._is_shown(line):
+          self._write(self._stream, self._prefixes[task] + line)
 
   def last_lines(self, task: spec_lib.Task) -> str:
     """Returns the last lines that a task has written."""
