@@ -124,12 +124,15 @@ class Mean:
 class LogProgress:
   """Hook that logs a line per period: step, steps/s, time left, mean metrics.
 
+  The first execution also prepares the step on the workers. It has a line of
+  its own, and does not count for the rate.
+
   Args:
     every_secs: the period in seconds.
     log: gets the line.
 
   Attributes:
-    metrics: the means of the last line.
+    metrics: the means of the last line with metrics.
   """
 
   def __init__(
@@ -143,44 +146,56 @@ class LogProgress:
     self._log = log
     self._mean = Mean()
     self._step = 0
-    self._line_at = (0.0, 0)
+    self._is_prepared = False
+    # Seconds and step since which the rate is measured.
+    self._since = (0.0, 0)
+    self._step_in_line = 0
 
   def __call__(self, progress: Progress) -> None:
+    now = (progress.elapsed_secs, progress.step)
     if progress.moment == 'begin':
-      self._step = progress.step
-      self._line_at = (progress.elapsed_secs, progress.step)
+      self._step = self._step_in_line = progress.step
+      self._since, self._is_prepared = now, False
+      if progress.step < progress.steps:
+        self._log('Preparing the step.')
       return
     self._mean.add(progress.metrics, progress.step - self._step)
     self._step = progress.step
-    secs = progress.elapsed_secs - self._line_at[0]
+    if progress.moment == 'step' and not self._is_prepared:
+      self._since, self._is_prepared = now, True
+      self._log(f'{_place(progress)}, prepared in {now[0]:.1f} s')
+      return
+    secs = progress.elapsed_secs - self._since[0]
     if secs >= self._every_secs or self._is_last(progress):
       self._write(progress, secs)
 
   def _is_last(self, progress: Progress) -> bool:
-    return progress.moment == 'end' and progress.step > self._line_at[1]
+    return progress.moment == 'end' and progress.step > self._step_in_line
 
   def _write(self, progress: Progress, secs: float) -> None:
-    rate = _ratio(progress.step - self._line_at[1], secs, 0.0)
+    rate = _ratio(progress.step - self._since[1], secs, 0.0)
     self.metrics = self._mean.take()
-    self._line_at = (progress.elapsed_secs, progress.step)
+    self._since = (progress.elapsed_secs, progress.step)
+    self._step_in_line = progress.step
     self._log(_line(progress, rate, self.metrics))
 
 
 def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:
-  # Asynchronous workers may exceed the last step slightly.
+  facts = [_place(progress)]
+  if rate:  # otherwise all was done in the first execution
+    facts.append(f'{rate:.1f} steps/s')
+  if progress.steps != ENDLESS:
+    # Asynchronous workers may exceed the last step slightly.
+    steps_left = max(0, progress.steps - progress.step)
+    left = round(_ratio(steps_left, rate, 0.0))
+    facts.append(f'{datetime.timedelta(seconds=left)} left')
+  return ', '.join([*facts, *_values(metrics)])
+
+
+def _place(progress: Progress) -> str:
   if progress.steps == ENDLESS:
-    return ', '.join(
-      [f'step {progress.step}', f'{rate:.1f} steps/s', *_values(metrics)]
-    )
-  steps_left = max(0, progress.steps - progress.step)
-  left = steps_left / rate if rate else 0.0
-  facts = [
-    f'step {progress.step} of {progress.steps}',
-    f'{rate:.1f} steps/s',
-    f'{datetime.timedelta(seconds=round(left))} left',
-    *_values(metrics),
-  ]
-  return ', '.join(facts)
+    return f'step {progress.step}'
+  return f'step {progress.step} of {progress.steps}'
 
 
 def _values(metrics: Mapping[str, float]) -> list[str]:

@@ -91,10 +91,10 @@ class TrainingLoop:
     """
     self._checkpoints, start = self._call('restore', self._restore)
     self._step = self._scheduled = start
+    self._progress.begin(start)
     if start < self._spec.steps:
       self._prepare(step_fn, dataset_fn)
     self._checkpoints.begin(start, self._progress.secs)
-    self._progress.begin(start)
     with self._cancelling(), self._sync_step():
       self._advance()
       while self._has_lost_steps():

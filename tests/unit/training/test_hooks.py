@@ -67,19 +67,35 @@ def test_the_log_has_one_line_a_period_and_one_for_the_rest():
     log(progress(step, 1.0 + step / 4, loss=step))
   log(progress(100, 26.0, 'end'))
   assert lines == [
-    'step 40 of 100, 4.0 steps/s, 0:00:15 left, loss 25',
-    'step 80 of 100, 4.0 steps/s, 0:00:05 left, loss 65',
-    'step 100 of 100, 4.0 steps/s, 0:00:00 left, loss 95',
+    'Preparing the step.',
+    'step 10 of 100, prepared in 3.5 s',
+    'step 50 of 100, 4.0 steps/s, 0:00:12 left, loss 30',
+    'step 90 of 100, 4.0 steps/s, 0:00:02 left, loss 75',
+    'step 100 of 100, 4.0 steps/s, 0:00:00 left, loss 100',
   ]
-  assert log.metrics == {'loss': 95.0}
+  assert log.metrics == {'loss': 100.0}
 
 
 def test_the_log_has_no_time_left_above_the_last_step():
   lines = []
   log = hooks.LogProgress(every_secs=10.0, log=lines.append)
   log(progress(0, 0.0, 'begin'))
+  log(progress(80, 20.0))
   log(progress(120, 30.0))
-  assert lines == ['step 120 of 100, 4.0 steps/s, 0:00:00 left']
+  assert lines[2:] == ['step 120 of 100, 4.0 steps/s, 0:00:00 left']
+
+
+def test_the_log_has_no_rate_if_all_is_done_in_one_execution():
+  lines = []
+  log = hooks.LogProgress(log=lines.append)
+  log(progress(0, 0.0, 'begin'))
+  log(progress(100, 3.0, loss=1.0))
+  log(progress(100, 3.0, 'end'))
+  assert lines[1:] == [
+    'step 100 of 100, prepared in 3.0 s',
+    'step 100 of 100, 0:00:00 left, loss 1',
+  ]
+  assert log.metrics == {'loss': 1.0}
 
 
 def test_the_log_weighs_metrics_by_steps():
