@@ -165,13 +165,16 @@ class Registration:
       self._servers = (*self._servers, server)
 
   def stop(self) -> None:
-    """Says done, within seconds; servers that do not get it are logged."""
+    """Says done, within seconds.
+
+    Servers that do not get it are logged, unless all have ended already.
+    """
     if self._started:
       self._forget()
       failures = broadcast.for_each(
         self._servers, self._leave, timeout_secs=timeouts.current().call_secs
       )
-      if failures:
+      if failures and not self._are_all_dead():
         logging.warning(
           '%s is done, but could not notify its servers: %s.',
           self._hello.task,
@@ -233,6 +236,12 @@ class Registration:
       server, self._address_of(server), timeouts.current().call_secs
     ) as mailbox:
       mailbox.put(done.to_json())
+
+  def _are_all_dead(self) -> bool:
+    return all(
+      health.probe(server, self._address_of(server)).state is health.State.DEAD
+      for server in self._servers
+    )
 
   def _address_of(self, server: spec_lib.Task) -> str:
     return self._joined.get(server) or self._cluster.address(server)

@@ -41,3 +41,23 @@ def test_a_strategy_in_another_cluster_is_told(tfps_cluster):
     tfps.ParameterServerStrategy(
       tfps.Cluster(jobs, known.task), connect_timeout_secs=0.5
     )
+
+
+@pytest.mark.tfps_cluster(ps=2, workers=1, processes=True)
+def test_servers_that_are_not_told_are_named_unless_all_have_ended(
+  tfps_cluster, caplog
+):
+  cluster = tfps_cluster.cluster
+  presence = registration.Registration(
+    cluster,
+    Task('worker', 0),
+    cluster.address(Task('worker', 0)),
+    chief=True,
+    servers=cluster.tasks('ps'),
+  )
+  for left in (1, 0):
+    presence.start(without=[Task('ps', 0)] if left == 0 else ())
+    tfps_cluster.kill('ps', 1 - left)
+    presence.stop()
+    assert ('could not notify' in caplog.text) == bool(left)
+    caplog.clear()
