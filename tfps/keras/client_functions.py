@@ -85,6 +85,8 @@ class Here:
     strategy: its `surviving` calls the functions.
   """
 
+  timeout_secs: float | None = None
+
   def __init__(self, strategy: Any) -> None:
     self._strategy = strategy
 

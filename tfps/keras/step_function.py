@@ -33,7 +33,13 @@ Begin = Callable[[int, list[np.ndarray]], Any]
 
 
 class Executor(Protocol):
-  """Executes functions: a `Coordinator`, or this process."""
+  """Executes functions: a `Coordinator`, or this process.
+
+  Attributes:
+    timeout_secs: how many seconds an execution may take; None for no limit.
+  """
+
+  timeout_secs: float | None
 
   def schedule(self, fn: Any, args: Any = None) -> Any:
     """Starts to execute a function; returns a value for `fetch`."""
@@ -142,7 +148,9 @@ class StepFunction:
       ValueError: batches of a `SplitQueue` are to be evaluated.
     """
     unrolling = self._executions.unrolling
-    unrolling.is_due(self._model.steps_per_execution)
+    unrolling.is_due(
+      self._model.steps_per_execution, self._executor.timeout_secs
+    )
     with unrolling.timed():
       return self._schedule_steps(batches)
 

@@ -270,7 +270,9 @@ class TrainingLoop:
   def _unroll_if_it_pays(self) -> None:
     """Traces full executions with unrolled steps, once."""
     full = self._spec.steps_per_execution
-    if self._program is None or not self._program.unrolling.is_due(full):
+    if self._program is None or not self._program.unrolling.is_due(
+      full, self._spec.timeout_secs
+    ):
       return
     with self._coordinator.scheduling():
       self._executions[full] = self._program.execution(full)

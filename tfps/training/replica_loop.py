@@ -152,7 +152,9 @@ class ReplicaLoop:
     program = self._program(step_fn, source, self._spec.steps_per_execution)
 
     def execute(step: int) -> int:
-      program.unrolling.is_due(self._spec.steps_per_execution)
+      program.unrolling.is_due(
+        self._spec.steps_per_execution, self._spec.timeout_secs
+      )
       with program.unrolling.timed():
         with self._strategy.scope():
           to_do = program.execution(self._size(step))

@@ -49,16 +49,22 @@ class Unrolling:
     if self._secs_to_prepare is None:
       self._secs_to_prepare = time.monotonic() - self._began
 
-  def is_due(self, full: int) -> bool:
+  def is_due(self, full: int, within_secs: float | None) -> bool:
     """Returns whether full executions are unrolled from now on, but not before.
 
     Args:
       full: how many steps they have.
+      within_secs: how long the first of them may take, which prepares them;
+        None for no limit.
     """
     if self.is_unrolled or self._secs_to_prepare is None:
       return False
-    secs = _TIMES_BEFORE_UNROLLING * full * self._secs_to_prepare
-    self.is_unrolled = self._transfers.may_unroll(full) and self._secs > secs
+    secs = full * self._secs_to_prepare
+    self.is_unrolled = (
+      self._transfers.may_unroll(full)
+      and self._secs > _TIMES_BEFORE_UNROLLING * secs
+      and (within_secs is None or secs < within_secs)
+    )
     return self.is_unrolled
 
   def form(self, num_steps: int, full: int) -> step_loop.Form:

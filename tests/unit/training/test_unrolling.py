@@ -1,0 +1,61 @@
+"""When the steps of full executions are unrolled."""
+
+import types
+
+import pytest
+
+import tfps
+from tfps.training import unrolling
+from tfps.wire import transfers
+
+
+class _World:
+  """A loop whose first execution takes 3 seconds, and all others 1."""
+
+  def __init__(self, monkeypatch, **wire):
+    self._now = 1000.0
+    clock = types.SimpleNamespace(monotonic=lambda: self._now)
+    monkeypatch.setattr(unrolling, 'time', clock)
+    self.unrolling = unrolling.Unrolling(
+      transfers.Transfers(tfps.Wire(**wire), 1)
+    )
+
+  def execute(self, number):
+    for _ in range(number):
+      with self.unrolling.timed():
+        self._now += 1 if self.unrolling._secs else 3
+      self.unrolling.note_result()
+      self._now += 100  # elsewhere
+
+
+@pytest.fixture
+def world(monkeypatch):
+  return _World(monkeypatch)
+
+
+def test_they_are_once_loops_have_taken_five_times_as_long(world):
+  assert not world.unrolling.is_due(4, None)
+  world.execute(1 + 57)  # 60 seconds
+  assert not world.unrolling.is_due(4, None)
+  assert world.unrolling.form(4, 4).body == 1
+  world.execute(1)
+  assert world.unrolling.is_due(4, None)
+  assert not world.unrolling.is_due(4, None)  # they are already
+  assert world.unrolling.form(4, 4) == unrolling.step_loop.Form(0, 4)
+  assert world.unrolling.form(3, 4).body == 1  # not the odd end
+
+
+def test_they_are_not_if_preparing_them_may_take_longer_than_allowed(world):
+  world.execute(100)
+  assert not world.unrolling.is_due(4, 12.0)
+  assert world.unrolling.is_due(4, 13.0)
+
+
+@pytest.mark.parametrize(
+  ('wire', 'full'),
+  [({'unroll': 1}, 8), ({}, 1), ({}, 33), ({'prefetch': 1}, 8)],
+)
+def test_they_never_are(monkeypatch, wire, full):
+  world = _World(monkeypatch, **wire)
+  world.execute(10_000)
+  assert not world.unrolling.is_due(full, None)
