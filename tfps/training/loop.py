@@ -77,6 +77,7 @@ class TrainingLoop:
       if sync_session is not None and sync_session.makes_one_update
       else None
     )
+    self._start = 0
     self._step = 0
     self._scheduled = 0
 
@@ -90,7 +91,7 @@ class TrainingLoop:
       dataset_fn: makes the dataset of a worker, or of a split.
     """
     self._checkpoints, start = self._call('restore', self._restore)
-    self._step = self._scheduled = start
+    self._step = self._scheduled = self._start = start
     self._progress.begin(start)
     if start < self._spec.steps:
       self._prepare(step_fn, dataset_fn)
@@ -269,9 +270,12 @@ class TrainingLoop:
 
   def _unroll_if_it_pays(self) -> None:
     """Traces full executions with unrolled steps, once."""
-    full = self._spec.steps_per_execution
-    if self._program is None or not self._program.unrolling.is_due(
-      full, self._spec.timeout_secs
+    if self._program is None:
+      return
+    full, done = self._spec.steps_per_execution, self._step - self._start
+    left = (self._spec.steps - self._step) / max(1, done)
+    if not self._program.unrolling.is_due(
+      full, self._spec.timeout_secs, left=left
     ):
       return
     with self._coordinator.scheduling():

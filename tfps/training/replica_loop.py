@@ -122,7 +122,7 @@ class ReplicaLoop:
   ) -> int:
     """Does the steps after a global step; returns the last one."""
     self._trace_counts()
-    execute = self._executing(step_fn, dataset_fn)
+    execute = self._executing(step, step_fn, dataset_fn)
     while self._has_work(step) or self._has_lost_steps():
       step = execute(step)
       if self._checkpoints.is_due(step, self._progress.secs):
@@ -136,11 +136,14 @@ class ReplicaLoop:
       self._surviving(lambda: sync_session.end(sync_session.worker()))
 
   def _executing(
-    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
+    self,
+    start: int,
+    step_fn: step_program.StepFn,
+    dataset_fn: per_worker.DatasetFn,
   ) -> Callable[[int], int]:
     """Returns a function that does some steps.
 
-    It maps the global step before them to that after them.
+    It maps the global step before them, at first `start`, to that after them.
     """
     try:
       batches = self._strategy.batches(dataset_fn)
@@ -153,7 +156,9 @@ class ReplicaLoop:
 
     def execute(step: int) -> int:
       program.unrolling.is_due(
-        self._spec.steps_per_execution, self._spec.timeout_secs
+        self._spec.steps_per_execution,
+        self._spec.timeout_secs,
+        left=(self._spec.steps - step) / max(1, step - start),
       )
       with program.unrolling.timed():
         with self._strategy.scope():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import math
 import time
 
 from tfps.training import step_loop
@@ -18,7 +19,8 @@ class Unrolling:
   A loop is prepared for any number of steps at once, and soon. Unrolled steps
   execute faster, but take long to prepare: each at most as long as it took from
   the first call to the first result. They are unrolled once loops have taken
-  five times as long, so that training is prolonged by a fifth at most.
+  five times as long, so that training is prolonged by a fifth at most, if they
+  will take five times as long again.
 
   Args:
     transfers: those of the strategy, which say whether steps may be unrolled.
@@ -49,20 +51,23 @@ class Unrolling:
     if self._secs_to_prepare is None:
       self._secs_to_prepare = time.monotonic() - self._began
 
-  def is_due(self, full: int, within_secs: float | None) -> bool:
+  def is_due(
+    self, full: int, within_secs: float | None, *, left: float = math.inf
+  ) -> bool:
     """Returns whether full executions are unrolled from now on, but not before.
 
     Args:
       full: how many steps they have.
       within_secs: how long the first of them may take, which prepares them;
         None for no limit.
+      left: how many steps are left for each that has been done.
     """
     if self.is_unrolled or self._secs_to_prepare is None:
       return False
     secs = full * self._secs_to_prepare
     self.is_unrolled = (
       self._transfers.may_unroll(full)
-      and self._secs > _TIMES_BEFORE_UNROLLING * secs
+      and self._secs * min(1.0, left) > _TIMES_BEFORE_UNROLLING * secs
       and (within_secs is None or secs < within_secs)
     )
     return self.is_unrolled

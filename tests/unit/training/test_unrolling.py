@@ -51,6 +51,12 @@ def test_they_are_not_if_preparing_them_may_take_longer_than_allowed(world):
   assert world.unrolling.is_due(4, 13.0)
 
 
+def test_they_are_not_if_few_steps_are_left(world):
+  world.execute(1 + 117)  # 120 seconds
+  assert not world.unrolling.is_due(4, None, left=0.5)
+  assert world.unrolling.is_due(4, None, left=0.51)
+
+
 @pytest.mark.parametrize(
   ('wire', 'full'),
   [({'unroll': 1}, 8), ({}, 1), ({}, 33), ({'prefetch': 1}, 8)],
