@@ -31,16 +31,25 @@ from tfps._utils import processes
 NUMBER = struct.Struct('<i')  # a process id, or an exit status
 MAX_REQUEST = 1 << 18  # bytes
 
+# What servers, and programs that train with Keras, import of this package.
+_OWN = ('tfps.server.server',)
+_OWN_WITH_KERAS = (
+  *('tfps.server.server', 'tfps.keras', 'tfps.keras.client_functions'),
+  *('tfps.strategies.between_graph', 'tfps.strategies.parameter_server'),
+)
+
 
 def main(connection: socket.socket, modules: Sequence[str]) -> None:
   """Serves requests until the connection is closed; a child runs its program.
 
   Args:
     connection: the socket from which requests are read.
-    modules: modules to import before the first fork, besides `tensorflow`.
+    modules: modules to import before the first fork, besides `tensorflow` and
+      modules of this package.
   """
   lazy_keras.import_tensorflow()
-  for module in modules:
+  own = _OWN_WITH_KERAS if 'keras' in modules else _OWN
+  for module in (*modules, *own):
     importlib.import_module(module)
   gc.freeze()  # a collection in a child would copy shared pages
   request = _Server(connection).serve()
