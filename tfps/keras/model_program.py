@@ -302,6 +302,7 @@ class Executions:
           workspace=workspace,
           stepper=self._step_context(*ids, comes_and_goes=comes_and_goes),
           after=functools.partial(after, batches),
+          note_size=self.unrolling.note_size,
         )
         carried = self._state.end_execution()
       counted = workspace.counted()

@@ -70,6 +70,7 @@ def repeat(
   workspace: traffic_lib.Workspace,
   stepper: Stepper,
   after: Callable[[tf.Tensor | int], Any],
+  note_size: Callable[[int], object],
 ) -> tuple[tf.Tensor, Stepper]:
   """Traces steps, in a loop if their form has one.
 
@@ -81,6 +82,7 @@ def repeat(
     workspace: the workspace of the function that is being traced.
     stepper: logs or synchronizes the steps.
     after: returns the batches after a number of steps.
+    note_size: gets the number of operations of a step in a loop.
 
   Returns:
     The vectors of all steps as one matrix, and the stepper after them.
@@ -111,6 +113,8 @@ def repeat(
     later = stepper.after(done, *state)
     for k, vector in enumerate(unroll(form.body, later, done)):
       rows = rows.write(done + k, vector)
+    graph = tf.compat.v1.get_default_graph()
+    note_size(len(graph.get_operations()) // form.body)
     return i + 1, rows, *later.state()
 
   size = num_loops * form.body

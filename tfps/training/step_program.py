@@ -206,6 +206,7 @@ class StepProgram:
         global_step=self._global_step,
         num_steps=num_steps,
         form=form,
+        note_size=self.unrolling.note_size,
       )
     return dataclasses.replace(self._executions[form], num_steps=num_steps)
 
@@ -218,8 +219,9 @@ def trace(
   global_step: tf.Variable,
   num_steps: int,
   form: step_loop.Form,
+  note_size: Callable[[int], object] = lambda size: None,
 ) -> Execution:
-  """Traces an execution; see `StepProgram`."""
+  """Traces an execution; see `StepProgram` and `step_loop.repeat`."""
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
   sync_session = session_lib.of(strategy)
@@ -248,6 +250,7 @@ def trace(
       workspace=workspace,
       stepper=make_stepper(*told),
       after=functools.partial(source.after, batches),
+      note_size=note_size,
     )
     marked.update(stepper.marked)
     if isinstance(stepper, step_sync.StaleSyncStep):

@@ -1,4 +1,4 @@
-"""Decision when the steps of full executions are unrolled."""
+"""Decision when more steps of an execution are unrolled."""
 
 from collections.abc import Iterator
 import contextlib
@@ -9,29 +9,34 @@ from tfps.training import step_loop
 from tfps.wire import transfers as transfers_lib
 
 # Steps are done in loops for this many times the time that it takes to unroll
-# them.
+# more of them.
 _TIMES_BEFORE_UNROLLING = 5
+
+# Operations of all steps that are unrolled: what a worker needs for them is
+# small beside what TensorFlow needs.
+_MAX_OPERATIONS = 5_000
 
 
 class Unrolling:
-  """Decision whether the steps of full executions are in a loop or unrolled.
+  """Decision how many steps of full executions are unrolled.
 
-  A loop is prepared for any number of steps at once, and soon. Unrolled steps
-  execute faster, but take long to prepare: each at most as long as it took from
-  the first call to the first result. They are unrolled once loops have taken
-  five times as long, so that training is prolonged by a fifth at most, if they
-  will take five times as long again.
+  A loop over single steps is prepared soon. Several steps in its body, or all
+  steps one after another, execute faster, but take long to prepare: each step
+  at most as long as it took from the first call to the first result. They are
+  unrolled once loops have taken five times as long, so that training is
+  prolonged by a fifth at most, if they will take five times as long again.
 
   Args:
     transfers: those of the strategy, which say whether steps may be unrolled.
 
   Attributes:
-    is_unrolled: whether full executions are unrolled.
+    is_unrolled: whether more steps of full executions are unrolled.
   """
 
   def __init__(self, transfers: transfers_lib.Transfers) -> None:
     self._transfers = transfers
     self.is_unrolled = False
+    self._num_operations = 1
     self._began = 0.0
     self._secs = 0.0
     self._secs_to_prepare: float | None = None
@@ -51,22 +56,27 @@ class Unrolling:
     if self._secs_to_prepare is None:
       self._secs_to_prepare = time.monotonic() - self._began
 
+  def note_size(self, num_operations: int) -> None:
+    """Notes how many operations a step has."""
+    self._num_operations = max(1, num_operations)
+
   def is_due(
     self, full: int, within_secs: float | None, *, left: float = math.inf
   ) -> bool:
-    """Returns whether full executions are unrolled from now on, but not before.
+    """Returns whether more steps are unrolled from now on, but not before.
 
     Args:
-      full: how many steps they have.
+      full: how many steps a full execution has.
       within_secs: how long the first of them may take, which prepares them;
         None for no limit.
       left: how many steps are left for each that has been done.
     """
     if self.is_unrolled or self._secs_to_prepare is None:
       return False
-    secs = full * self._secs_to_prepare
+    size = self._size(full)
+    secs = size * self._secs_to_prepare
     self.is_unrolled = (
-      self._transfers.may_unroll(full)
+      size > self._transfers.loop_size
       and self._secs * min(1.0, left) > _TIMES_BEFORE_UNROLLING * secs
       and (within_secs is None or secs < within_secs)
     )
@@ -81,5 +91,9 @@ class Unrolling:
     """
     size = self._transfers.loop_size
     if self.is_unrolled and num_steps == full:
-      size = full
+      size = self._size(full)
     return step_loop.Form.of(num_steps, full, size)
+
+  def _size(self, full: int) -> int:
+    most = _MAX_OPERATIONS // self._num_operations
+    return self._transfers.unrolled_size(full, most)

@@ -28,8 +28,8 @@ class Wire:
       gradients travel; parameters then miss so many of the worker's updates.
     unroll: how many steps the body of the loop over an execution's steps has.
       More take longer to prepare, but often execute faster. By default it is 1
-      without prefetching, and `fit` and `train` unroll a whole execution once
-      they have taken so long that this pays.
+      without prefetching, and `fit` and `train` unroll more once they have
+      taken so long that this pays.
 
   Raises:
     ValueError: an option is invalid, or does not fit the others.

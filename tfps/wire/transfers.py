@@ -116,14 +116,23 @@ class Transfers:
     steps = self.wire.unroll or (_MAX_UNROLL if self.wire.prefetch else 1)
     return max(steps - steps % self.round_length, self.round_length)
 
-  def may_unroll(self, num_steps: int) -> bool:
-    """Returns whether a whole execution is unrolled once that pays.
+  def unrolled_size(self, num_steps: int, most: int) -> int:
+    """Returns how many steps a loop may repeat once it pays to unroll more.
+
+    It is `loop_size` if no more can be unrolled.
 
     Args:
-      num_steps: how many steps a full execution has.
+      num_steps: how many steps a full execution has, which the loop divides.
+      most: how many steps may be unrolled.
     """
-    is_possible = self.loop_size < num_steps <= _MAX_UNROLL
-    return self.wire.unroll is None and is_possible
+    if self.wire.unroll is not None:
+      return self.loop_size
+    sizes = [
+      size
+      for size in range(self.loop_size, min(most, _MAX_UNROLL, num_steps) + 1)
+      if not (num_steps % size or size % self.round_length)
+    ]
+    return max(sizes, default=self.loop_size)
 
   @contextlib.contextmanager
   def single_step(self) -> Iterator[None]:

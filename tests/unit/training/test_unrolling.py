@@ -58,8 +58,24 @@ def test_they_are_not_if_few_steps_are_left(world):
 
 
 @pytest.mark.parametrize(
+  ('num_operations', 'full', 'body'),
+  [(100, 32, 0), (100, 33, 11), (400, 20, 10), (1_800, 20, 2), (1_800, 8, 2)],
+)
+def test_few_steps_of_large_models_are_unrolled(
+  world, num_operations, full, body
+):
+  world.unrolling.note_size(num_operations)
+  world.execute(10_000)
+  assert world.unrolling.is_due(full, None)
+  rest = 0 if body else full
+  assert world.unrolling.form(full, full) == unrolling.step_loop.Form(
+    body, rest
+  )
+
+
+@pytest.mark.parametrize(
   ('wire', 'full'),
-  [({'unroll': 1}, 8), ({}, 1), ({}, 33), ({'prefetch': 1}, 8)],
+  [({'unroll': 1}, 8), ({}, 1), ({}, 37), ({'prefetch': 1}, 8)],
 )
 def test_they_never_are(monkeypatch, wire, full):
   world = _World(monkeypatch, **wire)
