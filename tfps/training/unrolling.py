@@ -12,9 +12,9 @@ from tfps.wire import transfers as transfers_lib
 # more of them.
 _TIMES_BEFORE_UNROLLING = 5
 
-# Operations of all steps that are unrolled: what a worker needs for them is
-# small beside what TensorFlow needs.
-_MAX_OPERATIONS = 5_000
+# Operations of all steps that are unrolled. A worker takes some 12 MB for a
+# thousand of them.
+_MAX_OPERATIONS = 50_000
 
 
 class Unrolling:

@@ -59,7 +59,13 @@ def test_they_are_not_if_few_steps_are_left(world):
 
 @pytest.mark.parametrize(
   ('num_operations', 'full', 'body'),
-  [(100, 32, 0), (100, 33, 11), (400, 20, 10), (1_800, 20, 2), (1_800, 8, 2)],
+  [
+    (500, 32, 0),
+    (500, 33, 11),
+    (4_000, 20, 10),
+    (18_000, 20, 2),
+    (9_000, 8, 4),
+  ],
 )
 def test_few_steps_of_large_models_are_unrolled(
   world, num_operations, full, body
