@@ -70,7 +70,10 @@ def _is_wanted(record: logging.LogRecord) -> bool:
   if any(
     isinstance(h, absl_logging.ABSLHandler) for h in logging.root.handlers
   ):
-    logger.handlers.clear()  # or each line is written twice
+    # TensorFlow's own handler would write each line once more.
+    logger.handlers[:] = [
+      h for h in logger.handlers if type(h) is not logging.StreamHandler
+    ]
   if record.levelno >= logging.WARNING or logger.level != logging.NOTSET:
     return True
   # `app.run` raises the flag to INFO if it was not given.

@@ -1,5 +1,8 @@
 """Lines of a program's output that its user has not asked for."""
 
+import logging
+
+from absl import logging as absl_logging
 import pytest
 
 from tfps._compat import messages
@@ -19,3 +22,15 @@ _OTHERS = (
 def test_what_is_written_while_libraries_are_loaded_is_hidden(line):
   assert messages.is_shown(line, {messages.LEVEL: '3'}) == (line in _OTHERS)
   assert messages.is_shown(line, {messages.LEVEL: '0'})
+
+
+def test_only_the_handler_that_writes_a_second_time_is_removed(monkeypatch):
+  logger = logging.getLogger('tensorflow')
+  own, second = logging.NullHandler(), logging.StreamHandler()
+  monkeypatch.setattr(logger, 'handlers', [own, second])
+  logger.warning('Without Abseil nobody writes it twice.')
+  assert logger.handlers == [own, second]
+  handlers = [absl_logging.get_absl_handler()]
+  monkeypatch.setattr(logging.root, 'handlers', handlers)
+  logger.warning('With it, somebody does.')
+  assert logger.handlers == [own]
