@@ -148,7 +148,7 @@ class StepFunction:
       ValueError: batches of a `SplitQueue` are to be evaluated.
     """
     unrolling = self._executions.unrolling
-    unrolling.is_due(
+    unrolling.unroll_if_due(
       self._model.steps_per_execution, self._executor.timeout_secs
     )
     with unrolling.timed():

@@ -34,7 +34,7 @@ MAX_REQUEST = 1 << 18  # bytes
 # What servers, and programs that train with Keras, import of this package.
 _OWN = ('tfps.server.server',)
 _OWN_WITH_KERAS = (
-  *('tfps.server.server', 'tfps.keras', 'tfps.keras.client_functions'),
+  *(*_OWN, 'tfps.keras', 'tfps.keras.client_functions'),
   *('tfps.strategies.between_graph', 'tfps.strategies.parameter_server'),
 )
 

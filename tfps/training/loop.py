@@ -274,7 +274,7 @@ class TrainingLoop:
       return
     full, done = self._spec.steps_per_execution, self._step - self._start
     left = (self._spec.steps - self._step) / max(1, done)
-    if not self._program.unrolling.is_due(
+    if not self._program.unrolling.unroll_if_due(
       full, self._spec.timeout_secs, left=left
     ):
       return

@@ -155,7 +155,7 @@ class ReplicaLoop:
     program = self._program(step_fn, source, self._spec.steps_per_execution)
 
     def execute(step: int) -> int:
-      program.unrolling.is_due(
+      program.unrolling.unroll_if_due(
         self._spec.steps_per_execution,
         self._spec.timeout_secs,
         left=(self._spec.steps - step) / max(1, step - start),

@@ -3,30 +3,17 @@
 from collections.abc import Sequence
 import os
 from typing import Any
-from typing import Protocol
 
 import tensorflow as tf
 
 from tfps.input import per_worker
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import hooks as hooks_lib
+from tfps.training import loop as loop_lib
 from tfps.training import progress as progress_lib
+from tfps.training import replica_loop
 from tfps.training import step_program
 from tfps.training import train_spec
-
-
-class Loop(Protocol):
-  """Loop over executions, for one call of `train`."""
-
-  def run(
-    self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
-  ) -> progress_lib.TrainResult:
-    """Trains to the end.
-
-    Args:
-      step_fn: computes and applies the gradients of a batch.
-      dataset_fn: makes the dataset of a worker, or of a split.
-    """
 
 
 class Trainer:
@@ -45,7 +32,7 @@ class Trainer:
     self,
     progress: progress_lib.TrainProgress,
     saving: checkpoints_lib.Saving,
-  ) -> Loop:
+  ) -> loop_lib.TrainingLoop | replica_loop.ReplicaLoop:
     """Returns the loop of one call of `train`.
 
     Args:

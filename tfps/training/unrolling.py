@@ -60,10 +60,10 @@ class Unrolling:
     """Notes how many operations a step has."""
     self._num_operations = max(1, num_operations)
 
-  def is_due(
+  def unroll_if_due(
     self, full: int, within_secs: float | None, *, left: float = math.inf
   ) -> bool:
-    """Returns whether more steps are unrolled from now on, but not before.
+    """Unrolls more steps from now on, if that is due; returns whether it was.
 
     Args:
       full: how many steps a full execution has.

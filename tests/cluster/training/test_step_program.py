@@ -89,6 +89,18 @@ def _fitted(model):
   return history.history, model.get_weights()
 
 
+def _counting_calls(update):
+  """A step that gives each batch to a function, and counts its traces."""
+
+  def step(batch):
+    step.num_calls += 1
+    update(tf.cast(batch, tf.float32))
+    return {'batch': batch}
+
+  step.num_calls = 0
+  return step
+
+
 def _assert_equal(found, expected):
   for name, values in expected[0].items():
     np.testing.assert_array_equal(found[0][name], values, name)
@@ -132,16 +144,9 @@ def test_steps_of_ones_own_are_unrolled_once_that_pays(
 ):
   monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
   strategy = make(tfps_cluster.cluster)
-  num_calls = 0
   with strategy.scope():
     total = tf.Variable(0.0)
-
-  def step(batch):
-    nonlocal num_calls
-    num_calls += 1
-    total.assign(total * 2.0 + tf.cast(batch, tf.float32))
-    return {'batch': batch}
-
+  step = _counting_calls(lambda batch: total.assign(total * 2.0 + batch))
   trainer = (
     strategy if hasattr(strategy, 'train') else tfps.Coordinator(strategy)
   )
@@ -152,7 +157,7 @@ def test_steps_of_ones_own_are_unrolled_once_that_pays(
     steps_per_execution=5,
     log_every_secs=1e6,
   )
-  assert num_calls == 1 + 5
+  assert step.num_calls == 1 + 5
   assert result.step == 17
   expected = 0
   for batch in range(1, 18):
@@ -208,15 +213,9 @@ def test_batches_that_cannot_be_stacked_are_done_one_by_one(
 @one_worker
 def test_a_coordinators_steps_are_traced_once(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  num_calls = 0
   with strategy.scope():
     total = tf.Variable(0.0)
-
-  def step(batch):
-    nonlocal num_calls
-    num_calls += 1
-    total.assign_add(tf.cast(batch, tf.float32))
-    return {'batch': batch}
+  step = _counting_calls(total.assign_add)
 
   def dataset_fn(context):
     del context
@@ -226,7 +225,7 @@ def test_a_coordinators_steps_are_traced_once(tfps_cluster):
     result = coordinator.train(
       step, dataset_fn, steps=17, steps_per_execution=5, log_every_secs=1e6
     )
-  assert num_calls == 1
+  assert step.num_calls == 1
   assert result.step == 17
   assert float(total) == sum(range(1, 18))
   # The mean over executions of 5, 5, 5 and 2 steps.

@@ -34,27 +34,27 @@ def world(monkeypatch):
 
 
 def test_they_are_once_loops_have_taken_five_times_as_long(world):
-  assert not world.unrolling.is_due(4, None)
+  assert not world.unrolling.unroll_if_due(4, None)
   world.execute(1 + 57)  # 60 seconds
-  assert not world.unrolling.is_due(4, None)
+  assert not world.unrolling.unroll_if_due(4, None)
   assert world.unrolling.form(4, 4).body == 1
   world.execute(1)
-  assert world.unrolling.is_due(4, None)
-  assert not world.unrolling.is_due(4, None)  # they are already
+  assert world.unrolling.unroll_if_due(4, None)
+  assert not world.unrolling.unroll_if_due(4, None)  # they are already
   assert world.unrolling.form(4, 4) == unrolling.step_loop.Form(0, 4)
   assert world.unrolling.form(3, 4).body == 1  # not the odd end
 
 
 def test_they_are_not_if_preparing_them_may_take_longer_than_allowed(world):
   world.execute(100)
-  assert not world.unrolling.is_due(4, 12.0)
-  assert world.unrolling.is_due(4, 13.0)
+  assert not world.unrolling.unroll_if_due(4, 12.0)
+  assert world.unrolling.unroll_if_due(4, 13.0)
 
 
 def test_they_are_not_if_few_steps_are_left(world):
   world.execute(1 + 117)  # 120 seconds
-  assert not world.unrolling.is_due(4, None, left=0.5)
-  assert world.unrolling.is_due(4, None, left=0.51)
+  assert not world.unrolling.unroll_if_due(4, None, left=0.5)
+  assert world.unrolling.unroll_if_due(4, None, left=0.51)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_few_steps_of_large_models_are_unrolled(
 ):
   world.unrolling.note_size(num_operations)
   world.execute(10_000)
-  assert world.unrolling.is_due(full, None)
+  assert world.unrolling.unroll_if_due(full, None)
   rest = 0 if body else full
   assert world.unrolling.form(full, full) == unrolling.step_loop.Form(
     body, rest
@@ -86,4 +86,4 @@ def test_few_steps_of_large_models_are_unrolled(
 def test_they_never_are(monkeypatch, wire, full):
   world = _World(monkeypatch, **wire)
   world.execute(10_000)
-  assert not world.unrolling.is_due(full, None)
+  assert not world.unrolling.unroll_if_due(full, None)
