@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
-import functools
 import importlib.machinery
 import importlib.util
 import json
@@ -24,11 +23,16 @@ from tfps.launch import fork_server
 
 # Variables that the interpreter and the libraries read when they are loaded.
 _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
-_NOT_HEEDED = ('TF_CONFIG',)
+# Variables that are read later; to connect sets all but the first.
+_NOT_HEEDED = (
+  'TF_CONFIG',
+  'TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE',
+  'TF_GRPC_DEFAULT_OPTIONS',
+  'TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY',
+)
 _LAST_BYTES = 2000
-# `functools.cache` may compute an entry twice and drop one; a dropped server
-# would end with all processes that it has forked.
-_SERVERS = threading.Lock()
+_SERVERS: list['_Server'] = []
+_LOCK = threading.Lock()  # for the list of servers
 
 
 class Forked:
@@ -149,9 +153,9 @@ def spawn(
       imported; quotes its output.
     errors.DeadlineError: the process was not forked in time.
   """
-  modules = tuple(module for module in preload if module != 'tensorflow')
-  with _SERVERS:
-    server = _server(modules, tuple(sorted(_heeded(env).items())))
+  modules = frozenset(preload) - {'tensorflow'}
+  with _LOCK:
+    server = _server(modules, _heeded(env))
   request = {'argv': command[1:], 'env': dict(env), 'cwd': os.getcwd()}
   try:
     return Forked(_send(server, request, stdout), timeout_secs)
@@ -166,6 +170,8 @@ def spawn(
 class _Server:
   """A running fork server, which ends when its connection is closed."""
 
+  modules: frozenset[str]
+  env: Mapping[str, str]
   process: subprocess.Popen[bytes]
   connection: socket.socket
   log: IO[bytes]
@@ -211,19 +217,23 @@ def _heeded(env: Mapping[str, str]) -> dict[str, str]:
   }
 
 
-@functools.cache
-def _server(
-  preload: tuple[str, ...], env: tuple[tuple[str, str], ...]
-) -> _Server:
+def _server(modules: frozenset[str], env: Mapping[str, str]) -> _Server:
+  """Returns a server with modules, or more, that heeds an environment."""
+  for server in _SERVERS:
+    has_all = modules <= server.modules and server.process.poll() is None
+    if server.env == env and (has_all or modules == server.modules):
+      return server
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   others = {n: v for n, v in os.environ.items() if n not in _heeded(os.environ)}
   log = tempfile.TemporaryFile()  # noqa: SIM115
   with theirs:
     process = processes.spawn(
       [sys.executable, '-m', fork_server.__name__]
-      + [str(theirs.fileno()), *preload],
-      env={**others, **dict(env)},
+      + [str(theirs.fileno()), *sorted(modules)],
+      env={**others, **env},
       stdout=log,
       pass_fds=[theirs.fileno()],
     )
-  return _Server(process, ours, log)
+  server = _Server(modules, env, process, ours, log)
+  _SERVERS.append(server)
+  return server

@@ -168,6 +168,28 @@ def test_clusters_that_begin_at_once_are_forked_by_one_process(tmp_path):
     assert list(pool.map(run, range(3))) == [[0, 0]] * 3
 
 
+def test_one_process_forks_all_that_need_no_other_imports(
+  tmp_path, monkeypatch
+):
+  command = [sys.executable, str(tmp_path / 'program.py')]
+  (tmp_path / 'program.py').write_text('import os; print(os.getppid())')
+
+  def parent(*preload):
+    with testing.ProcessCluster(
+      1, 1, commands={'ps': command, 'worker': command}, preload=preload
+    ) as cluster:
+      assert cluster.wait('ps', 0, timeout_secs=60) == 0
+      return int(cluster.log('ps', 0))
+
+  monkeypatch.setenv('TF_CPP_MAX_VLOG_LEVEL', '0')  # read by the import
+  first = parent('tensorflow', 'keras')
+  assert parent('tensorflow') == first
+  monkeypatch.setenv('TF_GRPC_DEFAULT_OPTIONS', 'grpc.keepalive_time_ms=9000')
+  assert parent('keras') == first
+  monkeypatch.setenv('TF_CPP_MAX_VLOG_LEVEL', '1')
+  assert parent('keras') != first
+
+
 def test_a_forked_program_that_cannot_run_says_so_in_its_log(tmp_path):
   commands = {
     'ps': _SLEEP,
