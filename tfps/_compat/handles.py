@@ -19,6 +19,22 @@ from tfps._compat import shared_variables
 
 # By identity, the functions of this process that still exist.
 _FUNCTIONS: dict[int, 'weakref.ref[Any]'] = {}
+# By identity, the replaced handles that still exist, and what replaced them. A
+# function that is being traced may hold one.
+_REPLACED: dict[int, tuple['weakref.ref[Any]', tf.Tensor]] = {}
+
+
+class RenewedError(tf.errors.UnavailableError):
+  """A variable got new memory while a function that uses it was traced."""
+
+  def __init__(self) -> None:
+    super().__init__(
+      None,
+      None,
+      'A ps was restored while a function was traced that uses its variables, '
+      'so that the function does not order what it does to them. Trace it '
+      'again.',
+    )
 
 
 @functools.cache
@@ -41,6 +57,14 @@ def note_functions() -> None:
     return function
 
   kind.__new__ = staticmethod(noting)
+  init = kind.__init__
+
+  @functools.wraps(init)
+  def holding_new(function: Any, *args: Any, **kwargs: Any) -> None:
+    init(function, *args, **kwargs)
+    _replace_captures(function)
+
+  kind.__init__ = holding_new
 
 
 def renew(variables: Iterable[Any]) -> None:
@@ -57,10 +81,15 @@ def renew(variables: Iterable[Any]) -> None:
     own = inner(variable)
     with tf.init_scope(), tf.device(variable.device):
       fresh.append((own, own._handle, _fresh(own)))
-  # Old handles live on in this list: else their ids could be reused.
-  for own, _, handle in fresh:
+  for own, old, handle in fresh:
     own._handle = handle
-  _replace_captures({id(old): handle for _, old, handle in fresh})
+    _note_replaced(old, handle)
+  # A function that is made from now on finds them replaced by itself.
+  for reference in list(_FUNCTIONS.values()):
+    function = reference()
+    # It has no such attribute while another thread is still making it.
+    if hasattr(function, '_captured_inputs'):
+      _replace_captures(function)
 
 
 def _fresh(variable: Any) -> tf.Tensor:
@@ -78,13 +107,29 @@ def inner(variable: Any) -> Any:
   return variable
 
 
-def _replace_captures(new: dict[int, tf.Tensor]) -> None:
-  for reference in list(_FUNCTIONS.values()):
-    function = reference()
-    if function is not None:
-      # It has no such attribute while another thread is still making it.
-      captured = getattr(function, 'captured_inputs', ())
-      if any(id(tensor) in new for tensor in captured):
-        function.set_external_captures(
-          [new.get(id(tensor), tensor) for tensor in captured]
-        )
+def _note_replaced(old: tf.Tensor, new: tf.Tensor) -> None:
+  key = id(old)
+  # It may die after this module, at the end of the process.
+  forget = functools.partial(_REPLACED.pop, key, None)
+  _REPLACED[key] = weakref.ref(old, lambda _: forget()), new
+
+
+def _replace_captures(function: Any) -> None:
+  """Replaces the old handles that a function has captured.
+
+  Raises:
+    RenewedError: it has captured the old and the new handle of a variable.
+  """
+  captured = function._captured_inputs
+  if not any(id(tensor) in _REPLACED for tensor in captured):
+    return
+  new = [_newest(tensor) for tensor in captured]
+  if len(set(map(id, new))) < len(set(map(id, captured))):
+    raise RenewedError
+  function.set_external_captures(new)
+
+
+def _newest(handle: Any) -> Any:
+  while id(handle) in _REPLACED:
+    _, handle = _REPLACED[id(handle)]
+  return handle

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 from typing import TypeVar
 
+from tfps._compat import handles
 from tfps._compat import reads
 from tfps.wire import config
 from tfps.wire import step_transfers as step_transfers_lib
@@ -173,11 +174,11 @@ class Transfers:
 
 
 def trace_until_stable(trace: Callable[[], _Traced]) -> _Traced:
-  """Calls a function that traces steps until it raises no `HoistedError`."""
+  """Calls a function that traces steps until they need not be traced again."""
   while True:
     try:
       return trace()
-    except step_transfers_lib.HoistedError:
+    except (step_transfers_lib.HoistedError, handles.RenewedError):
       pass
 
 

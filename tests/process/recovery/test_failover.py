@@ -5,6 +5,7 @@ chief: it has a coordinator, or is a client between graphs.
 """
 
 import functools
+import threading
 import time
 from typing import Any
 
@@ -224,6 +225,36 @@ def test_a_loss_while_steps_are_unrolled_loses_nothing(
   assert story.events.of('back', lost)
   assert result.step == 60
   assert 60 <= min(values) <= max(values) <= 61
+
+
+@pytest.mark.parametrize('number', [1, 2])
+def test_what_is_traced_while_a_ps_is_restored_is_executed(
+  processes, tmp_path, number
+):
+  strategy = tfps.ParameterServerStrategy(
+    processes.cluster, recovery=tfps.Recovery(tmp_path, replicas=1)
+  )
+  variables = losses.counters(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+
+    def lose_and_restore():
+      processes.restart('ps', 1)
+      coordinator.surviving(lambda: losses.values(variables))
+
+    lost = []
+
+    def step(batch):
+      losses.add_one(variables)
+      if not lost:
+        lost.append(threading.Thread(target=lose_and_restore))
+        lost[0].start()
+        lost[0].join()
+      for _ in range(number - 1):  # with the handles of other memory
+        losses.add_one(variables)
+
+    coordinator.train(step, losses.ones, steps=10, steps_per_execution=2)
+    assert losses.values(variables) == {10 * number}
+  strategy.close()
 
 
 @pytest.mark.exhaustive

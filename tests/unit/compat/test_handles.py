@@ -117,6 +117,51 @@ def test_what_is_traced_later_has_the_new_memory_too():
   assert tf.function(lambda: variable + 1.0)().numpy() == 4.0
 
 
+@pytest.mark.parametrize('times', [1, 2])
+def test_what_is_being_traced_meanwhile_has_the_new_memory(times):
+  variable = tf.Variable(1.0)
+
+  @tf.function
+  def inner():
+    value = variable + 1.0
+    for _ in range(times):
+      handles.renew([variable])
+    return value
+
+  outer = tf.function(lambda: inner() + 1.0).get_concrete_function()
+  variable.assign(3.0)
+  assert outer().numpy() == inner().numpy() + 1.0 == 5.0
+
+
+def test_what_was_traced_with_old_and_new_memory_is_refused():
+  variable = tf.Variable(1.0)
+
+  @tf.function
+  def add():
+    variable.assign_add(1.0)
+    if not is_renewed:
+      is_renewed.append(True)
+      handles.renew([variable])
+    return variable.read_value()
+
+  is_renewed = []
+  with pytest.raises(handles.RenewedError, match='Trace it again'):
+    add()
+  variable.assign(3.0)
+  assert add().numpy() == 4.0
+
+
+def test_old_memory_is_not_remembered_once_nobody_holds_it():
+  variable = tf.Variable(1.0)
+  old = variable.handle
+  handles.renew([variable])
+  key = id(old)
+  assert key in handles._REPLACED
+  del old
+  gc.collect()
+  assert key not in handles._REPLACED
+
+
 def test_gradients_flow_to_the_variable():
   variable = tf.Variable(3.0)
 
