@@ -253,7 +253,7 @@ def stack(batches: list[Any]) -> Any:
 def spec_of(stacked: Any) -> Any:
   """Returns the type of any number of batches such as `stack` returned."""
   if isinstance(stacked, list):
-    return stacked
+    return keras.tree.map_structure(_spec_of, stacked)
   return keras.tree.map_structure(_spec_of_any_number, stacked)
 
 
@@ -266,6 +266,10 @@ def unstack(stacked: Any, first: tf.Tensor | int) -> Iterator[Any]:
     yield keras.tree.map_structure(
       lambda leaf, i=i: None if leaf is None else leaf[first + i], stacked
     )
+
+
+def _spec_of(leaf: Any) -> Any:
+  return None if leaf is None else tf.type_spec_from_value(leaf)
 
 
 def _spec_of_any_number(leaf: Any) -> Any:

@@ -1,10 +1,11 @@
 """Traces steps of a Keras model into functions that workers execute."""
 
+import collections
 from collections.abc import Callable
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from tfps._compat import writes
 from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
+from tfps.keras import step_logs
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
 from tfps.training import step_program
@@ -26,14 +28,6 @@ from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Any]
-
-# Types whose values a double represents exactly.
-_IN_DOUBLES = frozenset(
-  (
-    *(tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool),
-    *(tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32),
-  )
-)
 
 
 @dataclasses.dataclass
@@ -51,31 +45,6 @@ class Result:
   carried: np.ndarray
   num_bytes: np.ndarray
   logs: dict[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Log:
-  """A named value that a step returns.
-
-  Attributes:
-    name: its name.
-    dtype: its type.
-    shape: its shape; None if it is not packed into an execution's vector.
-  """
-
-  name: str
-  dtype: tf.DType
-  shape: list[int] | None
-
-  @classmethod
-  def of(cls, name: str, value: tf.Tensor) -> '_Log':
-    fits = value.dtype in _IN_DOUBLES and value.shape.is_fully_defined()
-    return cls(name, value.dtype, value.shape.as_list() if fits else None)
-
-  @property
-  def size(self) -> int:
-    """The number of its elements in an execution's vector."""
-    return 0 if self.shape is None else math.prod(self.shape)
 
 
 class NotAdditiveError(Exception):
@@ -113,9 +82,13 @@ class Executions:
     self.unrolling = unrolling_lib.Unrolling(self._transfers)
     self._step_fn = step_fn
     self._state = state
-    self._logs: list[_Log] = []
+    self._logs: list[step_logs.Log] = []
     self._num_counted = 0
     self._functions: dict[Any, Any] = {}
+    # By form, functions of batches, each with the type of the batches.
+    self._on_batches: dict[step_loop.Form, list[tuple[Any, Any]]] = (
+      collections.defaultdict(list)
+    )
 
   def form(self, num_steps: int) -> step_loop.Form:
     """Returns the form of an execution of a number of steps.
@@ -125,7 +98,12 @@ class Executions:
     """
     return self.unrolling.form(num_steps, self._model.steps_per_execution)
 
-  def on_batches(self, form: step_loop.Form, batches: Any) -> Any:
+  def on_batches(
+    self,
+    form: step_loop.Form,
+    batches: Any,
+    tracing: Callable[[], contextlib.AbstractContextManager[Any]],
+  ) -> Any:
     """Returns a function of batches, their number and the carried values.
 
     Args:
@@ -133,7 +111,14 @@ class Executions:
       batches: batches that `data_adapters.stack` made. The function takes any
         number of the same kind. If a step has several replicas, each batch is
         a tuple of pieces.
+      tracing: returns a context in which to trace the function, which is
+        entered for the first batches of a kind.
     """
+    spec = data_adapters.spec_of(batches)
+    of_form = self._on_batches[form]
+    for other, function in of_form:
+      if other == spec:
+        return function
     execute = self._execution(
       form,
       after=data_adapters.unstack,
@@ -141,10 +126,11 @@ class Executions:
         self._strategy, next(left)
       ),
     )
-    function = self._function(('batches', form), execute)
-    return function.get_concrete_function(
-      data_adapters.spec_of(batches), *self._specs(form)
-    )
+    with tracing():
+      function = self._function(('batches', form), execute)
+      traced = function.get_concrete_function(spec, *self._specs(form))
+    of_form.append((spec, traced))
+    return traced
 
   def on_iterator(self, form: step_loop.Form) -> Any:
     """Returns a function of an iterator, a number and the carried values.
@@ -201,6 +187,7 @@ class Executions:
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
     self._functions.clear()
+    self._on_batches.clear()
 
   def result(self, fetched: Any, num_steps: int) -> Result:
     """Unpacks the values that a function of `num_steps` steps returned."""
@@ -283,7 +270,7 @@ class Executions:
       batches: Any, number: tf.Tensor, carried: Any, *ids: tf.Tensor
     ) -> Any:
       workspace = self._transfers.workspace()
-      logs = _Logs(self._strategy)
+      logs = step_logs.Logs(self._strategy)
 
       def step(left: Any) -> tf.Tensor:
         self._state.begin_step()
@@ -335,52 +322,6 @@ class Executions:
     if wrong:
       self._state.chain(wrong)
       raise NotAdditiveError
-
-
-class _Logs:
-  """Values that the last step of a function returns, by name.
-
-  Args:
-    strategy: runs the steps.
-
-  Attributes:
-    logs: the types of the values.
-  """
-
-  def __init__(self, strategy: tf.distribute.Strategy) -> None:
-    self.logs: list[_Log] = []
-    self._strategy = strategy
-    self._graph = tf.compat.v1.get_default_graph()
-    self._read: Callable[[], list[tf.Tensor]] = list
-
-  def keep(self, logs: Any) -> None:
-    """Keeps the values of a step in place of those of the one before."""
-    by_name: dict[str, Any] = {}
-    for name, value in (logs or {}).items():
-      by_name.update(value if isinstance(value, dict) else {name: value})
-    values = [
-      tf.convert_to_tensor(
-        keras.ops.convert_to_tensor(
-          step_replicas.merge_scalars(self._strategy, value)
-        )
-      )
-      for value in by_name.values()
-    ]
-    self.logs = [_Log.of(*log) for log in zip(by_name, values, strict=True)]
-    logged = list(zip(self.logs, values, strict=True))
-    flat = [
-      tf.reshape(tf.cast(value, tf.float64), [-1])
-      for log, value in logged
-      if log.shape is not None
-    ]
-    packed = tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
-    others = [value for log, value in logged if log.shape is None]
-    self._read = execution_variables.kept([packed, *others], self._graph)
-
-  def read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the values as one vector, and those that it cannot have."""
-    packed, *others = self._read()
-    return packed, others
 
 
 def _function(execute: Any) -> Any:

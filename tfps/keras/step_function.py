@@ -266,8 +266,9 @@ class StepFunction:
       batches = data_adapters.stack(taken)
       if batches is taken:  # it cannot be taken from a stack by a loop
         form = step_loop.ONE_STEP
-    with self._executor.scheduling():
-      function = self._executions.on_batches(form, batches)
+    function = self._executions.on_batches(
+      form, batches, self._executor.scheduling
+    )
     return self._begin(function, form, batches, num_steps, carried)
 
   def _begin(

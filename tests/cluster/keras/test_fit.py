@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.support import turns
 from tests.support import versions
 import tfps
+from tfps.server import task_monitor
 from tfps.variables import partitioners
 
 _N = 90
@@ -303,6 +304,29 @@ def test_a_step_that_fails_is_told_and_the_next_fit_works(strategy):
     model.fit(wrong, _Y, verbose=0)
   history = model.fit(_X, _Y, verbose=0)
   assert history.history['seen'] == [_N]
+
+
+@whole
+@two_workers
+@under_coordinator
+def test_tasks_are_asked_whether_they_are_alive_only_to_trace(
+  strategy, monkeypatch
+):
+  with strategy.scope():
+    model = build()
+  rest = _N % _BATCH  # whose batch has a type of its own
+  assert rest
+  model.fit(_X, _Y, batch_size=_BATCH, verbose=0)
+  asked = []
+  monkeypatch.setattr(
+    task_monitor.TaskMonitor,
+    'wait_while_hung',
+    lambda self, what, timeout_secs: asked.append(what),
+  )
+  model.fit(_X, _Y, batch_size=_BATCH, epochs=2, verbose=0)
+  assert not asked
+  model.fit(_X, _Y, batch_size=_BATCH + 1, verbose=0)
+  assert asked == ['schedule'] * 2
 
 
 @_exhaustive
