@@ -1,4 +1,7 @@
-"""Removal of traced functions from the servers that know them.
+"""Traced functions: what they capture, and their removal from servers.
+
+TensorFlow lets a function capture a tensor of a function that has been traced
+before, and fails when it is called.
 
 A function that nothing refers to any more is removed from all servers by its
 `__del__`, at any moment and in any thread. The call waits for each server and
@@ -11,6 +14,7 @@ import collections
 import functools
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import context
 
 # Of functions to remove: the scope that has it, and its name.
@@ -53,3 +57,23 @@ def remove_late() -> None:
   for name in ('add_c_function', 'add_function_def'):
     register = getattr(context.Context, name)
     setattr(context.Context, name, after_removal(register))
+
+
+def foreign_captures() -> list[Any]:
+  """Returns the tensors of other functions that the one being traced captures.
+
+  Those of the functions around it are no others.
+  """
+  graph: Any = tf.compat.v1.get_default_graph()
+  if not isinstance(graph, tf.__internal__.FuncGraph):
+    return []
+  captured, around = graph.external_captures, []
+  while isinstance(graph, tf.__internal__.FuncGraph):
+    graph = graph.outer_graph
+    around.append(graph)
+  return [
+    tensor
+    for tensor in captured
+    if tf.is_symbolic_tensor(tensor)
+    and not any(tensor.graph is each for each in around)
+  ]

@@ -156,8 +156,7 @@ class Executions:
       source: provides the batches.
       num_steps: how many steps to do.
     """
-    size = self._transfers.loop_size
-    form = step_loop.Form.of(num_steps, num_steps, size)
+    form = self.unrolling.form(num_steps, num_steps)
     execute = self._execution(
       form,
       after=source.after,

@@ -171,7 +171,9 @@ class Attempts:
     self._step_log = step_log
     self._sync_session = sync_session
     self._kind: Any = None
-    self._functions: dict[int, tuple[Any, Callable[[int], Any]]] = {}
+    # By the number of steps, and that of full executions by their form, too.
+    self._functions: dict[Any, Any] = {}
+    self._singles: dict[int, Callable[[int], Any]] = {}
 
   def make(
     self,
@@ -198,21 +200,25 @@ class Attempts:
     if kind != self._kind:
       self._kind = kind
       self.forget()
-    if num_steps not in self._functions:
-      found = queue_sources.of(readers, self._replicas, num_steps)
-      self._functions[num_steps] = (
-        self._traced(found.full, num_steps),
-        found.traced(lambda source: self._traced(source, 1)),
+    form = self._executions.unrolling.form(num_steps, num_steps)
+    found = queue_sources.of(readers, self._replicas, num_steps)
+    if (num_steps, form) not in self._functions:
+      self._functions[num_steps, form] = self._traced(found.full, num_steps)
+    if num_steps not in self._singles:
+      self._singles[num_steps] = found.traced(
+        lambda source: self._traced(source, 1)
       )
-    function, single = self._functions[num_steps]
+    single = self._singles[num_steps]
     steps = _Steps(num_steps, single, self._executions, carried)
     steps.sizes = self._replicas.sizes
     steps.step_log, steps.sync_session = self._step_log, self._sync_session
+    function = self._functions[num_steps, form]
     return function, queue_sources.attempt(readers, num_steps, steps)
 
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
     self._functions.clear()
+    self._singles.clear()
 
   def _traced(self, source: tf_execution.Source, num_steps: int) -> Any:
     with self._executor.scheduling():

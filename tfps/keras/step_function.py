@@ -234,6 +234,11 @@ class StepFunction:
       self._executions.forget()
       self._attempts.forget()
       self._schedule_now(begin, num_steps, on_splits)
+    except step_loop.OutOfScopeError as error:
+      if not self._executions.unrolling.give_up(error):
+        self._drop_all()
+        raise
+      self._schedule_now(begin, num_steps, on_splits)
     if self._state.must_wait(num_steps):
       self.drain()
     while len(self._running) > self._in_flight():
@@ -333,12 +338,15 @@ class StepFunction:
     """Drops all executions after an error, so that another `fit` can begin."""
     try:
       yield
-    except model_program.NotAdditiveError:
+    except (model_program.NotAdditiveError, step_loop.OutOfScopeError):
       raise
     except BaseException:
-      self._running.clear()
-      self._executor.cancel()
+      self._drop_all()
       raise
+
+  def _drop_all(self) -> None:
+    self._running.clear()
+    self._executor.cancel()
 
   def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns a step's logs with the current values of metrics."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import functools
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -250,13 +251,12 @@ class TrainingLoop:
         self._supply = queue_supply_lib.Supply(
           readers,
           step_replicas.of(strategy),
-          lambda source, number: self._make_program(
-            step_fn, source, number
-          ).execution(number),
+          functools.partial(self._make_program, step_fn),
           full,
           self._counts,
           sync_session,
         )
+        self._program = self._supply.program
         return
       self._iterators, spec = given
       self._program = self._make_program(
@@ -279,7 +279,10 @@ class TrainingLoop:
     ):
       return
     with self._coordinator.scheduling():
-      self._executions[full] = self._program.execution(full)
+      if self._supply is not None:
+        self._supply.update()
+      else:
+        self._executions[full] = self._program.execution(full)
 
   def _make_program(
     self, step_fn: step_program.StepFn, source: step_program.Source, full: int

@@ -16,18 +16,20 @@ from tfps.variables import step_replicas
 class Supply:
   """Makes attempts at executions on batches of a queue.
 
-  It traces, so make it in the strategy's scope, before a task can be lost.
+  It traces, so make it before a task can be lost.
 
   Args:
     readers: the readers of the batches.
     replicas: the replicas of a step.
-    trace: traces an execution of a source for a number of steps.
+    make_program: makes the program of a source, given how many steps its full
+      executions have.
     num_steps: how many steps a full execution has.
     counts: counts the steps of interrupted executions; None without a
       `Recovery`.
     sync_session: synchronizes workers; None without synchronous updates.
 
   Attributes:
+    program: the program of full executions.
     full: the full execution.
   """
 
@@ -35,7 +37,9 @@ class Supply:
     self,
     readers: readers_lib.Readers,
     replicas: step_replicas.Replicas,
-    trace: Callable[[step_program_lib.Source, int], step_program_lib.Execution],
+    make_program: Callable[
+      [step_program_lib.Source, int], step_program_lib.StepProgram
+    ],
     num_steps: int,
     counts: attempts_lib.Counts | None,
     sync_session: session_lib.SyncSession | None,
@@ -43,11 +47,19 @@ class Supply:
     self._readers = readers
     readers.split_progress.trace()
     found = queue_sources.of(readers, replicas, num_steps)
-    self.full = trace(found.full, num_steps)
-    singles = found.traced(lambda source: trace(source, 1))
+    self.program = make_program(found.full, num_steps)
+    with self.program.unrolling.timed():
+      self.full = self.program.execution(num_steps)
+      singles = found.traced(
+        lambda source: make_program(source, 1).execution(1)
+      )
     self._steps = _Steps(
       self.full, replicas.sizes, singles, counts, sync_session
     )
+
+  def update(self) -> None:
+    """Traces full executions again if more of their steps are unrolled now."""
+    self.full = self._steps.full = self.program.execution(self.full.num_steps)
 
   @property
   def finished(self) -> bool:
@@ -91,24 +103,24 @@ class _Steps:
     self.sizes = sizes
     self.step_log = None if counts is None else counts.step_log
     self.sync_session = sync_session
-    self._full = full
+    self.full = full
     self._single = single
     self._counts = counts
 
   def attempt(self) -> attempts_lib.Attempt | None:
     if self._counts is None:
       return None
-    return attempts_lib.Countable(self._counts, self._full)
+    return attempts_lib.Countable(self._counts, self.full)
 
   def do_all(
     self, function: Callable[..., Any], given: Any, *told: Any
   ) -> tuple[Any, int, bool, int, Any]:
-    batches, vector = function(*self._full.args(given, *told))
+    batches, vector = function(*self.full.args(given, *told))
     *vector, number, ended, counted = vector.numpy()
     return batches, int(number), bool(ended), int(counted), np.array(vector)
 
   def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    (vector,) = function(*self._full.args(given))
+    (vector,) = function(*self.full.args(given))
     return np.array(vector[:-1])
 
   def do_one(
@@ -125,6 +137,6 @@ class _Steps:
     if not results:
       return None
     stacked = np.stack(results)
-    num_metrics = len(self._full.names)
+    num_metrics = len(self.full.names)
     means = np.mean(stacked[:, :num_metrics], axis=0)
     return np.concatenate([means, np.sum(stacked[:, num_metrics:], axis=0)])

@@ -1,6 +1,7 @@
 """Training loop of a process that executes the steps itself."""
 
 from collections.abc import Callable
+import functools
 from typing import Any
 from typing import Protocol
 from typing import TypeVar
@@ -148,11 +149,23 @@ class ReplicaLoop:
     try:
       batches = self._strategy.batches(dataset_fn)
     except tracing.NeedsOrderError:
-      self._supply = self._supplied(step_fn, dataset_fn)
-      return self._execute_of_queue
-    self._spec.check_end(None)
-    source = step_program.Iterated(batches.spec)
-    program = self._program(step_fn, source, self._spec.steps_per_execution)
+      supply = self._supply = self._supplied(step_fn, dataset_fn)
+      program = supply.program
+
+      def execute_once(step: int) -> int:
+        supply.update()
+        attempt = supply.attempt(self._spec.steps - step)
+        function = supply.full.function
+        return self._execute(supply.full, attempt, lambda: attempt(function))
+
+    else:
+      self._spec.check_end(None)
+      source = step_program.Iterated(batches.spec)
+      program = self._program(step_fn, source, self._spec.steps_per_execution)
+
+      def execute_once(step: int) -> int:
+        to_do = program.execution(self._size(step))
+        return self._execute(to_do, to_do, self._attempt(to_do, batches))
 
     def execute(step: int) -> int:
       program.unrolling.unroll_if_due(
@@ -161,9 +174,7 @@ class ReplicaLoop:
         left=(self._spec.steps - step) / max(1, step - start),
       )
       with program.unrolling.timed():
-        with self._strategy.scope():
-          to_do = program.execution(self._size(step))
-        step = self._execute(to_do, to_do, self._attempt(to_do, batches))
+        step = execute_once(step)
       program.unrolling.note_result()
       return step
 
@@ -174,24 +185,14 @@ class ReplicaLoop:
   ) -> queue_supply_lib.Supply:
     readers = self._strategy.readers(dataset_fn)
     self._spec.check_end(readers)
-    num_steps = self._spec.steps_per_execution
-
-    def trace(
-      source: step_program.Source, num_steps: int
-    ) -> step_program.Execution:
-      with self._strategy.scope():
-        return self._program(step_fn, source, num_steps).execution(num_steps)
-
-    replicas = step_replicas.of(self._strategy)
     return queue_supply_lib.Supply(
-      readers, replicas, trace, num_steps, self._counts, self._sync_session
+      readers,
+      step_replicas.of(self._strategy),
+      functools.partial(self._program, step_fn),
+      self._spec.steps_per_execution,
+      self._counts,
+      self._sync_session,
     )
-
-  def _execute_of_queue(self, step: int) -> int:
-    assert self._supply is not None
-    attempt = self._supply.attempt(self._spec.steps - step)
-    to_do = self._supply.full
-    return self._execute(to_do, attempt, lambda: attempt(to_do.function))
 
   def _has_work(self, step: int) -> bool:
     """Returns whether steps are left to do."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import functions
 from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import step_sync
 from tfps.wire import traffic as traffic_lib
@@ -18,6 +19,21 @@ Stepper = (
   | step_sync.BarrierStep
   | step_sync.StaleSyncStep
 )
+
+
+class OutOfScopeError(TypeError):
+  """A step uses a tensor of an earlier trace, which has no value any more.
+
+  Args:
+    tensor: the tensor.
+  """
+
+  def __init__(self, tensor: tf.Tensor) -> None:
+    super().__init__(
+      f'The step uses {tensor}, which was made when it was traced before and '
+      'has no value. Keep what one step leaves to another in a tf.Variable, '
+      'not in a Python object.'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +102,9 @@ def repeat(
 
   Returns:
     The vectors of all steps as one matrix, and the stepper after them.
+
+  Raises:
+    OutOfScopeError: a step uses a tensor of an earlier trace.
   """
 
   def unroll(
@@ -100,6 +119,8 @@ def repeat(
     for i in range(number):
       with later.step(i + 1), steps.step():
         vectors.append(step(batches))
+    for tensor in functions.foreign_captures():
+      raise OutOfScopeError(tensor)
     return vectors
 
   if not form.body:

@@ -160,8 +160,6 @@ class Execution:
 class StepProgram:
   """Program of a step, which traces an execution for each form.
 
-  Use it in the strategy's scope.
-
   Args:
     strategy: runs the step, in its replica context.
     step_fn: does one step on a batch; returns scalar metrics by name, or None.
@@ -194,20 +192,30 @@ class StepProgram:
     """Returns the execution of a number of steps.
 
     Raises:
-      TypeError: `step_fn` does not return metrics by name.
+      TypeError: `step_fn` does not return metrics by name, or uses a tensor of
+        an earlier trace.
       ValueError: a metric is not a scalar.
     """
+    try:
+      return self._traced(num_steps)
+    except step_loop.OutOfScopeError as error:
+      if not self.unrolling.give_up(error):
+        raise
+      return self._traced(num_steps)
+
+  def _traced(self, num_steps: int) -> Execution:
     form = self.unrolling.form(num_steps, self._full)
     if form not in self._executions:
-      self._executions[form] = trace(
-        self._strategy,
-        self._step_fn,
-        self._source,
-        global_step=self._global_step,
-        num_steps=num_steps,
-        form=form,
-        note_size=self.unrolling.note_size,
-      )
+      with self._strategy.scope():
+        self._executions[form] = trace(
+          self._strategy,
+          self._step_fn,
+          self._source,
+          global_step=self._global_step,
+          num_steps=num_steps,
+          form=form,
+          note_size=self.unrolling.note_size,
+        )
     return dataclasses.replace(self._executions[form], num_steps=num_steps)
 
 

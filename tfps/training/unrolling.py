@@ -5,6 +5,8 @@ import contextlib
 import math
 import time
 
+from absl import logging
+
 from tfps.training import step_loop
 from tfps.wire import transfers as transfers_lib
 
@@ -36,6 +38,7 @@ class Unrolling:
   def __init__(self, transfers: transfers_lib.Transfers) -> None:
     self._transfers = transfers
     self.is_unrolled = False
+    self._may_unroll = True
     self._num_operations = 1
     self._began = 0.0
     self._secs = 0.0
@@ -71,7 +74,7 @@ class Unrolling:
         None for no limit.
       left: how many steps are left for each that has been done.
     """
-    if self.is_unrolled or self._secs_to_prepare is None:
+    if self.is_unrolled or not self._may_unroll or not self._secs_to_prepare:
       return False
     size = self._size(full)
     secs = size * self._secs_to_prepare
@@ -81,6 +84,22 @@ class Unrolling:
       and (within_secs is None or secs < within_secs)
     )
     return self.is_unrolled
+
+  def give_up(self, reason: Exception) -> bool:
+    """Leaves steps in loops from now on; returns whether more were unrolled.
+
+    Args:
+      reason: why more of them cannot be traced.
+    """
+    was_unrolled, self.is_unrolled = self.is_unrolled, False
+    self._may_unroll = False
+    if was_unrolled:
+      logging.warning(
+        'Steps stay in a loop, which is slower: they cannot be traced again. '
+        '%s',
+        reason,
+      )
+    return was_unrolled
 
   def form(self, num_steps: int, full: int) -> step_loop.Form:
     """Returns the form of an execution.

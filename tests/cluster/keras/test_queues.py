@@ -8,6 +8,7 @@ import tensorflow as tf
 from tests.support import turns
 import tfps
 from tfps import input as input_lib
+from tfps.training import unrolling
 
 _TOTAL, _SPLIT, _BATCH = 110, 30, 4
 _BATCHES = 3 * 8 + 5  # of an epoch
@@ -146,16 +147,24 @@ def test_another_fit_goes_on_in_the_epoch(strategy):
 
 @in_modes('coordinator')
 @pytest.mark.tfps_cluster(workers=1, ps=1)
-def test_one_worker_trains_as_a_single_process(strategy):
+def test_one_worker_trains_as_a_single_process(strategy, monkeypatch):
+  monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
   x = np.random.default_rng(1).random((_TOTAL, 6), 'f')
   y = x.sum(axis=1, keepdims=True)
 
   def rows(numbers):
     return tf.gather(x, numbers), tf.gather(y, numbers)
 
+  class Traced(keras.Sequential):
+    num_traces = 0
+
+    def train_step(self, data):
+      self.num_traces += 1
+      return super().train_step(data)
+
   def model_of():
     keras.utils.set_random_seed(7)
-    model = keras.Sequential(
+    model = Traced(
       [
         keras.layers.Input((6,)),
         keras.layers.Dense(5),
@@ -173,6 +182,8 @@ def test_one_worker_trains_as_a_single_process(strategy):
     lambda context: queue.dataset(context).map(rows).batch(_BATCH), verbose=0
   )
 
+  # In loops, in single steps at the end, and unrolled.
+  assert model.num_traces == 1 + 1 + 5
   single = model_of()
   single.compile('sgd', 'mse', metrics=['mae'])
   splits = tf.data.Dataset.range(_TOTAL).batch(_SPLIT)

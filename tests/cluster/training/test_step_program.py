@@ -139,30 +139,84 @@ def test_values_are_the_same_across_the_change_to_unrolled_steps(
 @pytest.mark.parametrize(
   'make', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
+@pytest.mark.parametrize('has_queue', [False, True])
 def test_steps_of_ones_own_are_unrolled_once_that_pays(
-  tfps_cluster, monkeypatch, make
+  tfps_cluster, monkeypatch, make, has_queue
 ):
   monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
   strategy = make(tfps_cluster.cluster)
   with strategy.scope():
     total = tf.Variable(0.0)
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(17, 17))
   step = _counting_calls(lambda batch: total.assign(total * 2.0 + batch))
   trainer = (
     strategy if hasattr(strategy, 'train') else tfps.Coordinator(strategy)
   )
+
+  def dataset_fn(context):
+    if has_queue:
+      return queue.dataset(context).map(lambda index: index + 1)
+    return tf.data.Dataset.range(1, 1000)
+
   result = trainer.train(
-    step,
-    lambda _: tf.data.Dataset.range(1, 1000),
-    steps=17,
-    steps_per_execution=5,
-    log_every_secs=1e6,
+    step, dataset_fn, steps=17, steps_per_execution=5, log_every_secs=1e6
   )
-  assert step.num_calls == 1 + 5
+  # The end of a queue is done by single steps, which are traced by themselves.
+  assert step.num_calls == 1 + 5 + has_queue
   assert result.step == 17
   expected = 0
   for batch in range(1, 18):
     expected = expected * 2 + batch
   assert float(total) == expected
+
+
+@one_worker
+@pytest.mark.parametrize(
+  'make',
+  turns.rarely(
+    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+    but=[tfps.ParameterServerStrategy],
+  ),
+)
+@pytest.mark.parametrize('how', ['fit', 'train'])
+def test_steps_that_use_what_others_leave_stay_in_a_loop(
+  tfps_cluster, monkeypatch, caplog, make, how
+):
+  monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
+  strategy = make(tfps_cluster.cluster)
+  left = []
+
+  def step(batch):
+    left.append(tf.reduce_sum(batch))
+    total.assign_add(left[-1])
+    return {'all': tf.add_n(left)}  # as many as have been traced: one
+
+  class Model(keras.Model):
+    def train_step(self, batch):
+      return step(batch)
+
+  with strategy.scope():
+    total = tf.Variable(0.0)
+    model = Model()
+    model.built = True
+    model.compile(steps_per_execution=4)
+
+  def ones(context=None):
+    return tf.data.Dataset.from_tensors([1.0, 1.0]).repeat()
+
+  if how == 'fit':
+    model.fit(ones().take(12), epochs=2, verbose=0)
+  else:
+    trainer = (
+      strategy if hasattr(strategy, 'train') else tfps.Coordinator(strategy)
+    )
+    trainer.train(step, ones, steps=24, steps_per_execution=4)
+  assert float(total) == 2 * 24
+  (told,) = (m for m in caplog.messages if 'stay in a loop' in m)
+  assert 'Keep what one step leaves to another in a tf.Variable' in told
+  if how == 'train':
+    with pytest.raises(TypeError, match=r'uses .*Sum.* traced before'):
+      trainer.train(step, ones, steps=30)
 
 
 @one_worker
