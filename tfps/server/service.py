@@ -7,6 +7,7 @@ import time
 
 from tfps._utils import deadlines
 from tfps._utils import signals
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import client_registry
@@ -59,7 +60,7 @@ class Service:
   def run(self) -> client_registry.Verdict:
     """Runs until the task may end; returns why it ends.
 
-    The work is done by another thread, so that signals reach this one.
+    The work is done by another thread, so that this one handles signals.
     """
     verdict: concurrent.futures.Future[client_registry.Verdict]
     verdict = concurrent.futures.Future()
@@ -71,6 +72,8 @@ class Service:
         verdict.set_exception(error)
 
     threading.Thread(target=listen, name='tfps-attend', daemon=True).start()
+    # A signal may reach another thread, which does not wake this one.
+    deadlines.wait_until(lambda secs: threads.is_done(verdict, secs), None)
     return verdict.result()
 
   def ask_to_leave(self) -> None:

@@ -1,5 +1,6 @@
 """Servers that are processes, and how they end."""
 
+import json
 import os
 import signal
 import sys
@@ -65,6 +66,44 @@ def test_a_server_whose_chief_is_gone_for_good_ends(serving):
 def test_a_server_at_a_taken_port_exits_1(serving):
   assert serving.wait('ps', 3, timeout_secs=60) == 1
   assert 'is in use' in serving.log('ps', 3)
+
+
+# The kernel chooses the thread that gets a signal of the process.
+_TOLD_IN_A_THREAD = """
+import signal, sys, threading, time, traceback
+import tfps
+
+main = threading.main_thread().ident
+
+def running():
+  frames = traceback.walk_stack(sys._current_frames()[main])
+  return {frame.f_code.co_filename.rpartition('/')[2] for frame, _ in frames}
+
+def send():
+  while 'service.py' not in running():
+    time.sleep(0.1)
+  time.sleep(0.5)
+  signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=send, daemon=True).start()
+tfps.serve(tfps.resolve_cluster())
+"""
+
+
+def test_a_signal_that_reaches_another_thread_ends_a_server(tmp_path):
+  (tmp_path / 'serve.py').write_text(_TOLD_IN_A_THREAD)
+  port = portpicker.pick_unused_port()
+  done = commands.run(
+    tmp_path / 'serve.py',
+    timeout_secs=30,
+    TF_CONFIG=json.dumps(
+      {
+        'cluster': {'ps': [f'localhost:{port}'], 'worker': ['localhost:1']},
+        'task': {'type': 'ps', 'index': 0},
+      }
+    ),
+  )
+  assert done.status == 143, done.output
 
 
 _TRAIN = """
