@@ -14,7 +14,7 @@ from benchmarks import runner
 from benchmarks import sides
 from benchmarks import usage
 
-_MODELS = ('MLP', 'embedding', 'embedding in 2 shards')
+_MODELS = ('MLP', 'MLP, a dataset', 'embedding', 'embedding in 2 shards')
 _QUICK_MODELS = ('MLP, short executions',)
 _NUM_STEPS = 400
 _NUM_ROUNDS = 7

@@ -41,6 +41,8 @@ class Model:
     batch_size: examples of a step.
     steps_per_execution: steps that a worker does at a time.
     num_shards: into which each variable is cut.
+    takes_dataset: whether `fit` gets a dataset, from which ours takes batches
+      in the chief, instead of a function of an InputContext.
   """
 
   layers: Callable[[Any], list[Any]]
@@ -50,6 +52,7 @@ class Model:
   batch_size: int
   steps_per_execution: int = 20
   num_shards: int | None = None
+  takes_dataset: bool = False
 
   def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
     """One worker's endless batches."""
@@ -109,6 +112,7 @@ _EMBEDDING = Model(
 )
 MODELS = {
   'MLP': _MLP,
+  'MLP, a dataset': dataclasses.replace(_MLP, takes_dataset=True),
   'MLP, short executions': dataclasses.replace(_MLP, steps_per_execution=2),
   'embedding': _EMBEDDING,
   'embedding in 2 shards': dataclasses.replace(_EMBEDDING, num_shards=2),
@@ -144,7 +148,10 @@ def _fit_by_ours(
   )
   with strategy.scope():
     compiled = model.compiled(keras)
-  _fit(keras, compiled, model.dataset, orders)
+  dataset: Any = model.dataset
+  if model.takes_dataset:
+    dataset = model.dataset(tf.distribute.InputContext())
+  _fit(keras, compiled, dataset, orders)
 
 
 def _fit_without_lookups(
@@ -171,6 +178,8 @@ def _fit_by_stock(
   with strategy.scope():
     compiled = model.compiled(tf_keras)
   dataset = tf_keras.utils.experimental.DatasetCreator(model.dataset)
+  if model.takes_dataset:
+    dataset = model.dataset(tf.distribute.InputContext())
   _fit(tf_keras, compiled, dataset, orders)
 
 
