@@ -62,7 +62,8 @@ def note_functions() -> None:
   @functools.wraps(init)
   def holding_new(function: Any, *args: Any, **kwargs: Any) -> None:
     init(function, *args, **kwargs)
-    _replace_captures(function)
+    if _replace_captures(function):
+      raise RenewedError
 
   kind.__init__ = holding_new
 
@@ -114,19 +115,18 @@ def _note_replaced(old: tf.Tensor, new: tf.Tensor) -> None:
   _REPLACED[key] = weakref.ref(old, lambda _: forget()), new
 
 
-def _replace_captures(function: Any) -> None:
+def _replace_captures(function: Any) -> bool:
   """Replaces the old handles that a function has captured.
 
-  Raises:
-    RenewedError: it has captured the old and the new handle of a variable.
+  Returns:
+    Whether it has captured the old and the new handle of some variable.
   """
   captured = function._captured_inputs
   if not any(id(tensor) in _REPLACED for tensor in captured):
-    return
+    return False
   new = [_newest(tensor) for tensor in captured]
-  if len(set(map(id, new))) < len(set(map(id, captured))):
-    raise RenewedError
   function.set_external_captures(new)
+  return len(set(map(id, new))) < len(set(map(id, captured)))
 
 
 def _newest(handle: Any) -> Any:

@@ -145,8 +145,10 @@ def test_what_was_traced_with_old_and_new_memory_is_refused():
     return variable.read_value()
 
   is_renewed = []
-  with pytest.raises(handles.RenewedError, match='Trace it again'):
+  with pytest.raises(handles.RenewedError, match='Trace it again') as refused:
     add()
+  assert refused.tb  # the function that has failed is still there
+  handles.renew([variable])
   variable.assign(3.0)
   assert add().numpy() == 4.0
 
