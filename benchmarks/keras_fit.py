@@ -14,7 +14,11 @@ from benchmarks import runner
 from benchmarks import sides
 from benchmarks import usage
 
-_MODELS = ('MLP', 'MLP, a dataset', 'embedding', 'embedding in 2 shards')
+_MODELS = ('MLP', 'embedding')
+_MODELS_IN_PROCESSES = (
+  *('MLP', 'MLP, unrolled', 'MLP, a dataset'),
+  *('embedding', 'embedding, unrolled', 'embedding in 2 shards'),
+)
 _QUICK_MODELS = ('MLP, short executions',)
 _NUM_STEPS = 400
 _NUM_ROUNDS = 7
@@ -26,7 +30,7 @@ def compare(*, quick: bool) -> Iterator[runner.Comparison]:
   for model in _QUICK_MODELS if quick else _MODELS:
     yield from _compare_in_one_process(model, quick=quick)
   if not quick:
-    for model in _MODELS:
+    for model in _MODELS_IN_PROCESSES:
       yield from _compare_processes(model)
     yield from _compare_lookups()
 

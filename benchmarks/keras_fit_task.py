@@ -41,6 +41,7 @@ class Model:
     batch_size: examples of a step.
     steps_per_execution: steps that a worker does at a time.
     num_shards: into which each variable is cut.
+    unroll: as for `tfps.Wire`, of ours; None for what training begins with.
     takes_dataset: whether `fit` gets a dataset, from which ours takes batches
       in the chief, instead of a function of an InputContext.
   """
@@ -52,6 +53,7 @@ class Model:
   batch_size: int
   steps_per_execution: int = 20
   num_shards: int | None = None
+  unroll: int | None = None
   takes_dataset: bool = False
 
   def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -112,9 +114,11 @@ _EMBEDDING = Model(
 )
 MODELS = {
   'MLP': _MLP,
+  'MLP, unrolled': dataclasses.replace(_MLP, unroll=20),
   'MLP, a dataset': dataclasses.replace(_MLP, takes_dataset=True),
   'MLP, short executions': dataclasses.replace(_MLP, steps_per_execution=2),
   'embedding': _EMBEDDING,
+  'embedding, unrolled': dataclasses.replace(_EMBEDDING, unroll=20),
   'embedding in 2 shards': dataclasses.replace(_EMBEDDING, num_shards=2),
   'embedding, short executions': dataclasses.replace(
     _EMBEDDING, steps_per_execution=2
@@ -144,7 +148,9 @@ def _fit_by_ours(
 
   shards = model.num_shards
   strategy = tfps.ParameterServerStrategy(
-    cluster, tfps.partitioners.FixedShards(shards) if shards else None
+    cluster,
+    tfps.partitioners.FixedShards(shards) if shards else None,
+    wire=tfps.Wire(unroll=model.unroll),
   )
   with strategy.scope():
     compiled = model.compiled(keras)
