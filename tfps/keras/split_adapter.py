@@ -20,6 +20,7 @@ from tfps.keras import model_program
 from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_log as step_log_lib
+from tfps.training import step_loop
 from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
@@ -171,8 +172,9 @@ class Attempts:
     self._step_log = step_log
     self._sync_session = sync_session
     self._kind: Any = None
-    # By the number of steps, and that of full executions by their form, too.
-    self._functions: dict[Any, Any] = {}
+    # Of full executions by their number of steps and form, and of single steps
+    # by the former.
+    self._functions: dict[tuple[int, step_loop.Form], Any] = {}
     self._singles: dict[int, Callable[[int], Any]] = {}
 
   def make(
@@ -201,13 +203,13 @@ class Attempts:
       self._kind = kind
       self.forget()
     form = self._executions.unrolling.form(num_steps, num_steps)
-    found = queue_sources.of(readers, self._replicas, num_steps)
     if (num_steps, form) not in self._functions:
+      found = queue_sources.of(readers, self._replicas, num_steps)
       self._functions[num_steps, form] = self._traced(found.full, num_steps)
-    if num_steps not in self._singles:
-      self._singles[num_steps] = found.traced(
-        lambda source: self._traced(source, 1)
-      )
+      if num_steps not in self._singles:
+        self._singles[num_steps] = found.traced(
+          lambda source: self._traced(source, 1)
+        )
     single = self._singles[num_steps]
     steps = _Steps(num_steps, single, self._executions, carried)
     steps.sizes = self._replicas.sizes
