@@ -218,10 +218,14 @@ def _heeded(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _server(modules: frozenset[str], env: Mapping[str, str]) -> _Server:
-  """Returns a server with modules, or more, that heeds an environment."""
+  """Returns a server with modules that heeds an environment.
+
+  It may have Keras, too; other modules might start what a fork does not keep.
+  """
   for server in _SERVERS:
-    has_all = modules <= server.modules and server.process.poll() is None
-    if server.env == env and (has_all or modules == server.modules):
+    has_keras = server.modules == modules | {'keras'}
+    is_usable = has_keras and server.process.poll() is None
+    if server.env == env and (is_usable or modules == server.modules):
       return server
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   others = {n: v for n, v in os.environ.items() if n not in _heeded(os.environ)}
