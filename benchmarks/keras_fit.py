@@ -1,9 +1,10 @@
 """Keras 3's `fit` on our strategy beside `tf_keras`' on TensorFlow's.
 
 Two workers and two ps, as processes or all in one. Each side is in the middle
-of a long training and does an epoch in its turn. Where tasks are processes of
-their own, bytes are those of all connections between them, and memory is what
-each task has had at its peak.
+of a training and does an epoch in its turn. Ours has its steps in a loop, as
+they are for the first minutes, unless the name says that they are unrolled.
+Where tasks are processes of their own, bytes are those of all connections
+between them, and memory is what each task has had at its peak.
 """
 
 from collections.abc import Iterator
