@@ -41,6 +41,9 @@ class RenewedError(tf.errors.UnavailableError):
 def note_functions() -> None:
   """Starts to record the functions that are traced in this process.
 
+  One that is traced while `renew` is called gets the new handles once it is
+  made.
+
   It must be called before variables are made that `renew` may get. TensorFlow
   has no list of its functions, users may have made some, and finding them among
   all objects takes a tenth of a second or more.

@@ -1,6 +1,5 @@
 """Traces steps of a Keras model into functions that workers execute."""
 
-import collections
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
@@ -85,10 +84,6 @@ class Executions:
     self._logs: list[step_logs.Log] = []
     self._num_counted = 0
     self._functions: dict[Any, Any] = {}
-    # By form, functions of batches, each with the type of the batches.
-    self._on_batches: dict[step_loop.Form, list[tuple[Any, Any]]] = (
-      collections.defaultdict(list)
-    )
 
   def form(self, num_steps: int) -> step_loop.Form:
     """Returns the form of an execution of a number of steps.
@@ -115,22 +110,21 @@ class Executions:
         entered for the first batches of a kind.
     """
     spec = data_adapters.spec_of(batches)
-    of_form = self._on_batches[form]
-    for other, function in of_form:
-      if other == spec:
-        return function
-    execute = self._execution(
-      form,
-      after=data_adapters.unstack,
-      draw=lambda left: step_replicas.weight_batches(
-        self._strategy, next(left)
-      ),
-    )
-    with tracing():
-      function = self._function(('batches', form), execute)
-      traced = function.get_concrete_function(spec, *self._specs(form))
-    of_form.append((spec, traced))
-    return traced
+    key = 'batches', form, repr(spec)  # a nest of types has no hash
+    if key not in self._functions:
+      execute = self._execution(
+        form,
+        after=data_adapters.unstack,
+        draw=lambda left: step_replicas.weight_batches(
+          self._strategy, next(left)
+        ),
+      )
+      with tracing():
+        function = self._function(('batches', form), execute)
+        self._functions[key] = function.get_concrete_function(
+          spec, *self._specs(form)
+        )
+    return self._functions[key]
 
   def on_iterator(self, form: step_loop.Form) -> Any:
     """Returns a function of an iterator, a number and the carried values.
@@ -186,7 +180,6 @@ class Executions:
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
     self._functions.clear()
-    self._on_batches.clear()
 
   def result(self, fetched: Any, num_steps: int) -> Result:
     """Unpacks the values that a function of `num_steps` steps returned."""
