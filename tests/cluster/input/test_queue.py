@@ -100,7 +100,7 @@ def _on(workers, devices, per_execution, mode, *, always=False):
   ('tfps_cluster', 'per_execution', 'mode'),
   [
     _on(1, 1, 7, 'coordinator'),
-    _on(1, 1, 7, 'in graph', always=True),
+    _on(1, 1, 7, 'in graph'),
     _on(2, 1, 1, 'coordinator', always=True),
     _on(2, 1, 1, 'in graph'),
     _on(2, 1, 20, 'coordinator'),
@@ -146,14 +146,9 @@ def test_metrics_are_means_over_all_steps(strategy):
   assert result.metrics['mean'] == pytest.approx((_TOTAL - 1) / 2)
 
 
+@pytest.mark.exhaustive
 @in_mode('in graph')
-@pytest.mark.parametrize(
-  'visitation',
-  [
-    'exactly_once',
-    pytest.param('at_least_once', marks=pytest.mark.exhaustive),
-  ],
-)
+@pytest.mark.parametrize('visitation', ['exactly_once', 'at_least_once'])
 def test_a_second_call_goes_on_in_the_epoch(strategy, files, visitation):
   visits = visits_of(strategy)
   queue = queue_of(strategy, files, visitation=visitation)

@@ -219,6 +219,7 @@ def test_numbers_are_checked_within_a_step(strategy):
   assert len(model.fit(_X, _Y, verbose=0).history['loss']) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=4, ps=2)
 def test_four_workers_count_each_step(strategy):
   class Steps(keras.metrics.Sum):

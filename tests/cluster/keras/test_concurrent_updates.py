@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support import turns
 import tfps
 import tfps.keras
 from tfps.variables import partitioners
@@ -128,11 +127,9 @@ def _values(optimizer, variables):
   return [v.numpy() for v in [*variables, *optimizer.variables]]
 
 
-# In the rest, other tests look for the same values without concurrence.
-@pytest.mark.parametrize(
-  'name',
-  turns.rarely(list(_CASES), but=['Nadam']),
-)
+# Other tests look for the same values without concurrence.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('name', list(_CASES))
 def test_no_update_is_lost(strategy, name):
   with strategy.scope():
     optimizer, variables = _made(_CASES[name])

@@ -206,6 +206,7 @@ def test_an_outer_optimizer_gets_what_local_steps_have_changed(
   assert all('/job:ps' in device for device in devices)
 
 
+@pytest.mark.exhaustive
 @between_graphs
 def test_moving_averages_see_every_step(
   tfps_cluster, make_strategy, partitioner

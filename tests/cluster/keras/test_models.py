@@ -153,11 +153,8 @@ MODELS = {
 }
 _OFTEN = (
   'batch normalization',
-  'words',
-  'float16 with loss scaling',
-  'named inputs',
   'losses and constraints',
-  'own train_step',
+  'float16 with loss scaling',
 )
 
 

@@ -225,14 +225,12 @@ class Learning(Visiting):
     return super().train_step(numbers)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('updates', 'least', 'most'),
   [
     (tfps.updates.Sync(), _BATCHES, 2 * _BATCHES - 1),
-    pytest.param(
-      *(tfps.updates.BoundedStaleness(1), 2 * _BATCHES, 2 * _BATCHES),
-      marks=pytest.mark.exhaustive,
-    ),
+    (tfps.updates.BoundedStaleness(1), 2 * _BATCHES, 2 * _BATCHES),
   ],
   ids=['Sync', 'BoundedStaleness'],
 )

@@ -281,6 +281,7 @@ def test_train_reaches_the_step_and_saves(strategy, tmp_path):
   assert resumed.steps == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(bool(disks.problem()), reason=disks.problem())
 def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(strategy):
   step, dataset, weight = _least_squares(strategy)

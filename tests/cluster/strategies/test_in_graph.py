@@ -71,10 +71,11 @@ _HOSTS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'host_of',
   [
-    pytest.param(None, id='one', marks=pytest.mark.exhaustive),
+    pytest.param(None, id='one'),
     pytest.param(_HOSTS, id='several'),
   ],
 )

@@ -103,15 +103,15 @@ def test_a_large_bound_is_none(tfps_cluster):
   assert _train(tfps_cluster.cluster, updates, lead=20) >= 20
 
 
+@pytest.mark.exhaustive
 def test_cuts_do_not_hold_up_workers(tfps_cluster, tmp_path):
   recovery = tfps.Recovery(tmp_path, every_secs=0.1)
   updates = tfps.updates.BoundedStaleness(1)
   _train(tfps_cluster.cluster, updates, recovery=recovery)
 
 
-@pytest.mark.parametrize(
-  'ends_unheard_of', [pytest.param(0, marks=pytest.mark.exhaustive), 1]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('ends_unheard_of', [0, 1])
 def test_who_is_last_waits_for_nobody(tfps_cluster, ends_unheard_of):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.BoundedStaleness(0)

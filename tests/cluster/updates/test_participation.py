@@ -116,6 +116,7 @@ def test_who_comes_back_is_part_of_the_next_update(sync_step, pool):
   assert sync_step.number.numpy() == 2
 
 
+@pytest.mark.exhaustive
 def test_what_comes_of_a_worker_that_was_left_out_does_not_count(
   sync_step, pool
 ):
@@ -155,6 +156,7 @@ def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
   assert (point.updates, point.late, point.repeated) == (1, 0, 0)
 
 
+@pytest.mark.exhaustive
 def test_gradients_for_which_there_is_no_update_do_not_count(sync_step):
   for worker in (1, 2):
     sync_step.sync_session.step_out(worker)
@@ -163,7 +165,9 @@ def test_gradients_for_which_there_is_no_update_do_not_count(sync_step):
   assert sync_step.number.numpy() == 1
 
 
-@pytest.mark.parametrize('how', ['rest', 'dismiss_idle'])
+@pytest.mark.parametrize(
+  'how', ['rest', pytest.param('dismiss_idle', marks=pytest.mark.exhaustive)]
+)
 def test_workers_with_nothing_to_do_are_dismissed(sync_step, pool, how):
   shift = participation.QueueParticipation(sync_step.sync_session)
   shift.note()

@@ -51,7 +51,9 @@ def _train(strategy, ones, steps, *, steps_per_execution):
 @pytest.mark.parametrize(
   'make_optimizer',
   [
-    lambda: keras.optimizers.SGD(1.0),
+    pytest.param(
+      lambda: keras.optimizers.SGD(1.0), marks=pytest.mark.exhaustive
+    ),
     lambda: keras.optimizers.Adam(0.1),
   ],
   ids=['SGD', 'Adam'],
@@ -70,7 +72,9 @@ def test_every_gradient_is_counted(tfps_cluster, make_strategy, make_optimizer):
     assert sum(report.staleness[:3]) > 0
 
 
-@pytest.mark.parametrize('prefetch', [1, 2])
+@pytest.mark.parametrize(
+  'prefetch', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
+)
 def test_what_is_prefetched_is_stale(tfps_cluster, prefetch):
   strategy = tfps.BetweenGraphStrategy(
     tfps_cluster.cluster, wire=tfps.Wire(prefetch=prefetch)

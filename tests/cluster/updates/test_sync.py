@@ -338,6 +338,7 @@ def test_cuts_do_not_hold_up_workers_that_wait(tfps_cluster, tmp_path):
   assert strategy.updates_report().updates == 30
 
 
+@pytest.mark.exhaustive
 def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -378,6 +379,7 @@ def test_what_cannot_meet_is_refused(tfps_cluster):
     )
 
 
+@pytest.mark.exhaustive
 def test_the_next_training_begins_anew_after_an_error(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()

@@ -79,6 +79,7 @@ def check_checkpoint(folder, split, auc):
   assert found == pytest.approx(auc, abs=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_training_with_a_coordinator_leaves_its_results(tmp_path, capfd, split):
   result, output = train(
     capfd, 'coordinator', tmp_path, '--num_workers=1', '--num_ps=2'

@@ -208,9 +208,8 @@ def test_what_a_worker_that_leaves_was_at_is_gone_on_with(processes, tmp_path):
   assert step == _TOTAL // _BATCH
 
 
-@pytest.mark.parametrize(
-  'ps', [0, pytest.param(1, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('ps', [0, 1])
 def test_progress_goes_back_with_the_model(processes, tmp_path, ps):
   strategy = _strategy(processes, tmp_path, every_secs=0.5)
   visits = Visits(strategy, 'exactly_once')

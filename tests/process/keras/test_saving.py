@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support import turns
 import tfps
 from tfps import testing
 from tfps.variables import partitioners
@@ -125,10 +124,9 @@ assert 'tfps' not in sys.modules
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=1, ps=2)
-@pytest.mark.parametrize(
-  'kind', turns.rarely(list(STRATEGIES), but=['coordinator'])
-)
+@pytest.mark.parametrize('kind', list(STRATEGIES))
 def test_they_are_read_without_a_cluster(tfps_cluster, kind, tmp_path):
   cluster = tfps_cluster.cluster
   strategy = STRATEGIES[kind](cluster, _in_shards(cluster))

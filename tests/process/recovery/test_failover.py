@@ -227,7 +227,9 @@ def test_a_loss_while_steps_are_unrolled_loses_nothing(
   assert 60 <= min(values) <= max(values) <= 61
 
 
-@pytest.mark.parametrize('number', [1, 2])
+@pytest.mark.parametrize(
+  'number', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
+)
 def test_what_is_traced_while_a_ps_is_restored_is_executed(
   processes, tmp_path, number
 ):

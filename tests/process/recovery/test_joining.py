@@ -72,6 +72,7 @@ def last_step(processes):
   return step
 
 
+@pytest.mark.exhaustive
 def test_a_worker_joins_those_that_run_their_own_programs(tmp_path):
   program = losses.campaign('between_graph', tmp_path, 600)
   with testing.ProcessCluster(

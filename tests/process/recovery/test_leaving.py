@@ -70,6 +70,7 @@ def test_a_chief_that_leaves_goes_on_where_it_was(tmp_path):
     assert losses.counted(cluster.log('chief', 0))[-1] >= 400
 
 
+@pytest.mark.exhaustive
 def test_between_graphs_what_a_ps_has_is_saved_before_it_leaves(tmp_path):
   with testing.ProcessCluster(
     1,

@@ -22,11 +22,12 @@ def cuts(folder):
   return {path.name for path in folder.glob('snapshot-*')}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'kind',
   [
     tfps.ParameterServerStrategy,
-    pytest.param(tfps.BetweenGraphStrategy, marks=pytest.mark.exhaustive),
+    tfps.BetweenGraphStrategy,
   ],
 )
 def test_training_goes_on(caplog, kind):

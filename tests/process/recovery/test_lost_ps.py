@@ -66,6 +66,7 @@ def test_a_loss_when_no_cut_can_be_read_is_an_error(
       losses.values(variables)
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_that_a_loss_has_ended_begins_again(
   processes, make_strategy, tmp_path
 ):
@@ -147,6 +148,7 @@ def test_a_worker_that_was_idle_when_it_was_lost_with_a_ps_comes_back(
     assert losses.values(variables) == {201}
 
 
+@pytest.mark.exhaustive
 def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
   processes, make_strategy
 ):

@@ -59,6 +59,7 @@ def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
     assert losses.values(left) == {50 + 20 * round_}
 
 
+@pytest.mark.exhaustive
 def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
   tfps_cluster, tmp_path
 ):

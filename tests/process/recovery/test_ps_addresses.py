@@ -71,12 +71,9 @@ def _train(strategy, step, steps):
   return coordinator.surviving
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-  'kind',
-  [
-    pytest.param(tfps.ParameterServerStrategy, marks=pytest.mark.exhaustive),
-    tfps.BetweenGraphStrategy,
-  ],
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
 def test_who_comes_again_finds_tasks_where_they_are_by_then(
   processes, tmp_path, kind

@@ -98,6 +98,7 @@ def test_workers_die_and_come_back_to_the_live_values():
     assert _numbers(cluster, 0, 'kernel') == _numbers(cluster, 1, 'kernel')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 def test_an_execution_that_takes_too_long_names_the_frozen_ps(tfps_cluster):
   strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)

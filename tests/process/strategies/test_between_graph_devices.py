@@ -22,6 +22,7 @@ _BYTES = 8 * devices.SIZE  # of a gradient
 _MEANS = 2 * np.arange(devices.STEPS) + 0.5
 
 
+@pytest.mark.exhaustive
 def test_one_worker_is_like_one_device(tmp_path):
   ended = commands.run(_PROGRAM, 'alone', tmp_path, PYTHONPATH=str(_ROOT))
   assert ended.status == 0, ended.output

@@ -34,17 +34,12 @@ def _train(strategy, steps, hook):
   return float(number.numpy())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('fault', 'task', 'error', 'said'),
   [
-    pytest.param(
-      *('kill', ('worker', 1), tfps.errors.UnreachableError, 'is unreachable'),
-      marks=pytest.mark.exhaustive,
-    ),
-    pytest.param(
-      *('kill', ('ps', 0), tfps.errors.UnreachableError, 'is unreachable'),
-      marks=pytest.mark.exhaustive,
-    ),
+    ('kill', ('worker', 1), tfps.errors.UnreachableError, 'is unreachable'),
+    ('kill', ('ps', 0), tfps.errors.UnreachableError, 'is unreachable'),
     ('freeze', ('worker', 1), tfps.errors.DeadlineError, 'does not answer'),
   ],
   ids=['killed worker', 'killed ps', 'frozen worker'],

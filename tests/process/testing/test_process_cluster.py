@@ -168,6 +168,7 @@ def test_clusters_that_begin_at_once_are_forked_by_one_process(tmp_path):
     assert list(pool.map(run, range(3))) == [[0, 0]] * 3
 
 
+@pytest.mark.exhaustive
 def test_one_process_forks_all_that_need_no_other_imports(
   tmp_path, monkeypatch
 ):
