@@ -36,9 +36,7 @@ from tfps.strategies import local_input
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
-from tfps.training import checkpoints as checkpoints_lib
-from tfps.training import progress as progress_lib
-from tfps.training import replica_loop
+from tfps.training import executors
 from tfps.training import step_log as step_log_lib
 from tfps.training import trainer
 from tfps.updates import policies
@@ -251,12 +249,8 @@ class BetweenGraphStrategy(
     """
     self._barriers.wait_for_chief(name, timeout_secs)
 
-  def training_loop(
-    self,
-    progress: progress_lib.TrainProgress,
-    saving: checkpoints_lib.Saving,
-  ) -> replica_loop.ReplicaLoop:
-    return replica_loop.ReplicaLoop(self, progress, saving)
+  def executor(self, timeout_secs: float | None) -> executors.Executor:
+    return executors.LocalExecutor(self, timeout_secs)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""

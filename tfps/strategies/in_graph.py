@@ -29,9 +29,7 @@ from tfps.input import joint_readers
 from tfps.input import per_worker
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
-from tfps.training import checkpoints as checkpoints_lib
-from tfps.training import progress as progress_lib
-from tfps.training import replica_loop
+from tfps.training import executors
 from tfps.training import trainer
 from tfps.updates import policies
 from tfps.variables import extended
@@ -154,12 +152,8 @@ class InGraphStrategy(
         )
     return self._global_step
 
-  def training_loop(
-    self,
-    progress: progress_lib.TrainProgress,
-    saving: checkpoints_lib.Saving,
-  ) -> replica_loop.ReplicaLoop:
-    return replica_loop.ReplicaLoop(self, progress, saving)
+  def executor(self, timeout_secs: float | None) -> executors.Executor:
+    return executors.LocalExecutor(self, timeout_secs)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""

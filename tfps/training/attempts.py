@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_program as step_program_lib
-from tfps.updates.sync import session as session_lib
 from tfps.variables import placement_ledger
 
 
@@ -195,38 +194,3 @@ class Counts:
       tf.errors.OpError: a task is lost.
     """
     self._add(tf.constant(last, tf.int64), tf.constant(num_steps, tf.int64))
-
-
-def schedule(
-  coordinator: Any,
-  to_do: step_program_lib.Execution,
-  iterators: Any,
-  counts: Counts | None,
-) -> tuple[Any, Any]:
-  """Schedules an execution on a worker, to be repeated after a loss if needed.
-
-  Args:
-    coordinator: schedules it.
-    to_do: the execution.
-    iterators: its input.
-    counts: counts the steps of interrupted executions; None without a
-      `Recovery`.
-
-  Returns:
-    The remote value of its result, which is None if it was interrupted, and an
-    object whose `num_steps` tells how many steps were done.
-  """
-  sync_session = session_lib.of(coordinator.strategy)
-  if sync_session is None and counts is None:
-    args = to_do.args(iterators)
-    return coordinator.schedule(to_do.function, args=args), to_do
-  attempt: Any
-  if sync_session is not None:
-    attempt = sync_session.attempt(to_do.num_steps)
-  else:
-    assert counts is not None
-    attempt = Countable(counts, to_do)
-  value = coordinator.schedule_through(
-    attempt, to_do.function, to_do.args(iterators, *attempt.args)
-  )
-  return value, attempt

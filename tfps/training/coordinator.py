@@ -8,9 +8,7 @@ with tfps.Coordinator(strategy, timeout_secs=300) as coordinator:
 
 import tensorflow as tf
 
-from tfps.training import checkpoints
-from tfps.training import loop as loop_lib
-from tfps.training import progress as progress_lib
+from tfps.training import executors
 from tfps.training import scheduling
 from tfps.training import trainer
 
@@ -45,6 +43,8 @@ class Coordinator(trainer.Trainer, scheduling.SchedulingCoordinator):
     ValueError: the strategy has no workers to schedule functions on.
   """
 
+  in_flight_per_worker = 2  # a worker finds the next one when it has done one
+
   _global_step: tf.Variable | None = None
 
   @property
@@ -62,9 +62,5 @@ class Coordinator(trainer.Trainer, scheduling.SchedulingCoordinator):
         )
     return self._global_step
 
-  def training_loop(
-    self,
-    progress: progress_lib.TrainProgress,
-    saving: checkpoints.Saving,
-  ) -> loop_lib.TrainingLoop:
-    return loop_lib.TrainingLoop(self, progress, saving)
+  def executor(self, timeout_secs: float | None) -> executors.Executor:
+    return executors.ScheduledExecutor(self, timeout_secs)

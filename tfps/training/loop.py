@@ -1,21 +1,19 @@
-"""Training loop of a coordinator: keeps workers busy, saves, logs, resumes."""
+"""Training loop: has steps executed, saves, logs, resumes and repeats."""
 
-from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
 from typing import Any
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfps.cluster import spec as spec_lib
 from tfps.input import per_worker
 from tfps.input import readers as readers_lib
 from tfps.input import tracing
 from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import executors as executors_lib
 from tfps.training import progress as progress_lib
 from tfps.training import queue_supply as queue_supply_lib
 from tfps.training import step_log as step_log_lib
@@ -24,20 +22,15 @@ from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
-if TYPE_CHECKING:
-  from tfps.training import coordinator as coordinator_lib
-
-_CHIEF = spec_lib.Task('chief', 0)
-
 
 @dataclasses.dataclass(frozen=True)
-class _Scheduled:
-  """An execution that has been scheduled.
+class _Submitted:
+  """An execution that was submitted.
 
   Attributes:
     to_do: the execution.
     done: has the number of steps that were done, once it has ended.
-    num_steps: how many steps were scheduled.
+    num_steps: how many steps were submitted.
   """
 
   to_do: step_program.Execution
@@ -46,41 +39,45 @@ class _Scheduled:
 
 
 class TrainingLoop:
-  """One call of `Coordinator.train`.
+  """One call of `train`.
 
   Args:
-    coordinator: schedules the executions.
+    executor: executes the steps.
     progress: has the settings, and reports to hooks.
-    saving: the settings of checkpoints.
+    saving: the settings of checkpoints, which only the chief saves.
   """
 
   def __init__(
     self,
-    coordinator: 'coordinator_lib.Coordinator',
+    executor: executors_lib.Executor,
     progress: progress_lib.TrainProgress,
     saving: checkpoints_lib.Saving,
   ) -> None:
-    self._coordinator = coordinator
+    self._executor = executor
+    self._strategy = strategy = executor.strategy
     self._progress = progress
     self._spec = progress.spec
-    self._saving = saving
-    self._program: step_program.StepProgram | None = None
-    self._executions: dict[int, step_program.Execution] = {}
-    self._iterators: Any = None
-    self._supply: queue_supply_lib.Supply | None = None
-    self._pending: dict[Any, _Scheduled] = {}
-    self._counts: attempts_lib.Counts | None = None
-    self._transfers = transfers.of(coordinator.strategy)
-    self._transfers.check_execution(progress.spec.steps_per_execution)
-    sync_session = session_lib.of(coordinator.strategy)
-    self._sync_session = (  # only if all workers' gradients make one update
-      sync_session
-      if sync_session is not None and sync_session.makes_one_update
-      else None
+    self._checkpoints = checkpoints_lib.Checkpoints(
+      saving if executor.is_chief else checkpoints_lib.Saving(),
+      executor.global_step,
+      task=executor.task,
+      queues=getattr(strategy.extended, 'queues', ()),
     )
+    self._transfers = transfers.of(strategy)
+    self._transfers.check_execution(progress.spec.steps_per_execution)
+    self._sync_session = session_lib.of(strategy)
+    # Whether the gradients of all workers make one update.
+    self._makes_one_update = (
+      self._sync_session is not None and self._sync_session.makes_one_update
+    )
+    self._program: step_program.StepProgram
+    self._batches: Any = None
+    self._supply: queue_supply_lib.Supply | None = None
+    self._counts: attempts_lib.Counts | None = None
+    self._pending: dict[Any, _Submitted] = {}
     self._start = 0
     self._step = 0
-    self._scheduled = 0
+    self._submitted = 0
 
   def run(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
@@ -91,13 +88,13 @@ class TrainingLoop:
       step_fn: computes and applies the gradients of a batch.
       dataset_fn: makes the dataset of a worker, or of a split.
     """
-    self._checkpoints, start = self._call('restore', self._restore)
-    self._step = self._scheduled = self._start = start
-    self._progress.begin(start)
-    if start < self._spec.steps:
-      self._prepare(step_fn, dataset_fn)
-    self._checkpoints.begin(start, self._progress.secs)
-    with self._cancelling(), self._sync_step():
+    self._executor.begin(self._checkpoints)
+    self._step = self._start = self._global_step()
+    self._checkpoints.begin(self._step, self._progress.secs)
+    self._progress.begin(self._step)
+    with self._cancelling(), self._syncing():
+      if self._step < self._spec.steps:
+        self._prepare(step_fn, dataset_fn)
       self._advance()
       while self._has_lost_steps():
         self._advance()
@@ -106,13 +103,14 @@ class TrainingLoop:
 
   def _advance(self) -> None:
     while self._pending or self._has_work():
+      if not self._pending:
+        self._submitted = self._step  # late steps of an update did not count
+        if self._checkpoints.is_due(self._step, self._progress.secs):
+          self._save()
       self._fill()
       if self._pending:
         self._collect()
         self._unroll_if_it_pays()
-      elif self._has_work():
-        self._scheduled = self._step  # late steps of an update did not count
-        self._save()
 
   def _has_work(self) -> bool:
     """Returns whether steps are left to do."""
@@ -121,108 +119,90 @@ class TrainingLoop:
 
   def _has_lost_steps(self) -> bool:
     """Returns whether steps were lost with a ps and must be repeated."""
-    guard = getattr(self._coordinator.strategy, 'guard', None)
-    if guard is not None:  # the steps counted below must not be lost later
-      self._call('recovery', lambda: self._coordinator.surviving(guard.keep))
-    self._step = self._scheduled = min(self._step, self._global_step())
+    if not self._executor.keep():  # the steps counted below
+      return False
+    self._step = min(self._step, self._global_step())
     if self._supply is not None:
-      self._call('splits', self._supply.refresh)
+      self._executor.call('splits', self._supply.refresh)
     return self._has_work()
 
   def _fill(self) -> None:
-    """Schedules until workers are busy, or a checkpoint is due."""
-    spec, num_workers = self._spec, self._coordinator.num_workers
+    """Submits until workers are busy, or a checkpoint is due."""
+    spec, num_workers = self._spec, self._executor.num_workers
     # With one update of all workers, each of them does the same steps.
-    number = num_workers if self._sync_session else 1
+    number = num_workers if self._makes_one_update else 1
     while (
-      self._scheduled < spec.steps
+      self._submitted < spec.steps
       and self._has_work()
       and len(self._pending) <= spec.in_flight_per_worker * num_workers - number
     ):
-      if self._checkpoints.is_due(self._scheduled, self._progress.secs):
-        self._coordinator.rest()
+      if self._checkpoints.is_due(self._submitted, self._progress.secs):
+        self._executor.rest()
         return
       for _ in range(number):
-        value, scheduled = self._schedule(spec.steps - self._scheduled)
-        self._pending[value] = scheduled
-      self._scheduled += scheduled.num_steps
-    is_all = self._scheduled >= spec.steps or not self._has_work()
-    # Late steps of a synchronous update do not count, and are scheduled again.
-    if is_all and (self._supply is not None or not self._sync_session):
-      self._coordinator.rest()
+        handle, submitted = self._submit(spec.steps - self._submitted)
+        self._pending[handle] = submitted
+      self._submitted += submitted.num_steps
+    is_all = self._submitted >= spec.steps or not self._has_work()
+    # Late steps of a synchronous update do not count, and are done again.
+    if is_all and (self._supply is not None or not self._makes_one_update):
+      self._executor.rest()
 
-  def _schedule(self, missing: int) -> tuple[Any, '_Scheduled']:
-    """Schedules an execution of at most `missing` steps."""
+  def _submit(self, missing: int) -> tuple[Any, _Submitted]:
+    """Submits an execution of at most `missing` steps."""
     if self._supply is not None:
       attempt = self._supply.attempt(missing)
-      scheduled = _Scheduled(self._supply.full, attempt, attempt.num_steps)
-      value = self._coordinator.schedule_through(
-        attempt, self._supply.full.function, ()
-      )
-      return value, scheduled
-    # After a loss, the missing steps are done by functions traced before.
-    size = max(size for size in self._executions if size <= missing)
-    to_do = self._executions[size]
-    value, done = attempts_lib.schedule(
-      self._coordinator, to_do, self._iterators, self._counts
-    )
-    return value, _Scheduled(to_do, done, size)
+      submitted = _Submitted(self._supply.full, attempt, attempt.num_steps)
+      function = self._supply.full.function
+      return self._executor.submit_attempt(attempt, function), submitted
+    to_do = self._program.execution(self._size(missing))
+    attempt = self._attempt(to_do)
+    handle = self._executor.submit(to_do, attempt, self._batches)
+    return handle, _Submitted(to_do, attempt or to_do, to_do.num_steps)
+
+  def _size(self, missing: int) -> int:
+    """Returns the number of steps of the next execution."""
+    return max((n for n in self._sizes() if n <= missing), default=1)
+
+  def _sizes(self) -> set[int]:
+    """Returns the numbers of steps of all executions that are expected."""
+    return self._spec.sizes(self._start, may_be_cut=self._counts is not None)
+
+  def _attempt(self, to_do: step_program.Execution) -> Any:
+    if self._sync_session is not None:
+      return self._sync_session.attempt(to_do.num_steps)
+    if self._counts is not None:
+      return attempts_lib.Countable(self._counts, to_do)
+    return None
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
-    for value in self._wait_any():
-      scheduled = self._pending.pop(value)
-      metrics = self._read_metrics(value, scheduled)
-      num_steps = scheduled.done.num_steps
-      if self._sync_session:
-        self._step = self._coordinator.surviving(self._read_global_step)
-        if self._supply:  # workers with batches are ahead of those without
-          self._scheduled = max(self._scheduled, self._step)
+    with self._program.unrolling.timed():
+      handles = self._executor.wait_any(self._pending)
+    self._program.unrolling.note_result()
+    for handle in handles:
+      submitted = self._pending.pop(handle)
+      metrics = self._metrics(handle, submitted)
+      num_steps = submitted.done.num_steps
+      if self._makes_one_update or not self._executor.does_all:
+        self._step = self._executor.surviving(self._read_global_step)
+        # Workers with batches are ahead of those without.
+        self._submitted = max(self._submitted, self._step)
       else:
         self._step += num_steps
-        self._scheduled -= scheduled.num_steps - num_steps
+        self._submitted -= submitted.num_steps - num_steps
       if self._supply and not num_steps:
         continue  # other workers read all remaining splits
       self._progress.advance(self._step, metrics)
 
-  def _wait_any(self) -> list[Any]:
-    """Waits for one execution or more; returns their values."""
-    timeout_secs = self._spec.timeout_secs
-    if self._program is None:
-      return self._coordinator.wait_any(self._pending, timeout_secs)
-    with self._program.unrolling.timed():
-      found = self._coordinator.wait_any(self._pending, timeout_secs)
-    self._program.unrolling.note_result()
-    return found
-
-  def _read_metrics(
-    self, value: Any, scheduled: '_Scheduled'
-  ) -> dict[str, float]:
+  def _metrics(self, handle: Any, submitted: _Submitted) -> dict[str, float]:
     """Returns an execution's metrics; none if it was interrupted."""
-    vector = self._coordinator.fetch(value, self._spec.timeout_secs)
+    vector = self._executor.fetch(handle)
     if vector is None:
       return {}
-    to_do = scheduled.to_do
-    self._transfers.count(to_do.num_bytes(vector), scheduled.done.num_steps)
+    to_do = submitted.to_do
+    self._transfers.count(to_do.num_bytes(vector), submitted.done.num_steps)
     return to_do.metrics(vector)
-
-  def _save(self) -> None:
-    self._call(
-      'checkpoint',
-      lambda: self._checkpoints.save(self._step, self._progress.secs),
-    )
-
-  def _restore(self) -> tuple[checkpoints_lib.Checkpoints, int]:
-    global_step = self._coordinator.global_step
-    extended = self._coordinator.strategy.extended
-    checkpoints = checkpoints_lib.Checkpoints(
-      self._saving,
-      global_step,
-      task=_CHIEF,
-      queues=getattr(extended, 'queues', ()),
-    )
-    checkpoints.restore()
-    return checkpoints, int(global_step.numpy())
 
   def _prepare(
     self, step_fn: step_program.StepFn, dataset_fn: per_worker.DatasetFn
@@ -232,100 +212,81 @@ class TrainingLoop:
     Tracing registers functions on all workers, with the interpreter's lock
     held; a hung worker would block this process.
     """
-    strategy = self._coordinator.strategy
-    readers = None
+    readers: readers_lib.Readers | None = None
     try:
-      given = per_worker.iterators(self._coordinator, dataset_fn)
+      self._batches = self._executor.batches(dataset_fn)
     except tracing.NeedsOrderError:
-      readers = readers_lib.WorkerReaders(self._coordinator, dataset_fn)
+      readers = self._executor.readers(dataset_fn)
     self._spec.check_end(readers)
-    step_log = step_log_lib.of(strategy)
-    with self._coordinator.scheduling():
+    step_log = step_log_lib.of(self._strategy)
+    make_program = functools.partial(self._make_program, step_fn)
+    full = self._spec.steps_per_execution
+    with self._executor.tracing():
       if step_log is not None:
         self._counts = attempts_lib.Counts(
-          strategy, step_log, self._coordinator.global_step
+          self._strategy, step_log, self._executor.global_step
         )
-      full = self._spec.steps_per_execution
       if readers is not None:
-        sync_session = session_lib.of(strategy)
         self._supply = queue_supply_lib.Supply(
           readers,
-          step_replicas.of(strategy),
-          functools.partial(self._make_program, step_fn),
+          step_replicas.of(self._strategy),
+          make_program,
           full,
           self._counts,
-          sync_session,
+          self._sync_session,
         )
         self._program = self._supply.program
         return
-      self._iterators, spec = given
-      self._program = self._make_program(
-        step_fn, step_program.Iterated(spec), full
-      )
+      source = step_program.Iterated(self._batches.spec)
+      self._program = make_program(source, full)
       with self._program.unrolling.timed():
-        for size in self._spec.sizes(
-          self._step, may_be_cut=step_log is not None
-        ):
-          self._executions[size] = self._program.execution(size)
+        for size in self._sizes():
+          self._program.execution(size)
 
   def _unroll_if_it_pays(self) -> None:
     """Traces full executions with unrolled steps, once."""
-    if self._program is None:
-      return
     full, done = self._spec.steps_per_execution, self._step - self._start
     left = (self._spec.steps - self._step) / max(1, done)
     if not self._program.unrolling.unroll_if_due(
       full, self._spec.timeout_secs, left=left
     ):
       return
-    with self._coordinator.scheduling():
+    with self._executor.tracing():
       if self._supply is not None:
         self._supply.update()
       else:
-        self._executions[full] = self._program.execution(full)
+        self._program.execution(full)
 
   def _make_program(
     self, step_fn: step_program.StepFn, source: step_program.Source, full: int
   ) -> step_program.StepProgram:
     return step_program.StepProgram(
-      self._coordinator.strategy,
+      self._strategy,
       step_fn,
       source,
-      global_step=self._coordinator.global_step,
+      global_step=self._executor.global_step,
       full=full,
     )
 
-  @contextlib.contextmanager
-  def _sync_step(self) -> Iterator[None]:
-    """Stops synchronous updates of all workers at the last step."""
-    sync_session = self._sync_session
-    if sync_session is None or self._step >= self._spec.steps:
-      yield
-      return
-    global_step = self._coordinator.global_step
-    steps = self._spec.steps
-    self._call(
-      'train',
-      lambda: sync_session.start_for(lambda: steps - int(global_step.numpy())),
+  def _syncing(self) -> contextlib.AbstractContextManager[None]:
+    """Context of synchronous updates, which stop at the last step."""
+    if self._sync_session is None:
+      return contextlib.nullcontext()
+    return self._executor.syncing(
+      self._sync_session, lambda: self._spec.steps - self._read_global_step()
     )
-    try:
-      yield
-    finally:
-      sync_session.end_there()
+
+  def _save(self) -> None:
+    self._executor.call(
+      'checkpoint',
+      lambda: self._checkpoints.save(self._step, self._progress.secs),
+    )
 
   def _global_step(self) -> int:
-    step: int = self._call('global_step', self._read_global_step)
-    return step
+    return self._executor.call('global_step', self._read_global_step)
 
   def _read_global_step(self) -> int:
-    return int(self._coordinator.global_step.numpy())
-
-  def _call(self, what: str, function: Callable[[], Any]) -> Any:
-    monitor, timeout_secs = self._coordinator.monitor, self._spec.timeout_secs
-    monitor.wait_while_hung(what, timeout_secs)
-    return monitor.call(
-      what, lambda: self._coordinator.surviving(function), timeout_secs
-    )
+    return int(self._executor.global_step.numpy())
 
   @contextlib.contextmanager
   def _cancelling(self) -> Iterator[None]:
@@ -337,5 +298,5 @@ class TrainingLoop:
         f'{self._spec.steps}; repeat() it.'
       ) from error
     except BaseException:
-      self._coordinator.cancel()
+      self._executor.cancel()
       raise

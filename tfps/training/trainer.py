@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from tfps.input import per_worker
 from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import executors
 from tfps.training import hooks as hooks_lib
 from tfps.training import loop as loop_lib
 from tfps.training import progress as progress_lib
-from tfps.training import replica_loop
 from tfps.training import step_program
 from tfps.training import train_spec
 
@@ -21,23 +21,18 @@ class Trainer:
 
   Attributes:
     timeout_secs: the default of `train`.
-    in_flight_per_worker: how many executions a coordinator keeps scheduled for
-      each worker.
+    in_flight_per_worker: how many executions are submitted for each worker, of
+      which it executes one.
   """
 
   timeout_secs: float | None = None
-  in_flight_per_worker: int = 2
+  in_flight_per_worker: int = 1
 
-  def training_loop(
-    self,
-    progress: progress_lib.TrainProgress,
-    saving: checkpoints_lib.Saving,
-  ) -> loop_lib.TrainingLoop | replica_loop.ReplicaLoop:
-    """Returns the loop of one call of `train`.
+  def executor(self, timeout_secs: float | None) -> executors.Executor:
+    """Returns what executes the steps of one call of `train`.
 
     Args:
-      progress: has the settings, and reports to hooks.
-      saving: the settings of checkpoints.
+      timeout_secs: how long an execution may take; None for no limit.
     """
     raise NotImplementedError
 
@@ -130,4 +125,7 @@ class Trainer:
     progress = progress_lib.TrainProgress(
       spec, hooks, log_every_secs=log_every_secs
     )
-    return self.training_loop(progress, saving).run(step_fn, dataset_fn)
+    executor = self.executor(spec.timeout_secs)
+    return loop_lib.TrainingLoop(executor, progress, saving).run(
+      step_fn, dataset_fn
+    )

@@ -258,6 +258,7 @@ def test_workers_that_wait_for_each_other_take_a_queue(
   assert least <= report.updates <= most
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=3, ps=1)
 def test_one_graph_over_all_workers_takes_a_queue(tfps_cluster):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)

@@ -246,7 +246,7 @@ def test_train_reaches_the_step_and_saves(strategy, tmp_path):
   assert result.step == result.steps == int(strategy.global_step) == 105
   assert [progress.step for progress in seen if progress.moment == 'step'] == [
     *range(10, 101, 10),
-    *range(101, 106),
+    105,
   ]
   assert seen[-2].metrics['loss'] < seen[1].metrics['loss'] / 2
   saved = tf.Variable(tf.zeros([3, 1]))
@@ -325,7 +325,7 @@ def test_a_metric_that_is_not_a_number_ends_training_unless_told(strategy):
 
 def test_a_dataset_that_runs_out_is_told(strategy):
   step, dataset, _ = _least_squares(strategy)
-  with pytest.raises(ValueError, match='dataset ran out; repeat'):
+  with pytest.raises(ValueError, match='ran out near step 3 of 10; repeat'):
     strategy.train(step, lambda context: dataset(context).take(3), steps=10)
 
 

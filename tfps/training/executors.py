@@ -1,0 +1,386 @@
+"""Executors of a training loop: the coordinator's workers, or this process."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+from typing import Any
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
+from absl import logging
+import tensorflow as tf
+
+from tfps.cluster import spec as spec_lib
+from tfps.input import per_worker
+from tfps.input import readers as readers_lib
+from tfps.server import task_monitor
+from tfps.training import checkpoints as checkpoints_lib
+from tfps.training import step_program
+from tfps.updates.sync import session as session_lib
+from tfps.wire import transfers as transfers_lib
+
+if TYPE_CHECKING:
+  from tfps.training import coordinator as coordinator_lib
+
+_Result = TypeVar('_Result')
+
+
+class Batches(Protocol):
+  """Input of steps: an iterator that may change between executions."""
+
+  @property
+  def spec(self) -> Any:
+    """The type of `iterator`."""
+
+  @property
+  def iterator(self) -> Any:
+    """Iterator over batches that does not end, or one for each worker."""
+
+
+class Executor(Protocol):
+  """Executes steps for a `TrainingLoop`.
+
+  Attributes:
+    strategy: runs the steps.
+    global_step: counts the steps that were applied.
+    task: the task of this process.
+    is_chief: whether this process saves checkpoints.
+    does_all: whether nobody else executes steps.
+  """
+
+  strategy: Any
+  global_step: tf.Variable
+  task: spec_lib.Task
+  is_chief: bool
+  does_all: bool
+
+  @property
+  def num_workers(self) -> int:
+    """How many executions run at the same time."""
+
+  def begin(self, checkpoints: checkpoints_lib.Checkpoints) -> None:
+    """Restores the latest checkpoint, unless training goes on without it."""
+
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches:
+    """Returns the batches of datasets that do not end.
+
+    Raises:
+      tracing.NeedsOrderError: the batches are those of a queue.
+    """
+
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.Readers:
+    """Returns the readers of the batches of a queue."""
+
+  def tracing(self) -> contextlib.AbstractContextManager[None]:
+    """Context in which to trace functions, before a task can be lost."""
+
+  def syncing(
+    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+  ) -> contextlib.AbstractContextManager[None]:
+    """Context of steps whose workers wait for each other.
+
+    Args:
+      session: synchronizes them.
+      updates_left: returns how many updates are to be made.
+    """
+
+  def submit(
+    self, to_do: step_program.Execution, attempt: Any, batches: Batches
+  ) -> Any:
+    """Submits an execution; returns a handle for `wait_any` and `fetch`.
+
+    Args:
+      to_do: the execution.
+      attempt: calls its function, and again after a loss; see
+        `attempts.Attempt`. None without anything to count.
+      batches: its batches.
+    """
+
+  def submit_attempt(self, attempt: Any, function: Any) -> Any:
+    """Submits an attempt that has its batches; see `submit`.
+
+    Args:
+      attempt: calls the function, and is called again after a loss.
+      function: the function.
+    """
+
+  def wait_any(self, handles: Iterable[Any]) -> list[Any]:
+    """Waits until some executions have ended, and returns their handles.
+
+    Raises:
+      errors.DeadlineError: names the tasks that it waits for.
+    """
+
+  def fetch(self, handle: Any) -> Any:
+    """Returns the result of an execution that has ended.
+
+    Returns:
+      The vector of metrics and bytes; None if it was interrupted.
+    """
+
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    """Calls a function, and again after a ps that it needs was lost."""
+
+  def call(self, what: str, function: Callable[[], _Result]) -> _Result:
+    """Calls a function as `surviving` does, within the timeout.
+
+    Args:
+      what: names the call in errors.
+      function: the function.
+
+    Raises:
+      errors.DeadlineError: names the tasks that do not answer.
+    """
+
+  def keep(self) -> bool:
+    """Saves what a loss of ps would undo; returns whether steps may be missing.
+
+    Returns:
+      Whether steps may have been lost, which this process has to repeat.
+    """
+
+  def rest(self) -> None:
+    """Announces that nothing is submitted until all executions have ended."""
+
+  def cancel(self) -> None:
+    """Cancels executions that have not begun."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _PerWorker:
+  """Batches of the coordinator's workers, each with its own iterator."""
+
+  iterator: Any
+  spec: Any
+
+
+class ScheduledExecutor:
+  """Executor that schedules steps on the workers of a coordinator.
+
+  Args:
+    coordinator: schedules the executions.
+    timeout_secs: how long an execution or another call may take; None for no
+      limit.
+  """
+
+  task = spec_lib.Task('chief', 0)
+  is_chief = True
+  does_all = True
+
+  def __init__(
+    self,
+    coordinator: 'coordinator_lib.Coordinator',
+    timeout_secs: float | None,
+  ) -> None:
+    self.strategy = coordinator.strategy
+    self.global_step = coordinator.global_step
+    self._coordinator = coordinator
+    self._timeout_secs = timeout_secs
+
+  @property
+  def num_workers(self) -> int:
+    return self._coordinator.num_workers
+
+  def begin(self, checkpoints: checkpoints_lib.Checkpoints) -> None:
+    self.call('restore', checkpoints.restore)
+
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches:
+    return _PerWorker(*per_worker.iterators(self._coordinator, dataset_fn))
+
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.Readers:
+    return readers_lib.WorkerReaders(self._coordinator, dataset_fn)
+
+  def tracing(self) -> contextlib.AbstractContextManager[None]:
+    return self._coordinator.scheduling()
+
+  @contextlib.contextmanager
+  def syncing(
+    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+  ) -> Iterator[None]:
+    if not session.makes_one_update or self.call('train', updates_left) < 1:
+      yield
+      return
+    self.call('train', lambda: session.start_for(updates_left))
+    try:
+      yield
+    finally:
+      session.end_there()
+
+  def submit(
+    self, to_do: step_program.Execution, attempt: Any, batches: Batches
+  ) -> Any:
+    given = batches.iterator
+    if attempt is None:
+      return self._coordinator.schedule(to_do.function, args=to_do.args(given))
+    return self._coordinator.schedule_through(
+      attempt, to_do.function, to_do.args(given, *attempt.args)
+    )
+
+  def submit_attempt(self, attempt: Any, function: Any) -> Any:
+    return self._coordinator.schedule_through(attempt, function, ())
+
+  def wait_any(self, handles: Iterable[Any]) -> list[Any]:
+    return self._coordinator.wait_any(handles, self._timeout_secs)
+
+  def fetch(self, handle: Any) -> Any:
+    return self._coordinator.fetch(handle, self._timeout_secs)
+
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    return self._coordinator.surviving(function)
+
+  def call(self, what: str, function: Callable[[], _Result]) -> _Result:
+    monitor = self._coordinator.monitor
+    monitor.wait_while_hung(what, self._timeout_secs)
+    return monitor.call(
+      what, lambda: self.surviving(function), self._timeout_secs
+    )
+
+  def keep(self) -> bool:
+    guard = getattr(self.strategy, 'guard', None)
+    if guard is not None:
+      self.call('recovery', guard.keep)
+    return True
+
+  def rest(self) -> None:
+    self._coordinator.rest()
+
+  def cancel(self) -> None:
+    self._coordinator.cancel()
+
+
+class Strategy(Protocol):
+  """Interface of a strategy to the executor in its process.
+
+  Attributes:
+    task: the task of this process.
+    is_chief: whether this process saves checkpoints.
+    guard: recovers lost tasks; None without a `Recovery`.
+    transfers: transfers variables and gradients.
+    extended: as in TensorFlow's strategies.
+  """
+
+  task: spec_lib.Task
+  is_chief: bool
+  guard: Any
+  transfers: transfers_lib.Transfers
+  extended: Any
+
+  @property
+  def global_step(self) -> tf.Variable: ...
+  @property
+  def num_interruptions(self) -> int: ...
+  def scope(self) -> Any: ...
+  def surviving(self, function: Callable[[], _Result]) -> _Result: ...
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches: ...
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
+  def input_context(self) -> tf.distribute.InputContext: ...
+  def addresses(self) -> dict[spec_lib.Task, str]: ...
+  def monitor(self) -> task_monitor.TaskMonitor: ...
+  def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
+
+
+class _Call:
+  """Execution that `LocalExecutor` makes when it is waited for."""
+
+  def __init__(self, function: Callable[[], Any]) -> None:
+    self.function = function
+    self.result: Any = None
+
+
+class LocalExecutor:
+  """Executor that executes steps in this process, one call after another.
+
+  Other processes may execute steps, too.
+
+  Args:
+    strategy: executes the steps.
+    timeout_secs: how long an execution or another call may take; None for no
+      limit.
+  """
+
+  num_workers = 1
+  does_all = False
+
+  def __init__(self, strategy: Strategy, timeout_secs: float | None) -> None:
+    self.strategy = strategy
+    self.global_step = strategy.global_step
+    self.task = strategy.task
+    self.is_chief = strategy.is_chief
+    self._timeout_secs = timeout_secs
+
+  def begin(self, checkpoints: checkpoints_lib.Checkpoints) -> None:
+    if not self.surviving(lambda: int(self.global_step.numpy())):
+      self.surviving(checkpoints.restore)
+    self.strategy.wait_for_chief('train', self._timeout_secs)
+
+  def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches:
+    return self.strategy.batches(dataset_fn)
+
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> Any:
+    return self.strategy.readers(dataset_fn)
+
+  @contextlib.contextmanager
+  def tracing(self) -> Iterator[None]:
+    with self.strategy.scope():
+      yield
+
+  @contextlib.contextmanager
+  def syncing(
+    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+  ) -> Iterator[None]:
+    del updates_left  # each worker stops by itself, and the last may be alone
+    try:
+      yield
+    finally:
+      self.surviving(lambda: session.end(session.worker()))
+
+  def submit(
+    self, to_do: step_program.Execution, attempt: Any, batches: Batches
+  ) -> Any:
+    def execute(*told: tf.Tensor) -> Any:
+      return to_do.function(*to_do.args(batches.iterator, *told)).numpy()
+
+    if attempt is None:
+      return _Call(execute)
+    return _Call(lambda: attempt(execute, *attempt.args))
+
+  def submit_attempt(self, attempt: Any, function: Any) -> Any:
+    return _Call(lambda: attempt(function))
+
+  def wait_any(self, handles: Iterable[Any]) -> list[Any]:
+    handles = list(handles)
+    for call in handles:
+      call.result = self.surviving(call.function)
+    return handles
+
+  def fetch(self, handle: Any) -> Any:
+    return handle.result
+
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    return self.call('train', function)
+
+  def call(self, what: str, function: Callable[[], _Result]) -> _Result:
+    if self._timeout_secs is None:
+      return self.strategy.surviving(function)
+    return self.strategy.monitor().call(
+      what, lambda: self.strategy.surviving(function), self._timeout_secs
+    )
+
+  def keep(self) -> bool:
+    guard = self.strategy.guard
+    if guard is None or not self.is_chief:
+      return False
+    try:
+      guard.keep()
+    except tf.errors.OpError as error:  # the calls that follow wait for repair
+      logging.warning('A ps was lost at the end of training: %s', error)
+    return True
+
+  def rest(self) -> None:
+    """Does nothing: no other worker waits for what this process has to do."""
+
+  def cancel(self) -> None:
+    """Does nothing: what has not begun is never begun."""
