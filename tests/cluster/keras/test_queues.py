@@ -136,7 +136,7 @@ class _StopAt(keras.callbacks.Callback):
     self.model.stop_training = batch > 4
 
 
-@in_modes('coordinator', 'between graphs')
+@in_modes('coordinator')
 def test_another_fit_goes_on_in_the_epoch(strategy):
   model, dataset = visiting(strategy, visitation='exactly_once')
   model.fit(dataset, callbacks=[_StopAt()], verbose=0)

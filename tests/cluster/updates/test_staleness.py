@@ -90,7 +90,10 @@ def test_what_is_prefetched_is_stale(tfps_cluster, prefetch):
   'updates',
   [
     tfps.updates.Async(divide_rate=True),
-    tfps.updates.BoundedStaleness(8, divide_rate=True),
+    pytest.param(
+      tfps.updates.BoundedStaleness(8, divide_rate=True),
+      marks=pytest.mark.exhaustive,
+    ),
   ],
   ids=['Async', 'BoundedStaleness'],
 )

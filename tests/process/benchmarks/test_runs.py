@@ -24,6 +24,7 @@ def _check_written(folder, output, *names):
   return path
 
 
+@pytest.mark.exhaustive
 def test_the_command_runs_a_benchmark_and_writes_json(tmp_path):
   done = commands.run(
     *('-m', 'benchmarks', '--quick', 'placement', f'--output={tmp_path}'),

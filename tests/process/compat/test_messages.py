@@ -68,6 +68,7 @@ def test_they_are_hidden(output, imports):
   assert 'chief:0 is in the cluster' in found  # ours are not
 
 
+@pytest.mark.exhaustive
 def test_they_are_brought_back(output, monkeypatch):
   monkeypatch.setenv('TF_CPP_MIN_LOG_LEVEL', '0')
   found = output('import tensorflow as tf\nimport tfps', '--verbosity=0')

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.support import commands
 
 _README = pathlib.Path(__file__).parents[3] / 'README.md'
@@ -52,6 +54,7 @@ def test_the_command_trains_on_a_local_cluster(tmp_path):
   assert re.search(r'\[chief:0\] ps:1\s+\d+', done.stdout)
 
 
+@pytest.mark.exhaustive
 def test_the_program_trains_between_graphs(tmp_path, capfd):
   program = _write(tmp_path, _between_graphs(_programs()['train.py']))
   done = commands.launch(

@@ -95,6 +95,7 @@ def test_it_is_done_again_while_a_snapshot_waits_for_its_end(
   assert value in (1.0, 2.0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'story', [{'replicas': 1, 'replicate_every_secs': 0.2}], indirect=True
 )

@@ -104,6 +104,7 @@ def frozen(processes):
 NAMES_WORKER_1 = r'worker:1 at \S+ does not answer'
 
 
+@pytest.mark.exhaustive
 def test_a_join_names_the_frozen_worker_and_may_be_taken_up_again(
   coordinator, variables, processes, frozen
 ):
