@@ -9,49 +9,58 @@ import subprocess
 import sys
 
 from benchmarks import first_step_task as task
-from benchmarks import runner
+from benchmarks import tables
 
-_MODELS = ('MLP', '26 embeddings')
-_NUM_ROUNDS = 3
+_NUM_ROUNDS = 2
 _TIMEOUT_SECS = 600.0
 
-
-def compare(*, quick: bool) -> Iterator[runner.Comparison]:
-  """Time and CPU time for each model and number of steps per execution."""
-  for model in _MODELS[:1] if quick else _MODELS:
-    for number in (2,) if quick else (1, 8, 20):
-      yield from _compare(model, number, 1 if quick else _NUM_ROUNDS)
+# By how many steps an execution has, what each round of a side costs: seconds
+# until the first result, then seconds and CPU seconds of all steps.
+Costs = dict[tuple[int, str], list[list[float]]]
 
 
-def _compare(
-  model: str, number: int, num_rounds: int
-) -> Iterator[runner.Comparison]:
-  found: dict[str, list[list[float]]] = {
-    how: [] for how in ('ours', 'stock', 'single process')
-  }
-  for _ in range(num_rounds):
-    for how, costs in found.items():
-      costs.append(_run(how, model, number))
-  first, epoch, cpu = (
-    {how: [costs[i] for costs in each] for how, each in found.items()}
-    for i in range(3)
+def compare(*, quick: bool) -> Iterator[tables.Table]:
+  """A table of all sides and numbers of steps per execution for each model."""
+  models = list(task.MODELS)
+  for model in models[:1] if quick else models:
+    costs: Costs = {}
+    for number in (2,) if quick else (1, 8, 20, 32):
+      for _ in range(1 if quick else _NUM_ROUNDS):
+        for side in task.SIDES:
+          costs.setdefault((number, side), []).append(_run(side, model, number))
+    yield _table(model, costs)
+
+
+def _table(model: str, costs: Costs) -> tables.Table:
+  rows, cpu_secs = [], []
+  for (number, side), each in costs.items():
+    first, steps, cpu = zip(*each, strict=True)
+    stock = [cpu for _, _, cpu in costs[number, 'stock']]
+    cpu_secs.append(sorted(cpu)[len(cpu) // 2])
+    rows.append(
+      [
+        f'{side}, {number} a call',
+        *(tables.with_spread(secs) for secs in (first, steps, cpu)),
+        tables.with_spread(tables.ratios(cpu, stock)),
+      ]
+    )
+  return tables.Table(
+    name=f'first-step-{task.MODELS[model].name}',
+    title=f'The first {task.NUM_STEPS} steps, {model}',
+    columns=(
+      *('variant', 's until the first result', 's', 'CPU s'),
+      'CPU s, times stock',
+    ),
+    rows=rows,
+    bars=tables.Bars('CPU s', cpu_secs),
+    notes=['*20 a call* is `steps_per_execution=20`.'],
+    measured={f'{side}, {number}': c for (number, side), c in costs.items()},
   )
-  name = f'{model}, {number} steps per execution'
-  what = f'first {task.NUM_STEPS} steps'
-  for stock in ('stock', 'single process'):
-    for label, unit, costs in (
-      ('until the first result', 's', first),
-      (what, 's', epoch),
-      (what, 'CPU s', cpu),
-    ):
-      yield runner.Comparison(
-        f'{label}: {name}, beside {stock}', unit, costs['ours'], costs[stock]
-      )
 
 
-def _run(how: str, model: str, number: int) -> list[float]:
+def _run(side: str, model: str, number: int) -> list[float]:
   """Returns what the program prints; see `first_step_task`."""
-  command = [sys.executable, '-m', task.__name__, how, model, str(number)]
+  command = [sys.executable, '-m', task.__name__, side, model, str(number)]
   ended = subprocess.run(
     command,
     capture_output=True,

@@ -10,6 +10,8 @@ Usage: first_step_task.py HOW MODEL STEPS_PER_EXECUTION
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import dataclasses
+import functools
 import sys
 import time
 from typing import Any
@@ -21,9 +23,29 @@ import tfps
 from tfps import testing
 
 NUM_STEPS = 80
-_NUM_TABLES, _NUM_ROWS, _BATCH = 26, 1000, 64
+_NUM_ROWS, _BATCH = 1000, 64
 
 Fit = Callable[[Any, int], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A model to train.
+
+  Attributes:
+    name: for files.
+    num_tables: how many embeddings it has; none makes a perceptron.
+  """
+
+  name: str
+  num_tables: int
+
+
+MODELS = {
+  'MLP': Model('mlp', 0),
+  '1 embedding': Model('embedding', 1),
+  '26 embeddings': Model('embeddings', 26),
+}
 
 
 def _mlp(keras: Any) -> Any:
@@ -32,11 +54,11 @@ def _mlp(keras: Any) -> Any:
   return keras.Sequential([keras.layers.Input((784,)), *layers])
 
 
-def _tables(keras: Any) -> Any:
-  ids = keras.layers.Input((_NUM_TABLES,), dtype='int32')
+def _tables(keras: Any, number: int) -> Any:
+  ids = keras.layers.Input((number,), dtype='int32')
   numbers = keras.layers.Input((13,))
   rows = [
-    keras.layers.Embedding(_NUM_ROWS, 16)(ids[:, i]) for i in range(_NUM_TABLES)
+    keras.layers.Embedding(_NUM_ROWS, 16)(ids[:, i]) for i in range(number)
   ]
   hidden = keras.layers.Concatenate()([*rows, numbers])
   for size in (128, 64):
@@ -45,21 +67,21 @@ def _tables(keras: Any) -> Any:
 
 
 def _examples(name: str) -> Any:
-  random = np.random.default_rng(1)
-  if name == 'MLP':
+  random, number = np.random.default_rng(1), MODELS[name].num_tables
+  if not number:
     return random.random((_BATCH, 784), 'f'), random.integers(10, size=_BATCH)
-  ids = random.integers(_NUM_ROWS, size=(_BATCH, _NUM_TABLES)).astype('int32')
+  ids = random.integers(_NUM_ROWS, size=(_BATCH, number)).astype('int32')
   labels = random.integers(2, size=(_BATCH, 1)).astype('f')
   return (ids, random.random((_BATCH, 13), 'f')), labels
 
 
 def _compiled(keras: Any, name: str, steps_per_execution: int) -> Any:
-  is_mlp = name == 'MLP'
-  model = (_mlp if is_mlp else _tables)(keras)
+  number = MODELS[name].num_tables
+  model = _tables(keras, number) if number else _mlp(keras)
   model.compile(
-    'adam' if is_mlp else 'adagrad',
-    'sparse_categorical_crossentropy' if is_mlp else 'binary_crossentropy',
-    metrics=['accuracy' if is_mlp else 'AUC'],
+    'adagrad' if number else 'adam',
+    'binary_crossentropy' if number else 'sparse_categorical_crossentropy',
+    metrics=['AUC' if number else 'accuracy'],
     steps_per_execution=steps_per_execution,
   )
   return model
@@ -76,16 +98,27 @@ def _single(name: str, number: int) -> Iterator[Fit]:
 
 
 @contextlib.contextmanager
-def _ours(name: str, number: int) -> Iterator[Fit]:
+def _ours(
+  name: str, number: int, make: Any = tfps.ParameterServerStrategy
+) -> Iterator[Fit]:
   import keras
 
   with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
-    strategy = tfps.ParameterServerStrategy(cluster.cluster)
+    strategy = make(cluster.cluster)
     with strategy.scope():
       model = _compiled(keras, name, number)
     yield lambda dataset_fn, steps: model.fit(
       dataset_fn, steps_per_epoch=steps, verbose=0
     )
+
+
+_between_graphs = functools.partial(_ours, make=tfps.BetweenGraphStrategy)
+_sync = functools.partial(
+  _ours,
+  make=functools.partial(
+    tfps.ParameterServerStrategy, updates=tfps.updates.Sync()
+  ),
+)
 
 
 @contextlib.contextmanager
@@ -102,7 +135,13 @@ def _stock(name: str, number: int) -> Iterator[Fit]:
     )
 
 
-_SIDES = {'single process': _single, 'ours': _ours, 'stock': _stock}
+SIDES = {
+  'single process': _single,
+  'stock': _stock,
+  'ours': _ours,
+  'ours, between graphs': _between_graphs,
+  'ours, Sync': _sync,
+}
 
 
 def main(how: str, name: str, steps_per_execution: str) -> None:
@@ -113,7 +152,7 @@ def main(how: str, name: str, steps_per_execution: str) -> None:
     del context
     return tf.data.Dataset.from_tensors(examples).repeat()
 
-  with _SIDES[how](name, number) as fit:
+  with SIDES[how](name, number) as fit:
     began, cpu = time.perf_counter(), time.process_time()
     fit(dataset_fn, number)
     first = time.perf_counter() - began
