@@ -20,6 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
+# Arguments of `fit` and `evaluate` that Keras ignores beside a `DataAdapter`.
+_BESIDE_X = ('y', 'sample_weight', 'class_weight')
+
 
 def take_part() -> None:
   """Replaces methods of Keras' trainer, once Keras is imported."""
@@ -108,7 +111,10 @@ def _epoch_iterator(theirs: Any) -> Any:
         super().__init__(distribute_strategy, *args, **kwargs)
         return
       kwargs['x'] = functions.input_of(
-        distribute_strategy, kwargs['x'], kwargs.get('steps_per_epoch')
+        distribute_strategy,
+        kwargs['x'],
+        kwargs.get('steps_per_epoch'),
+        {name: kwargs[name] for name in _BESIDE_X if name in kwargs},
       )
       super(theirs, self).__init__(*args, **kwargs)
       self._distribute_strategy = distribute_strategy

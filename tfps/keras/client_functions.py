@@ -4,6 +4,7 @@ Steps are executed in this process, which also keeps the metrics.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import contextlib
 from typing import Any
 
@@ -18,7 +19,12 @@ from tfps.keras import step_function
 from tfps.keras import train_functions
 
 
-def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
+def input_of(
+  strategy: Any,
+  x: Any,
+  steps_per_epoch: int | None,
+  beside: Mapping[str, Any],
+) -> Any:
   """Returns the input of `fit` in a form that Keras accepts.
 
   Args:
@@ -26,14 +32,19 @@ def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
     x: the input; a function of an `InputContext` is called to make this
       worker's dataset.
     steps_per_epoch: the length of an epoch; None until the data ends.
+    beside: further arguments of `fit`; see `data_adapters.with_weights`.
+
+  Raises:
+    ValueError: an argument cannot be given beside a function.
   """
   if not data_adapters.is_dataset_fn(x):
     return x
+  weighted = data_adapters.with_weights(x, beside)
   try:
-    return x(strategy.input_context())
+    return x(strategy.input_context())  # Keras adds the weights of classes
   except input_orders.NeedsOrderError:
     return split_adapter.QueueAdapter(
-      x,
+      weighted,
       lambda _, dataset_fn: strategy.readers(dataset_fn),
       by_epochs=steps_per_epoch is None,
     )

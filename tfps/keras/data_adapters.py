@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import functools
 import inspect
 import itertools
@@ -72,6 +73,38 @@ def is_dataset_fn(x: Any) -> bool:
     or inspect.ismethod(x)
     or isinstance(x, functools.partial)
   )
+
+
+def with_weights(
+  dataset_fn: per_worker.DatasetFn, beside: Mapping[str, Any]
+) -> per_worker.DatasetFn:
+  """Returns a function of datasets that have the weights of their classes.
+
+  Args:
+    dataset_fn: makes datasets of inputs and targets.
+    beside: the arguments of `fit` beside `x`: 'y', 'sample_weight' and
+      'class_weight', as far as they are given.
+
+  Raises:
+    ValueError: targets or weights of examples are given, which belong into the
+      dataset.
+  """
+  for name in ('y', 'sample_weight'):
+    if beside.get(name) is not None:
+      raise ValueError(
+        f'{name}: given beside a function of an InputContext. Return it from '
+        'there, as part of the dataset: (x, y) or (x, y, sample_weight).'
+      )
+  class_weight = beside.get('class_weight')
+  if class_weight is None:
+    return dataset_fn
+
+  def weighted(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return dataset_fn(context).map(
+      keras_data.make_class_weight_fn(class_weight)
+    )
+
+  return weighted
 
 
 class PerWorkerAdapter(keras_data.DataAdapter):

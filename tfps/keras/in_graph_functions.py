@@ -4,6 +4,7 @@ The chief divides each batch of its input among the workers and calls the
 graph.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,19 +16,27 @@ from tfps.keras import step_function
 from tfps.keras import train_functions
 
 
-def input_of(strategy: Any, x: Any, steps_per_epoch: int | None) -> Any:
+def input_of(
+  strategy: Any,
+  x: Any,
+  steps_per_epoch: int | None,
+  beside: Mapping[str, Any],
+) -> Any:
   """Returns the input of `fit` in a form that Keras accepts.
 
   Args:
     strategy: the model's strategy.
     x: the input; a function of an `InputContext` makes each worker's dataset.
     steps_per_epoch: the length of an epoch; required for such a function.
+    beside: further arguments of `fit`; see `data_adapters.with_weights`.
 
   Raises:
-    ValueError: `x` is such a function and `steps_per_epoch` is None.
+    ValueError: `x` is such a function and `steps_per_epoch` is None, or an
+      argument cannot be given beside it.
   """
   if not data_adapters.is_dataset_fn(x):
     return x
+  x = data_adapters.with_weights(x, beside)
   if split_adapter.takes_from_queue(x):
     return split_adapter.QueueAdapter(
       x,

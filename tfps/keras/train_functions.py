@@ -1,5 +1,6 @@
 """Functions of Keras' trainer for a coordinator that schedules the steps."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -17,7 +18,10 @@ _IN_FLIGHT_PER_WORKER = 2
 
 
 def input_of(
-  strategy: tf.distribute.Strategy, x: Any, steps_per_epoch: int | None
+  strategy: tf.distribute.Strategy,
+  x: Any,
+  steps_per_epoch: int | None,
+  beside: Mapping[str, Any],
 ) -> Any:
   """Returns the input of `fit` in a form that Keras accepts.
 
@@ -26,13 +30,16 @@ def input_of(
     x: the input; a function of an `InputContext` makes each worker's dataset.
     steps_per_epoch: the length of an epoch; required for such a function,
       unless it reads from a `SplitQueue`.
+    beside: further arguments of `fit`; see `data_adapters.with_weights`.
 
   Raises:
-    ValueError: `x` is such a function and `steps_per_epoch` is None.
+    ValueError: `x` is such a function and `steps_per_epoch` is None, or an
+      argument cannot be given beside it.
   """
   del strategy
   if not data_adapters.is_dataset_fn(x):
     return x
+  x = data_adapters.with_weights(x, beside)
   if split_adapter.takes_from_queue(x):
     by_epochs = steps_per_epoch is None
     return split_adapter.QueueAdapter(

@@ -258,6 +258,53 @@ def test_a_function_of_an_input_context(strategy):
   assert expected <= set(contexts)
 
 
+_LABELS = (_Y > 2).astype('i')
+
+
+def _labelled(numbers=None) -> tf.data.Dataset:
+  if numbers is None:
+    numbers = tf.data.Dataset.range(_N)
+  examples = numbers.map(lambda i: (tf.gather(_X, i), tf.gather(_LABELS, i)))
+  return examples.batch(_BATCH)
+
+
+@whole
+@one_worker
+@under_both
+@pytest.mark.parametrize('source', ['datasets', 'a queue'])
+def test_classes_have_their_weights_in_a_function_too(strategy, source):
+  with strategy.scope():
+    model = build(steps_per_execution=3)
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(_N, _N))
+
+  def dataset_fn(context):
+    return _labelled(queue.dataset(context) if source == 'a queue' else None)
+
+  arguments = {'class_weight': {0: 1.0, 1: 7.0}, 'verbose': 0}
+  steps = None if source == 'a queue' else _NUM_BATCHES
+  history = model.fit(dataset_fn, steps_per_epoch=steps, **arguments)
+  alone = build(steps_per_execution=3)
+  assert history.history == alone.fit(_labelled(), **arguments).history
+  for mine, theirs in zip(
+    model.get_weights(), alone.get_weights(), strict=True
+  ):
+    np.testing.assert_array_equal(mine, theirs)
+
+
+@whole
+@two_workers
+@under_both
+@pytest.mark.parametrize('name', ['y', 'sample_weight'])
+def test_what_belongs_into_datasets_is_refused_beside_a_function(
+  strategy, name
+):
+  with strategy.scope():
+    model = build()
+  for method in (model.fit, model.evaluate):
+    with pytest.raises(ValueError, match=f'^{name}: given beside a function'):
+      method(lambda context: _dataset(), **{name: _Y}, verbose=0)
+
+
 @whole
 @two_workers
 @under_coordinator
