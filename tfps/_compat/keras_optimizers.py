@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-# Method of Keras -> function that replaces it.
+# Method of Keras' optimizers -> function that replaces it.
 _FUNCTIONS = {
   '_backend_apply_gradients': 'apply_gradients',
   '_all_reduce_sum_gradients': 'sum_gradients',
@@ -21,6 +21,13 @@ _FUNCTIONS = {
   '_apply_weight_decay': 'decay_weights',
   '_update_model_variables_moving_average': 'update_averages',
   '_overwrite_model_variables_with_average_value': 'use_averages',
+}
+# Likewise, of its `LossScaleOptimizer`.
+_LOSS_SCALING = {
+  'apply': 'apply',
+  'scale_loss': 'scale_loss',
+  '_stateful_handle_finite_grads': 'apply_finite',
+  '_stateful_handle_non_finite_grads': 'skip_step',
 }
 
 
@@ -40,7 +47,8 @@ def _replace_methods() -> None:
   for method, function in _FUNCTIONS.items():
     _replace(optimizer.TFOptimizer, method, function)
   _replace(base_optimizer.BaseOptimizer, 'apply', 'apply')
-  _replace(loss_scale_optimizer.LossScaleOptimizer, 'apply', 'apply')
+  for method, function in _LOSS_SCALING.items():
+    _replace(loss_scale_optimizer.LossScaleOptimizer, method, function)
   # It has one more variable, which each worker's update multiplies.
   _replace(nadam.Nadam, '_backend_update_step', 'update_by_nadam')
 

@@ -1,7 +1,8 @@
-"""Accumulation of gradients by Keras' optimizers, on the ps.
+"""Work of Keras' optimizers that is due every few steps of all workers.
 
-It serves `gradient_accumulation_steps` of `keras.optimizers.Optimizer`. Several
-`steps` of an update policy are combined in `tfps.updates.accumulation` instead.
+These are `gradient_accumulation_steps` and `ema_overwrite_frequency` of
+`keras.optimizers.Optimizer`. Several `steps` of an update policy are combined
+in `tfps.updates.accumulation` instead.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfps.keras import shards
+from tfps.keras import step_numbers
 from tfps.updates import apply as apply_lib
 from tfps.updates import ps_lock
 from tfps.variables import sharded
@@ -24,15 +26,41 @@ def apply_gradients(
   gradients: Sequence[Any],
   trainable_variables: Sequence[Any],
 ) -> None:
-  """Accumulates gradients, and applies them every few steps.
+  """Applies gradients, or accumulates them and applies them every few steps.
 
   All workers add to accumulators on the ps. One takes their values for an
   update; additions in the meantime count for the next one.
   """
-  steps = optimizer.gradient_accumulation_steps
-  if not steps:
+  if not optimizer.gradient_accumulation_steps and not (
+    optimizer.use_ema and optimizer.ema_overwrite_frequency
+  ):
     own(gradients, trainable_variables)
     return
+  number = step_numbers.draw(optimizer)
+  if optimizer.gradient_accumulation_steps:
+    _accumulate(optimizer, number, gradients, trainable_variables)
+    number //= optimizer.gradient_accumulation_steps
+  else:
+    _update(optimizer, gradients, trainable_variables)
+  _average(optimizer, number)
+
+
+def _update(
+  optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+) -> None:
+  # In the order of the replaced method of Keras.
+  clipped = optimizer._clip_gradients(gradients)
+  optimizer._apply_weight_decay(variables)
+  optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+
+def _accumulate(
+  optimizer: Any,
+  number: tf.Tensor,
+  gradients: Sequence[Any],
+  trainable_variables: Sequence[Any],
+) -> None:
+  steps = optimizer.gradient_accumulation_steps
   accumulators = [
     shards.value(
       optimizer._accumulated_gradients[optimizer._get_variable_index(v)]
@@ -47,23 +75,16 @@ def apply_gradients(
         gradients, _take(accumulators), strict=True
       )
     ]
-    optimizer._apply_weight_decay(trainable_variables)
-    optimizer._backend_update_step(
-      optimizer._clip_gradients(taken),
-      trainable_variables,
-      optimizer.learning_rate,
-    )
+    _update(optimizer, taken, trainable_variables)
 
   def accumulate() -> None:
     for variable, gradient in zip(accumulators, gradients, strict=True):
       _add(variable, gradient)
 
-  is_time = (optimizer._iterations + 1) % steps == 0
-  keras.ops.cond(is_time, apply, accumulate)
-  _average(optimizer)
+  keras.ops.cond(step_numbers.is_last_of(number, steps), apply, accumulate)
 
 
-def _average(optimizer: Any) -> None:
+def _average(optimizer: Any, number: tf.Tensor) -> None:
   # The replaced method of Keras does so, too.
   if not optimizer.use_ema:
     return
@@ -71,7 +92,7 @@ def _average(optimizer: Any) -> None:
   optimizer._update_model_variables_moving_average(variables)
   if optimizer.ema_overwrite_frequency:
     keras.ops.cond(
-      (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
+      step_numbers.is_last_of(number, optimizer.ema_overwrite_frequency),
       lambda: optimizer._overwrite_model_variables_with_average_value(
         variables
       ),

@@ -21,7 +21,10 @@ from tfps.updates.sync import step_sync
 
 Own = Callable[..., Any]  # Keras' own method
 
+apply_finite = optimizers.apply_finite
 apply_gradients = optimizers.apply_gradients
+scale_loss = optimizers.scale_loss
+skip_step = optimizers.skip_step
 sum_gradients = optimizers.sum_gradients
 update_averages = optimizers.update_averages
 update_by_nadam = optimizers.update_by_nadam

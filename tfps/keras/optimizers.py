@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfps.keras import gradient_accumulation
+from tfps.keras import loss_scaling
 from tfps.keras import optimizer_rules
 from tfps.keras import replica_apply
 from tfps.keras import shards
@@ -36,6 +37,9 @@ from tfps.variables import step_replicas
 Own = Callable[..., Any]  # Keras' own method
 
 apply_gradients = gradient_accumulation.apply_gradients
+apply_finite = loss_scaling.apply_finite
+scale_loss = loss_scaling.scale_loss
+skip_step = loss_scaling.skip_step
 
 
 def lazy(optimizer: Any) -> Any:
@@ -85,6 +89,9 @@ def apply(
     trainable_variables: the variables; by default the optimizer's.
   """
   strategy = optimizer._distribution_strategy
+  if trainable_variables is not None:
+    trainable_variables = list(trainable_variables)
+    shards.build(optimizer, trainable_variables)
   if step_replicas.is_replica_traced(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
     replica_apply.merge(

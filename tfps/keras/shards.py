@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 import keras
@@ -46,10 +47,34 @@ def variables_of(
   if trainable_variables is None:
     trainable_variables = optimizer._trainable_variables
   variables = list(trainable_variables)
-  if not optimizer.built:
-    with tf.init_scope():
-      optimizer.build(variables)
+  build(optimizer, variables)
   return variables
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+  """Builds an optimizer unless it is built, with slots beside its variables.
+
+  Keras builds it where gradients are first applied. In a graph that is traced,
+  slots would not be placed by the strategy.
+
+  Args:
+    optimizer: an optimizer of Keras.
+    variables: the variables that it is to update.
+  """
+  if optimizer.built:
+    return
+  with making_variables(optimizer):
+    optimizer.build(list(variables))
+
+
+@contextlib.contextmanager
+def making_variables(optimizer: Any) -> Iterator[None]:
+  """Context in which to make variables of an optimizer, also in a graph."""
+  strategy = optimizer._distribution_strategy
+  with tf.init_scope(), contextlib.ExitStack() as stack:
+    if tf.distribute.get_strategy() is not strategy:
+      stack.enter_context(strategy.scope())
+    yield
 
 
 def pieces(

@@ -161,3 +161,86 @@ def test_nothing_is_lost_that_accumulates(strategy):
       accumulated.numpy() - 2 * variable.numpy(),
       _STEPS * tf.convert_to_tensor(gradient).numpy(),
     )
+
+
+_MANY_CALLS = 150
+
+
+def _many_steps(strategy, step, calls=_MANY_CALLS):
+  """Executes a step on all workers, twice in each of many calls."""
+
+  @tf.function
+  def steps():
+    for _ in range(_STEPS_PER_CALL):
+      strategy.run(step)
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    for _ in range(calls):
+      coordinator.schedule(steps)
+    coordinator.join()
+
+
+def test_the_scale_of_a_loss_grows_as_often_as_in_a_single_process(strategy):
+  with strategy.scope():
+    variable = keras.Variable(np.zeros([3], 'f'))
+    optimizer = keras.optimizers.LossScaleOptimizer(
+      keras.optimizers.SGD(1.0), initial_scale=1.0, dynamic_growth_steps=15
+    )
+    optimizer.build([variable])
+
+  def step():
+    with tf.GradientTape() as tape:
+      loss = optimizer.scale_loss(tf.reduce_sum(variable.value))
+    optimizer.apply([tape.gradient(loss, variable.value)], [variable])
+
+  _many_steps(strategy, step)
+  assert float(optimizer.dynamic_scale) == 2 ** (2 * _MANY_CALLS // 15)
+  assert int(optimizer.step_counter) == 0
+  # A gradient was divided by what its own loss was multiplied by.
+  np.testing.assert_array_equal(variable.numpy(), -2 * _MANY_CALLS)
+
+
+def test_a_gradient_that_is_not_finite_halves_the_scale_once(strategy):
+  with strategy.scope():
+    variable = keras.Variable(np.zeros([3], 'f'))
+    optimizer = keras.optimizers.LossScaleOptimizer(
+      keras.optimizers.SGD(1.0), initial_scale=1.0
+    )
+    optimizer.build([variable])
+  _many_steps(
+    strategy, lambda: optimizer.apply([tf.constant([1.0, np.inf, 0.0])]), 20
+  )
+  assert float(optimizer.dynamic_scale) == 0.5**40
+  assert not variable.numpy().any()
+  assert int(optimizer.iterations) == 0
+
+
+def test_gradients_of_several_steps_make_as_many_updates_as_alone(strategy):
+  with strategy.scope():
+    variable = keras.Variable(np.ones([3], 'f'))
+    optimizer = keras.optimizers.SGD(
+      1.0, weight_decay=0.5, gradient_accumulation_steps=15
+    )
+    optimizer.build([variable])
+  # Each update decays the value by half.
+  _many_steps(strategy, lambda: optimizer.apply([tf.zeros([3])], [variable]))
+  assert variable.numpy()[0] == 0.5 ** (2 * _MANY_CALLS // 15)
+
+
+class CountsOverwriting(keras.optimizers.SGD):
+  def build(self, variables):
+    super().build(variables)
+    self.number = tf.Variable(0, trainable=False)
+
+  def _overwrite_model_variables_with_average_value(self, variables):
+    super()._overwrite_model_variables_with_average_value(variables)
+    self.number.assign_add(1)
+
+
+def test_averages_overwrite_weights_as_often_as_in_a_single_process(strategy):
+  with strategy.scope():
+    variable = keras.Variable(np.ones([3], 'f'))
+    optimizer = CountsOverwriting(1.0, use_ema=True, ema_overwrite_frequency=15)
+    optimizer.build([variable])
+  _many_steps(strategy, lambda: optimizer.apply([tf.ones([3])], [variable]))
+  assert int(optimizer.number) == 2 * _MANY_CALLS // 15

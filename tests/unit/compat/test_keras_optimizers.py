@@ -5,6 +5,7 @@ import inspect
 import keras
 from keras.src.backend.tensorflow import optimizer
 from keras.src.optimizers import base_optimizer
+from keras.src.optimizers import loss_scale_optimizer
 from keras.src.optimizers import nadam
 import numpy as np
 import pytest
@@ -61,6 +62,38 @@ def test_nadams_own_method_takes_the_same_arguments():
   assert 'self.assign(\n            self._u_product,' in inspect.getsource(
     theirs
   )
+
+
+_LOSS_SCALING = {
+  'apply': ['self', 'grads', 'trainable_variables'],
+  'scale_loss': ['self', 'loss'],
+  '_stateful_handle_finite_grads': ['self', 'grads', 'trainable_variables'],
+  '_stateful_handle_non_finite_grads': ['self'],
+}
+
+
+def test_methods_of_loss_scaling_take_the_same_arguments():
+  assert set(compat._LOSS_SCALING) == set(_LOSS_SCALING)
+  for name, arguments in _LOSS_SCALING.items():
+    own = getattr(loss_scale_optimizer.LossScaleOptimizer, name)
+    theirs = inspect.unwrap(own)
+    assert list(inspect.signature(theirs).parameters) == arguments
+    assert theirs is not own
+
+
+def test_loss_scaling_counts_and_scales_in_what_is_replaced():
+  theirs = loss_scale_optimizer.LossScaleOptimizer
+  everything = inspect.getsource(theirs)
+  replaced = ''.join(
+    inspect.getsource(inspect.unwrap(getattr(theirs, name)))
+    for name in _LOSS_SCALING
+  )
+  for change in ('self.step_counter.assign', 'self.dynamic_scale.assign'):
+    stateless = inspect.getsource(theirs._stateless_handle_finite_grads)
+    stateless += inspect.getsource(theirs._stateless_handle_non_finite_grads)
+    assert everything.count(change) == (
+      replaced.count(change) + stateless.count(change)
+    )
 
 
 # A caller that does otherwise would go past what we replace.
