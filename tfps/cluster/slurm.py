@@ -3,6 +3,9 @@
 `srun --ntasks=6 --resv-ports=2` starts the tasks of a step. Slurm reserves the
 same ports on each of its nodes; the first task on a node takes the first port,
 the second the second. Process ids are assigned to the jobs in their order.
+
+Where Slurm reserves none, which needs MpiParams=ports= in its slurm.conf, ports
+follow from the ids of the job and the step.
 """
 
 from collections.abc import Iterator
@@ -11,9 +14,16 @@ import itertools
 import math
 import re
 
+from absl import logging
+
 from tfps.cluster import validation
 
 _MAX_HOSTS = 100_000
+
+# Above those of services, and below those that Linux gives to connections.
+_FREE_PORTS = range(10_000, 32_000)
+_MIN_PORTS = 50  # by which steps are apart
+_PLACES_BETWEEN_STEPS = 37  # jobs have ids in a row, and so have their steps
 _HOSTS = re.compile(
   r'(?:[^\s,\[\]]|\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\])+'
 )
@@ -169,12 +179,39 @@ def _counts(env: Mapping[str, str]) -> list[int]:
 
 def _ports(env: Mapping[str, str], num_needed: int) -> list[int]:
   name = 'SLURM_STEP_RESV_PORTS'
+  if not env.get(name, '').strip():
+    return _derived_ports(env, num_needed)
   ports = expand_ports(_value(env, name), name)
   if len(ports) < num_needed:
     raise ValueError(
       f'{_quote(env, name)} has {len(ports)} ports for {num_needed} tasks on '
       f'one node. Start the step with srun --resv-ports={num_needed}.'
     )
+  return ports
+
+
+def _derived_ports(env: Mapping[str, str], num_needed: int) -> list[int]:
+  """Returns ports that other steps on a node are unlikely to have."""
+  job, step = (
+    validation.index(_value(env, name), name)
+    for name in ('SLURM_JOB_ID', 'SLURM_STEP_ID')
+  )
+  width = max(_MIN_PORTS, num_needed)
+  num_places = len(_FREE_PORTS) // width
+  if not num_places:
+    raise ValueError(
+      f'{_quote(env, "SLURM_STEP_TASKS_PER_NODE")} has {num_needed} tasks on '
+      f'one node, and only {len(_FREE_PORTS)} ports are tried. Start the step '
+      f'with srun --resv-ports={num_needed}, or on more nodes.'
+    )
+  place = (job + _PLACES_BETWEEN_STEPS * step) % num_places
+  ports = list(_FREE_PORTS[place * width :][:num_needed])
+  logging.info(
+    'Slurm has reserved no ports for this step. Its tasks take %d to %d on '
+    'each node, by SLURM_JOB_ID=%d and SLURM_STEP_ID=%d. With MpiParams=ports= '
+    'in slurm.conf, srun --resv-ports=%d reserves some.',
+    *(ports[0], ports[-1], job, step, num_needed),
+  )
   return ports
 
 
@@ -238,11 +275,7 @@ def _range(text: str, where: str) -> list[str]:
 def _value(env: Mapping[str, str], name: str) -> str:
   value = env.get(name, '').strip()
   if not value:
-    ports = name == 'SLURM_STEP_RESV_PORTS'
-    raise ValueError(
-      f'{name} is not set or empty. '
-      f'Start this program by srun{" --resv-ports" if ports else ""}.'
-    )
+    raise ValueError(f'{name} is not set or empty. Start this program by srun.')
   return value
 
 

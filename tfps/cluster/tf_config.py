@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
+from absl import logging
+
 from tfps.cluster import validation
 
 _SOURCE = 'TF_CONFIG'
+_CHIEF, _MASTER = 'chief', 'master'
 _EXAMPLE = (
   '{"cluster": {"ps": ["h0:2222"], "worker": ["h1:2222"]}, '
   '"task": {"type": "worker", "index": 0}}'
@@ -17,6 +20,10 @@ def parse(text: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
 
   Kubeflow's TFJob with dynamic workers writes `sparseCluster`, in which a
   worker sees every ps but no other worker, and a ps only itself.
+
+  Schedulers write more than a cluster has, which their users cannot change.
+  The job master is the chief. An evaluator, jobs of other names, lists without
+  tasks and a chief without an address are left out, and the log tells of it.
 
   Args:
     text: the value of `TF_CONFIG`.
@@ -32,7 +39,8 @@ def parse(text: str) -> tuple[dict[str, Any], tuple[str, int] | None]:
   if 'sparseCluster' in config:
     sparse = _object(config['sparseCluster'], '"sparseCluster"')
     return _jobs(_own_ps(sparse, task)), task
-  return _jobs(_object(config.get('cluster', {}), '"cluster"')), task
+  cluster = _object(config.get('cluster', {}), '"cluster"')
+  return _jobs(_without_others(cluster)), task
 
 
 def _load(text: str) -> Any:
@@ -74,8 +82,35 @@ def _task(task: dict[str, Any]) -> tuple[str, int] | None:
         f'{_SOURCE}: "task" is {json.dumps(task)}, without "{name}". '
         f'Write it as in {_EXAMPLE}.'
       )
-  job = validation.job_of_task(task['type'], f'{_SOURCE}: "task"')
+  name = _CHIEF if task['type'] == _MASTER else task['type']
+  job = validation.job_of_task(name, f'{_SOURCE}: "task"')
   return job, validation.index(task['index'], f'{_SOURCE}: "task"')
+
+
+def _without_others(cluster: dict[str, Any]) -> dict[str, Any]:
+  """Returns the jobs that a cluster has; logs what it does with the others."""
+  if _MASTER in cluster and _CHIEF in cluster:
+    raise ValueError(
+      f'{_SOURCE}: the cluster lists the jobs chief and master, which is the '
+      'old name of chief. Remove one of them.'
+    )
+  found, notes = {}, []
+  for name, addresses in cluster.items():
+    job = name
+    if name == _MASTER:
+      job = _CHIEF
+      notes.append('the job master is taken for the chief')
+    if job not in validation.JOBS:
+      notes.append(f'the job {job} is no part of the cluster')
+    elif addresses == []:
+      notes.append(f'the job {job} has no tasks')
+    elif job == _CHIEF and addresses in ('', [''], {'0': ''}):
+      notes.append('the chief has no address, and needs none')
+    else:
+      found[job] = addresses
+  if notes:
+    logging.info('%s: %s.', _SOURCE, '; '.join(notes))
+  return found
 
 
 def _jobs(cluster: dict[str, Any]) -> dict[str, Any]:

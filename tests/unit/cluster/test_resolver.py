@@ -350,10 +350,6 @@ BAD_TF_CONFIG = {
     {'cluster': CLUSTER, 'task': {'type': 1, 'index': 0}},
     ['names the job 1', 'Use one of'],
   ),
-  'task of old name': (
-    {'cluster': CLUSTER, 'task': {'type': 'master', 'index': 0}},
-    ['master', 'Write chief'],
-  ),
   'index is a word': (
     {'cluster': CLUSTER, 'task': {'type': 'ps', 'index': 'first'}},
     ["'first'", 'Give a whole number'],
@@ -386,9 +382,9 @@ BAD_TF_CONFIG = {
     {'cluster': {**CLUSTER, 'ps': None}, 'task': PS_TASK},
     ['job ps', 'None', 'Give a list'],
   ),
-  'job is empty': (
+  'no task of a job that is needed': (
     {'cluster': {**CLUSTER, 'ps': []}, 'task': PS_TASK},
-    ['job ps', 'no tasks', 'Give their addresses'],
+    ['ps is missing', 'Give the address'],
   ),
   'sparse index is a word': (
     {'cluster': {**CLUSTER, 'worker': {'one': 'w:1'}}, 'task': PS_TASK},
@@ -409,13 +405,16 @@ BAD_TF_CONFIG = {
     {'cluster': {**CLUSTER, 'ps': [{}]}, 'task': PS_TASK},
     ['ps:0', '{}', 'Write host:port'],
   ),
-  'evaluator listed': (
-    {'cluster': {**CLUSTER, 'evaluator': ['e:1']}, 'task': PS_TASK},
-    ['evaluator', 'Remove it'],
+  'chief of two names': (
+    {
+      'cluster': {**CLUSTER, 'master': ['m:1'], 'chief': ['c:1']},
+      'task': PS_TASK,
+    },
+    ['chief and master', 'Remove one'],
   ),
-  'master listed': (
-    {'cluster': {**CLUSTER, 'master': ['m:1']}, 'task': PS_TASK},
-    ['master', 'Write chief'],
+  'address of a worker is empty': (
+    {'cluster': {**CLUSTER, 'worker': ['w:1', '']}, 'task': PS_TASK},
+    ['worker:1', 'it is empty'],
   ),
   'no ps': (
     {'cluster': {'worker': ['w:1']}, 'task': {'type': 'worker', 'index': 0}},
@@ -433,3 +432,46 @@ def test_refuses_bad_tf_config(config, words):
     resolve(env={'TF_CONFIG': text})
   for word in ['TF_CONFIG', *words]:
     assert word in str(caught.value)
+
+
+# As schedulers write it, with the line that the log has.
+_MORE = {
+  'evaluator of TonY': (
+    {**CLUSTER, 'evaluator': ['e:1']},
+    'the job evaluator is no part of the cluster',
+  ),
+  'TensorBoard': (
+    {**CLUSTER, 'tensorboard': ['t:1']},
+    'the job tensorboard is no part of the cluster',
+  ),
+  'empty jobs of tf-yarn': (
+    {**CLUSTER, 'chief': [], 'evaluator': []},
+    'the job chief has no tasks; the job evaluator is no part of the cluster',
+  ),
+  'chief of DLRover': (
+    {**CLUSTER, 'chief': ['']},
+    'the chief has no address, and needs none',
+  ),
+}
+
+
+@pytest.mark.parametrize(('cluster', 'line'), _MORE.values(), ids=_MORE)
+@pytest.mark.parametrize('job', ['ps', 'chief', 'evaluator'])
+def test_what_is_no_part_of_a_cluster_is_left_out(cluster, line, job, caplog):
+  caplog.set_level('INFO')
+  config = {'cluster': cluster, 'task': {'type': job, 'index': 0}}
+  found = resolve(env={'TF_CONFIG': json.dumps(config)})
+  assert caplog.messages.count(f'TF_CONFIG: {line}.') == 1
+  plain = resolve(env={'TF_CONFIG': json.dumps({**config, 'cluster': CLUSTER})})
+  assert found == plain
+
+
+def test_the_job_master_is_the_chief(caplog):
+  caplog.set_level('INFO')
+  for job in ('master', 'chief'):
+    cluster = {**CLUSTER, 'master': ['m:1']}
+    config = {'cluster': cluster, 'task': {'type': job, 'index': 0}}
+    found = resolve(env={'TF_CONFIG': json.dumps(config)})
+    assert found.task == Task('chief', 0)
+    assert found.address(found.task) == 'm:1'
+  assert 'the job master is taken for the chief' in caplog.text

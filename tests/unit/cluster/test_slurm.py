@@ -187,7 +187,7 @@ def test_evaluator_has_a_process_but_no_address(process, task):
   [
     pytest.param({n: ''}, JOBS, [n, 'not set', 'by srun'], id=f'no {n}')
     for n in ENV
-    if n != 'SLURM_NODEID'
+    if n not in ('SLURM_NODEID', 'SLURM_STEP_RESV_PORTS')
   ]
   + [
     pytest.param(
@@ -243,5 +243,60 @@ def test_evaluator_has_a_process_but_no_address(process, task):
 def test_refuses_a_broken_step(change, jobs, words):
   with pytest.raises(ValueError) as caught:
     spec_lib.Cluster.from_slurm({**ENV, **change}, jobs)
+  for word in words:
+    assert word in str(caught.value)
+
+
+_WITHOUT_PORTS = {
+  **ENV,
+  'SLURM_STEP_RESV_PORTS': '',
+  'SLURM_JOB_ID': '4242',
+  'SLURM_STEP_ID': '0',
+}
+
+
+def _ports(**env):
+  cluster = spec_lib.Cluster.from_slurm({**_WITHOUT_PORTS, **env}, JOBS)
+  return [int(cluster.address(t).split(':')[1]) for t in cluster.tasks()]
+
+
+def test_without_reserved_ports_they_follow_from_job_and_step(caplog):
+  caplog.set_level('INFO')
+  first, *others = _ports()
+  assert others == [first + 1, first, first + 1]  # two nodes have the same
+  assert f'take {first} to {first + 1} on each node' in caplog.text
+  assert _ports(SLURM_PROCID='0', SLURM_NODEID='0') == [first, *others]
+
+
+def test_steps_that_run_at_the_same_time_have_other_ports():
+  found = [
+    _ports(SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))
+    for job in range(7000, 7030)
+    for step in range(3)
+  ]
+  taken = [port for ports in found for port in set(ports)]
+  assert len(set(taken)) == len(taken) == 2 * len(found)
+  assert min(taken) >= 10_000
+  assert max(taken) < 32_000
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'SLURM_JOB_ID': ''}, ['SLURM_JOB_ID is not set', 'by srun']),
+    ({'SLURM_STEP_ID': 'x'}, ['SLURM_STEP_ID', "'x'", 'Give a whole number']),
+    (
+      {
+        'SLURM_STEP_TASKS_PER_NODE': '30000',
+        'SLURM_STEP_NODELIST': 'n1',
+        'SLURM_NODEID': '0',
+      },
+      ['30000 tasks on one node', '--resv-ports=30000'],
+    ),
+  ],
+)
+def test_refuses_what_no_ports_follow_from(changes, words):
+  with pytest.raises(ValueError) as caught:
+    slurm.parse({**_WITHOUT_PORTS, **changes}, JOBS)
   for word in words:
     assert word in str(caught.value)
