@@ -6,8 +6,9 @@ functions are ours, and reading metrics waits for steps under way; `fit`,
 `evaluate`, `predict` and all callbacks are Keras' own.
 
 A strategy that replaces them names a module as `keras_functions`, which has
-`input_of` and `dataset_of`, and may have `TrainFunction`, `TestFunction` and
-`PredictFunction`. Models of other strategies, and of none, keep Keras' methods.
+`input_of`, `dataset_of` and `build`, and may have `TrainFunction`,
+`TestFunction` and `PredictFunction`. Models of other strategies, and of none,
+keep Keras' methods.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,7 @@ def _replace_methods() -> None:
   _replace(theirs, 'get_metrics_result', _drained)
   _replace(theirs, 'reset_metrics', _drained)
   _replace(theirs, 'fit', _ended)
+  _replace(theirs, '_symbolic_build', _building)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
 
 
@@ -73,6 +75,42 @@ def _maker(kind: str, name: str) -> Callable[[Any], Any]:
     return make
 
   return wrap
+
+
+def _building(theirs: Any) -> Any:
+  """Wraps the method that builds a model for its first batch."""
+
+  def method(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+    build = getattr(_functions(self._distribute_strategy), 'build', None)
+    if build is None or data_batch is None:
+      return theirs(self, iterator, data_batch)
+    return build(functools.partial(theirs, self), self, data_batch)
+
+  return method
+
+
+def build_by_values(model: Any, batch: Any) -> None:
+  """Builds a model, its metrics and its loss, in a graph that is thrown away.
+
+  Keras itself makes a dense symbolic tensor of each input, of whatever kind.
+
+  Args:
+    model: a compiled model.
+    batch: tensors of any kind: inputs, and targets and weights if there are.
+  """
+  from keras.src import backend
+  from keras.src.trainers.data_adapters import data_adapter_utils
+
+  x, y, weight = data_adapter_utils.unpack_x_y_sample_weight(batch)
+  y_pred = backend.compute_output_spec(model, x, training=False)
+  if model._compile_metrics is not None and not model._compile_metrics.built:
+    backend.compute_output_spec(
+      model.compute_metrics, x, y, y_pred, sample_weight=weight
+    )
+  if model._compile_loss is not None and not model._compile_loss.built:
+    backend.compute_output_spec(
+      model._compute_loss, x, y, y_pred, sample_weight=weight, training=False
+    )
 
 
 def _drained(theirs: Any) -> Any:

@@ -50,6 +50,7 @@ def input_of(
     )
 
 
+build = train_functions.build
 dataset_of = train_functions.dataset_of
 
 

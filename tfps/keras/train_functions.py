@@ -9,12 +9,15 @@ import tensorflow as tf
 
 from tfps.input import readers as readers_lib
 from tfps.keras import data_adapters
+from tfps.keras import model_building
 from tfps.keras import split_adapter
 from tfps.keras import step_function
 from tfps.training import coordinator as coordinator_lib
 from tfps.variables import step_replicas
 
 _IN_FLIGHT_PER_WORKER = 2
+
+build = model_building.build
 
 
 def input_of(
