@@ -241,6 +241,10 @@ def _register_with_keras() -> None:
 def _pieces(variable: sharded.ShardedVariable, value: Any) -> list[Any]:
   """Returns each shard's part of an argument of an update."""
   shape = getattr(value, 'shape', None)
+  if isinstance(value, sharded.ShardedVariable):
+    shapes = [[shard.shape for shard in v.variables] for v in (variable, value)]
+    if shapes[0] == shapes[1]:
+      return list(value.variables)  # the update may assign to them
   if isinstance(value, tf.IndexedSlices) or shape == variable.shape:
     return variable.split(value)
   return [value] * len(variable.variables)

@@ -458,7 +458,7 @@ _MORE = {
 @pytest.mark.parametrize(('cluster', 'line'), _MORE.values(), ids=_MORE)
 @pytest.mark.parametrize('job', ['ps', 'chief', 'evaluator'])
 def test_what_is_no_part_of_a_cluster_is_left_out(cluster, line, job, caplog):
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   config = {'cluster': cluster, 'task': {'type': job, 'index': 0}}
   found = resolve(env={'TF_CONFIG': json.dumps(config)})
   assert caplog.messages.count(f'TF_CONFIG: {line}.') == 1
@@ -467,7 +467,7 @@ def test_what_is_no_part_of_a_cluster_is_left_out(cluster, line, job, caplog):
 
 
 def test_the_job_master_is_the_chief(caplog):
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   for job in ('master', 'chief'):
     cluster = {**CLUSTER, 'master': ['m:1']}
     config = {'cluster': cluster, 'task': {'type': job, 'index': 0}}

@@ -261,7 +261,7 @@ def _ports(**env):
 
 
 def test_without_reserved_ports_they_follow_from_job_and_step(caplog):
-  caplog.set_level('INFO')
+  caplog.set_level('INFO', logger='absl')
   first, *others = _ports()
   assert others == [first + 1, first, first + 1]  # two nodes have the same
   assert f'take {first} to {first + 1} on each node' in caplog.text
