@@ -4,7 +4,8 @@ Each client has a context on every server that it connects to. The server
 recreates its collective manager for a context that finds no other there. Of two
 that come at the same moment, the second replaces, and so destroys, the manager
 that the first keeps using: the server dies of a segmentation fault. A context
-that exists from the beginning, and stays, prevents it.
+that exists from the beginning, and stays, prevents it. Its request is under way
+when the server starts, since clients come as soon as the server answers.
 
 Any process can close a context by its number: a client that has been replaced
 then does no more harm.
@@ -13,6 +14,7 @@ The requests have no classes in Python; services and fields are those of
 TensorFlow's `eager_service.proto` and `worker.proto`.
 """
 
+from collections.abc import Callable
 import functools
 from typing import Any
 
@@ -54,14 +56,20 @@ def own_id() -> int:
 
 
 def open_first(
-  address: str, *, job: str, index: int, timeout_secs: float
+  address: str,
+  *,
+  job: str,
+  index: int,
+  start: Callable[[], object],
+  timeout_secs: float,
 ) -> None:
-  """Opens a permanent context on a server that has no client yet.
+  """Starts a server whose first client has a permanent context.
 
   Args:
     address: where the server listens, as 'host:port'.
     job: of the server's task.
     index: of the server's task.
+    start: starts the server, which listens but does not answer before.
     timeout_secs: how long to wait for its answer.
 
   Raises:
@@ -77,6 +85,7 @@ def open_first(
     address,
     _CREATE,
     timeout_secs,
+    start,
     server_def=server_def.SerializeToString(),
     keep_alive_secs=_FOR_EVER,
     context_id=_FIRST_ID,
@@ -121,12 +130,18 @@ def empty(address: str, container: str, *, timeout_secs: float) -> None:
 
 
 def _call(
-  address: str, method: str, timeout_secs: float, **fields: Any
+  address: str,
+  method: str,
+  timeout_secs: float,
+  meanwhile: Callable[[], object] = lambda: None,
+  **fields: Any,
 ) -> None:
   request = _request_class(method)(**fields)
   with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
     call: Any = channel.unary_unary(method)
-    call(request.SerializeToString(), timeout=timeout_secs)
+    answer = call.future(request.SerializeToString(), timeout=timeout_secs)
+    meanwhile()
+    answer.result()
 
 
 @functools.cache

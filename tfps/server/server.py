@@ -88,19 +88,22 @@ class Server:
         job_name=self.task.job,
         task_index=self.task.index,
         config=self.config,
+        start=False,
       )
     except tf.errors.OpError as error:
       raise errors.ServerStartError(
         f'{self.task} could not start its server at {address}: {error.message}'
       ) from error
-    self._prepare_for_clients()
+    self._start()
 
-  def _prepare_for_clients(self) -> None:
+  def _start(self) -> None:
+    """Starts the server, which then has the context of its first client."""
     try:
       eager_contexts.open_first(
         self.address,
         job=self.task.job,
         index=self.task.index,
+        start=self._server.start,
         timeout_secs=timeouts.current().handshake_secs,
       )
     except grpc.RpcError as error:

@@ -34,5 +34,5 @@ def test_a_server_tells_contexts_apart(address):
 def test_a_server_that_is_not_there_is_an_error():
   with pytest.raises(grpc.RpcError):
     eager_contexts.open_first(
-      'localhost:1', job='ps', index=0, timeout_secs=1.0
+      'localhost:1', job='ps', index=0, start=lambda: None, timeout_secs=1.0
     )
