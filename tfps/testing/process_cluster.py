@@ -393,7 +393,11 @@ class ProcessCluster:
       time.sleep(timeouts.current().poll_secs)
 
   def _answers(self, task: spec_lib.Task) -> bool:
-    if self.network is None:
-      return health.is_alive(task, self.cluster.address(task))
+    # It answers before; a client must not connect until it is ready, see
+    # `_compat.eager_contexts`.
+    if not self._logs.has(task, f'{task} is ready at '):
+      return False
     # Hosts cannot be reached from here.
-    return self._logs.has(task, f'{task} is ready at ')
+    return self.network is not None or health.is_alive(
+      task, self.cluster.address(task)
+    )
