@@ -109,7 +109,6 @@ class InGraphStrategy(
   # The interface of a between-graph client, which the chief has here.
   task = spec_lib.Task('chief', 0)
   is_chief = True
-  num_interruptions = 0
 
   def __init__(
     self,

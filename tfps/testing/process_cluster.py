@@ -383,7 +383,7 @@ class ProcessCluster:
 
   def _wait_for_server(self, task: spec_lib.Task, deadline: float) -> None:
     while task not in self._frozen:
-      if self._answers(task):
+      if self._is_ready(task):
         return
       if not self._runs(task) or time.monotonic() > deadline:
         raise errors.ServerStartError(
@@ -392,12 +392,9 @@ class ProcessCluster:
         )
       time.sleep(timeouts.current().poll_secs)
 
-  def _answers(self, task: spec_lib.Task) -> bool:
-    # It answers before; a client must not connect until it is ready, see
-    # `_compat.eager_contexts`.
-    if not self._logs.has(task, f'{task} is ready at '):
-      return False
-    # Hosts cannot be reached from here.
-    return self.network is not None or health.is_alive(
-      task, self.cluster.address(task)
+  def _is_ready(self, task: spec_lib.Task) -> bool:
+    """Returns whether a client may connect; see `_compat.eager_contexts`."""
+    return self._logs.has(task, f'{task} is ready at ') and (
+      self.network is not None  # hosts cannot be reached from here
+      or health.is_alive(task, self.cluster.address(task))
     )

@@ -20,7 +20,6 @@ from tfps.server import task_monitor
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import step_program
 from tfps.updates.sync import session as session_lib
-from tfps.wire import transfers as transfers_lib
 
 if TYPE_CHECKING:
   from tfps.training import coordinator as coordinator_lib
@@ -258,26 +257,18 @@ class Strategy(Protocol):
     task: the task of this process.
     is_chief: whether this process saves checkpoints.
     guard: recovers lost tasks; None without a `Recovery`.
-    transfers: transfers variables and gradients.
-    extended: as in TensorFlow's strategies.
   """
 
   task: spec_lib.Task
   is_chief: bool
   guard: Any
-  transfers: transfers_lib.Transfers
-  extended: Any
 
   @property
   def global_step(self) -> tf.Variable: ...
-  @property
-  def num_interruptions(self) -> int: ...
   def scope(self) -> Any: ...
   def surviving(self, function: Callable[[], _Result]) -> _Result: ...
   def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches: ...
   def readers(self, dataset_fn: per_worker.DatasetFn) -> Any: ...
-  def input_context(self) -> tf.distribute.InputContext: ...
-  def addresses(self) -> dict[spec_lib.Task, str]: ...
   def monitor(self) -> task_monitor.TaskMonitor: ...
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None: ...
 
