@@ -58,6 +58,14 @@ def kept() -> Iterator[None]:
         pywrap_tfe.TFE_DeleteExecutor(_kept.pop())
 
 
+def forget_error() -> None:
+  """Forgets the last error of this thread's executor.
+
+  An executor that is deleted reports its last error once more.
+  """
+  context.context().executor.clear_error()
+
+
 def _delete(executor: Any) -> None:
   with _lock:
     if _num_keeping:

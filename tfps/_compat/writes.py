@@ -17,6 +17,9 @@ def num_operations() -> int:
   return len(tf.compat.v1.get_default_graph().get_operations())
 
 
+_is_write = replicated_writes.is_write
+
+
 class Place(NamedTuple):
   """Location of a resource that is written to.
 
@@ -54,8 +57,31 @@ def put_after(first: Any, operations: Iterable[Any]) -> None:
 
   Calls, branches and loops wait already for the resources they use.
   """
-  for operation in filter(replicated_writes.is_write, operations):
+  for operation in filter(_is_write, operations):
     operation._add_control_input(first)
+
+
+def put_last(first: int) -> None:
+  """Makes a step's writes wait for the calls that were traced before them.
+
+  A write of what the step does not compute, such as a count, would otherwise be
+  done also if the step fails, for example because there is no batch. Where the
+  same task was called, that costs no message.
+
+  Args:
+    first: how many operations of the function to skip.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  order = {id(each): i for i, each in enumerate(graph.get_operations())}
+  places = [*by_place(first).values()]
+  calls = [each for place in places for each in place if not _is_write(each)]
+  for place in places:
+    own = [each for each in place if not _is_write(each)]
+    for operation in filter(_is_write, place):
+      number = order[id(operation)]
+      earlier = [each for each in own if order[id(each)] < number]
+      earlier = earlier or [each for each in calls if order[id(each)] < number]
+      operation._add_control_inputs(earlier)
 
 
 def current_device() -> str:

@@ -3,17 +3,14 @@
 Steps are executed in this process, which also keeps the metrics.
 """
 
-from collections.abc import Callable
 from collections.abc import Mapping
-import contextlib
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from tfps.input import tracing as input_orders
 from tfps.keras import data_adapters
+from tfps.keras import executor
 from tfps.keras import split_adapter
 from tfps.keras import step_function
 from tfps.keras import train_functions
@@ -61,7 +58,7 @@ class TrainFunction(step_function.StepFunction):
     super().__init__(
       model,
       model.train_step,
-      Here(model.distribute_strategy),
+      executor.Here(model.distribute_strategy),
       in_flight=lambda: 0,
       makes_updates=True,
     )
@@ -79,7 +76,7 @@ class TestFunction(step_function.StepFunction):
   __test__ = False  # for pytest
 
   def __init__(self, model: keras.Model) -> None:
-    here = Here(model.distribute_strategy)
+    here = executor.Here(model.distribute_strategy)
     super().__init__(model, model.test_step, here, in_flight=lambda: 0)
 
 
@@ -87,41 +84,4 @@ class PredictFunction(train_functions.PredictFunction):
   """Replaces `model.predict_function`."""
 
   def __init__(self, model: keras.Model) -> None:
-    super().__init__(model, Here(model.distribute_strategy))
-
-
-class Here:
-  """Executor that runs functions in this process and survives lost ps.
-
-  Args:
-    strategy: its `surviving` calls the functions.
-  """
-
-  timeout_secs: float | None = None
-
-  def __init__(self, strategy: Any) -> None:
-    self._strategy = strategy
-
-  def schedule(self, fn: Any, args: Any = None) -> Any:
-    return self.surviving(lambda: fn(*args))
-
-  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
-    return self.surviving(lambda: attempt(fn, *args))
-
-  def fetch(self, val: Any) -> Any:
-    if val is None:  # other workers have done these steps
-      return None
-    return tf.nest.map_structure(np.asarray, val)
-
-  def surviving(self, function: Callable[[], Any]) -> Any:
-    return self._strategy.surviving(function)
-
-  def scheduling(self) -> contextlib.AbstractContextManager[Any]:
-    scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
-    return scope
-
-  def rest(self) -> None:
-    pass  # functions end before `schedule` returns
-
-  def cancel(self) -> None:
-    pass
+    super().__init__(model, executor.Here(model.distribute_strategy))

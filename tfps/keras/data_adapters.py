@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfps._compat import keras_data
 from tfps.input import iterators as iterators_lib
 from tfps.input import per_worker
+from tfps.keras import data_ends
 from tfps.variables import step_replicas
 
 
@@ -134,6 +135,10 @@ class PerWorkerAdapter(keras_data.DataAdapter):
       self._batches = PerWorkerBatches(self)
     return self._batches
 
+  def reset(self) -> None:
+    """Forgets the iterators, so that the next epoch makes new ones."""
+    self._batches = None
+
   def iterators(self, executor: Any) -> Any:
     """Makes the workers' iterators."""
     return self._make(executor, self._dataset_fn)
@@ -144,9 +149,14 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 
 
 class PerWorkerBatches:
-  """Batches that each worker takes from its own dataset."""
+  """Batches that each worker takes from its own dataset.
+
+  Attributes:
+    ends: which of the datasets have ended.
+  """
 
   def __init__(self, adapter: PerWorkerAdapter) -> None:
+    self.ends = data_ends.DataEnds()
     self._adapter = adapter
     self._iterators: Any = None
 
@@ -161,6 +171,10 @@ class PerWorkerBatches:
     if self._iterators is None:
       self._iterators = self._adapter.iterators(executor)
     return self._iterators
+
+  def end(self) -> None:
+    """Lets the next epoch begin with new iterators."""
+    self._adapter.reset()
 
 
 def take(

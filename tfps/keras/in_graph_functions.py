@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-from tfps.keras import client_functions
 from tfps.keras import data_adapters
+from tfps.keras import executor
 from tfps.keras import split_adapter
 from tfps.keras import step_function
 from tfps.keras import train_functions
@@ -60,7 +60,7 @@ class TrainFunction(step_function.StepFunction):
     super().__init__(
       model,
       model.train_step,
-      client_functions.Here(model.distribute_strategy),
+      executor.Here(model.distribute_strategy),
       in_flight=lambda: 0,
       makes_updates=True,
     )
@@ -72,7 +72,7 @@ class TestFunction(step_function.StepFunction):
   __test__ = False  # for pytest
 
   def __init__(self, model: keras.Model) -> None:
-    here = client_functions.Here(model.distribute_strategy)
+    here = executor.Here(model.distribute_strategy)
     super().__init__(model, model.test_step, here, in_flight=lambda: 0)
 
 
@@ -80,4 +80,4 @@ class PredictFunction(train_functions.PredictFunction):
   """Replaces `model.predict_function`."""
 
   def __init__(self, model: keras.Model) -> None:
-    super().__init__(model, client_functions.Here(model.distribute_strategy))
+    super().__init__(model, executor.Here(model.distribute_strategy))

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import execution_variables
+from tfps.variables import step_replicas
 
 
 class State:
@@ -35,6 +36,7 @@ class State:
     self.metrics = _local(v for m in model.metrics for v in m.variables)
     self.chained: list[tf.Variable] = []
     self.seeds = _local(model.variables)
+    self._model = model
     self._strides: dict[int, list[np.ndarray]] = {}
 
   @property
@@ -101,6 +103,20 @@ class State:
     """Returns whether the execution after one of `num_steps` waits for it."""
     seeds_are_known = not self.seeds or num_steps in self._strides
     return bool(self.chained) or not seeds_are_known
+
+  def merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns a step's logs with the current values of metrics."""
+    # A replica returns metrics without the values of the replicas after it.
+    replicas = step_replicas.of(self._model.distribute_strategy)
+    if not self.variables and not replicas.are_several:
+      return logs  # the step has updated the metrics themselves
+    values: dict[str, Any] = {}
+    for metric in self._model.metrics:
+      result = metric.result()
+      values.update(
+        result if isinstance(result, dict) else {metric.name: result}
+      )
+    return {**logs, **{name: values[name] for name in logs if name in values}}
 
   def store_carried(
     self,

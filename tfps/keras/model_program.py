@@ -320,3 +320,18 @@ def _function(execute: Any) -> Any:
   return tf.function(
     tf.autograph.experimental.do_not_convert(execute), reduce_retracing=True
   )
+
+
+def check(model: keras.Model) -> None:
+  """Checks that a model's steps can run in graphs with remote variables.
+
+  Raises:
+    ValueError: the model is compiled to run eagerly or by XLA.
+  """
+  for name in ('jit_compile', 'run_eagerly'):
+    if getattr(model, name):
+      raise ValueError(
+        f'{model.name}: compiled with {name}=True, but its steps run in graphs '
+        'whose variables are on other tasks. Compile it with '
+        f'{name}=False.'
+      )

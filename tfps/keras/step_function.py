@@ -13,12 +13,14 @@ import contextlib
 import dataclasses
 import functools
 from typing import Any
-from typing import Protocol
 
+from absl import logging
 import keras
 import numpy as np
 
 from tfps.keras import data_adapters
+from tfps.keras import data_ends
+from tfps.keras import executor as executor_lib
 from tfps.keras import metric_state as metric_state_lib
 from tfps.keras import model_program
 from tfps.keras import split_adapter
@@ -32,37 +34,6 @@ from tfps.wire import transfers
 Begin = Callable[[int, list[np.ndarray]], Any]
 
 
-class Executor(Protocol):
-  """Executes functions: a `Coordinator`, or this process.
-
-  Attributes:
-    timeout_secs: how many seconds an execution may take; None for no limit.
-  """
-
-  timeout_secs: float | None
-
-  def schedule(self, fn: Any, args: Any = None) -> Any:
-    """Starts to execute a function; returns a value for `fetch`."""
-
-  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
-    """Starts to execute `attempt(fn, *args)`; see `training.attempts`."""
-
-  def fetch(self, val: Any) -> Any:
-    """Waits for a function and returns its result as arrays."""
-
-  def surviving(self, function: Callable[[], Any]) -> Any:
-    """Calls a function, again if a ps is lost meanwhile."""
-
-  def scheduling(self) -> contextlib.AbstractContextManager[None]:
-    """Returns the context in which functions to execute are traced."""
-
-  def rest(self) -> None:
-    """Announces that nothing is scheduled until all results are fetched."""
-
-  def cancel(self) -> None:
-    """Cancels the executions that have not been fetched."""
-
-
 @dataclasses.dataclass(frozen=True)
 class _Scheduled:
   """An execution that was scheduled.
@@ -73,12 +44,14 @@ class _Scheduled:
     carried: the values carried to it.
     on_splits: whether its result is a list of parts, each with a number of
       steps, which may be less than `num_steps` together.
+    ends: notes whether the worker had batches; None if they were sent to it.
   """
 
   value: Any
   num_steps: int
   carried: list[np.ndarray]
   on_splits: bool
+  ends: data_ends.DataEnds | None
 
 
 class StepFunction:
@@ -99,12 +72,12 @@ class StepFunction:
     self,
     model: keras.Model,
     step_fn: model_program.StepFn,
-    executor: Executor,
+    executor: executor_lib.Executor,
     *,
     in_flight: Callable[[], int],
     makes_updates: bool = False,
   ) -> None:
-    check(model)
+    model_program.check(model)
     strategy = model.distribute_strategy
     self._model = model
     self._strategy = strategy
@@ -130,6 +103,7 @@ class StepFunction:
       self._sync_session,
     )
     self._running: deque[_Scheduled] = deque()
+    self._batches: data_adapters.PerWorkerBatches | None = None
     self._num_done = 0
     # One dict, because Keras keeps it and reads it at the end of an epoch.
     self._logs: dict[str, Any] = {}
@@ -158,9 +132,7 @@ class StepFunction:
     number = self._model.steps_per_execution
     if isinstance(batches, data_adapters.PerWorkerBatches):
       self._check(number)
-      iterators = batches.iterators(self._executor)
-      begin = functools.partial(self._begin_on_iterators, iterators)
-      self._schedule(begin, number)
+      self._schedule_on_iterators(batches, number)
       return self._logs
     if isinstance(batches, split_adapter.Epoch):
       self._check(number)
@@ -186,6 +158,38 @@ class StepFunction:
     if is_alone:
       self.drain()
     return self._logs
+
+  def _schedule_on_iterators(
+    self, batches: data_adapters.PerWorkerBatches, number: int
+  ) -> None:
+    """Schedules `number` steps on batches that workers take themselves.
+
+    Raises:
+      StopIteration: no worker has any more.
+    """
+    self._batches = batches
+    batches.ends.num_left += number
+    self._schedule_left(number)
+    if batches.ends.num_left:
+      self._collect_running()
+      batches.end()
+      self._batches = None
+      raise StopIteration
+
+  def _schedule_left(self, number: int) -> bool:
+    """Schedules steps that are left, by `number`; returns whether there were.
+
+    They are those for which the workers' datasets have not ended.
+    """
+    if self._batches is None:
+      return False
+    batches, num_workers = self._batches, self._executor.num_workers
+    begin = functools.partial(self._begin_on_iterators, batches)
+    num_scheduled = 0
+    while left := batches.ends.take(number, num_workers):
+      self._schedule(begin, left, ends=batches.ends)
+      num_scheduled += left
+    return bool(num_scheduled)
 
   def _schedule_on_splits(self, readers: Any, number: int) -> None:
     """Schedules up to `number` steps on splits, until some have been done.
@@ -218,49 +222,76 @@ class StepFunction:
     raise StopIteration
 
   def drain(self) -> None:
-    """Waits for all running executions, and collects their results."""
+    """Does all steps that were scheduled, and collects their results."""
+    self._collect_running()
+    while self._schedule_left(self._model.steps_per_execution):
+      self._collect_running()
+    if self._batches is not None and self._batches.ends.num_left:
+      self._batches.end()
+      logging.warning(
+        'The data ended early: there were no batches for %d steps.',
+        self._batches.ends.num_left,
+      )
+    self._batches = None
+
+  def _collect_running(self) -> None:
     if self._running:
       self._executor.rest()
     while self._running:
       self._collect_oldest()
 
   def _schedule(
-    self, begin: Begin, num_steps: int, *, on_splits: bool = False
+    self,
+    begin: Begin,
+    num_steps: int,
+    *,
+    on_splits: bool = False,
+    ends: data_ends.DataEnds | None = None,
   ) -> None:
     try:
-      self._schedule_now(begin, num_steps, on_splits)
+      self._schedule_now(begin, num_steps, on_splits, ends)
     except model_program.NotAdditiveError:
-      self.drain()
+      self._collect_running()
       self._executions.forget()
       self._attempts.forget()
-      self._schedule_now(begin, num_steps, on_splits)
+      self._schedule_now(begin, num_steps, on_splits, ends)
     except step_loop.OutOfScopeError as error:
       if not self._executions.unrolling.give_up(error):
         self._drop_all()
         raise
-      self._schedule_now(begin, num_steps, on_splits)
+      self._schedule_now(begin, num_steps, on_splits, ends)
     if self._state.must_wait(num_steps):
-      self.drain()
+      self._collect_running()
     while len(self._running) > self._in_flight():
       self._collect_oldest()
 
   def _schedule_now(
-    self, begin: Begin, num_steps: int, on_splits: bool
+    self,
+    begin: Begin,
+    num_steps: int,
+    on_splits: bool,
+    ends: data_ends.DataEnds | None,
   ) -> None:
     carried = self._state.carry(num_steps)
     with self._dropping_on_error():
       value = transfers.trace_until_stable(lambda: begin(num_steps, carried))
     self._running.append(
-      _Scheduled(value, num_steps, carried, on_splits=on_splits)
+      _Scheduled(value, num_steps, carried, on_splits=on_splits, ends=ends)
     )
 
   def _begin_on_iterators(
-    self, iterators: Any, num_steps: int, carried: list[np.ndarray]
+    self,
+    batches: data_adapters.PerWorkerBatches,
+    num_steps: int,
+    carried: list[np.ndarray],
   ) -> Any:
     """Starts an execution on the batches that workers take themselves."""
     form = self._executions.form(num_steps)
     function = self._executions.on_iterator(form)
-    return self._begin(function, form, iterators, num_steps, carried)
+    iterators = batches.iterators(self._executor)
+    return self._begin(
+      function, form, iterators, num_steps, carried, batches.ends
+    )
 
   def _begin_on_batches(
     self, taken: list[Any], num_steps: int, carried: list[np.ndarray]
@@ -283,6 +314,7 @@ class StepFunction:
     batches: Any,
     num_steps: int,
     carried: list[np.ndarray],
+    ends: data_ends.DataEnds | None = None,
   ) -> Any:
     schedule = self._executor.schedule
     args: tuple[Any, ...] = (batches, np.int32(num_steps), carried)
@@ -294,8 +326,11 @@ class StepFunction:
         self._step_log, num_steps, is_logged=form.is_logged
       )
     if attempt is not None:
-      schedule = functools.partial(self._executor.schedule_through, attempt)
       args += attempt.args
+    if ends is not None:
+      attempt = ends.attempt(attempt, self._sync_session)
+    if attempt is not None:
+      schedule = functools.partial(self._executor.schedule_through, attempt)
     return schedule(function, args=args)
 
   def _begin_on_splits(
@@ -316,6 +351,8 @@ class StepFunction:
     with self._dropping_on_error():
       fetched = self._executor.fetch(oldest.value)
     self._executions.unrolling.note_result()
+    if oldest.ends is not None:
+      oldest.ends.note(fetched, oldest.num_steps)
     parts = fetched or []
     if fetched and not oldest.on_splits:
       parts = [(oldest.num_steps, *fetched)]
@@ -326,7 +363,7 @@ class StepFunction:
       self._state.add(result.metrics)
       self._transfers.count(result.num_bytes, int(num_steps))
       self._logs.clear()
-      self._logs.update(self._merged(result.logs))
+      self._logs.update(self._state.merged(result.logs))
     if done:
       self._num_done += done
       self._state.store_carried(
@@ -346,43 +383,11 @@ class StepFunction:
 
   def _drop_all(self) -> None:
     self._running.clear()
+    if self._batches is not None:
+      self._batches.end()
+      self._batches = None
     self._executor.cancel()
-
-  def _merged(self, logs: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns a step's logs with the current values of metrics."""
-    if not self._state.variables and not self._has_replicas:
-      return logs  # the step has updated the metrics themselves
-    return {**logs, **self._metrics_among(logs)}
-
-  def _metrics_among(self, logs: dict[str, Any]) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    for metric in self._model.metrics:
-      result = metric.result()
-      results.update(
-        result if isinstance(result, dict) else {metric.name: result}
-      )
-    return {name: results[name] for name in logs if name in results}
 
   def _check(self, num_steps: int) -> None:
     if self._makes_updates:
       self._transfers.check_execution(num_steps)
-
-  @property
-  def _has_replicas(self) -> bool:
-    # A replica returns metrics without the values of the replicas after it.
-    return step_replicas.of(self._strategy).are_several
-
-
-def check(model: keras.Model) -> None:
-  """Checks that a model's steps can run in graphs with remote variables.
-
-  Raises:
-    ValueError: the model is compiled to run eagerly or by XLA.
-  """
-  for name in ('jit_compile', 'run_eagerly'):
-    if getattr(model, name):
-      raise ValueError(
-        f'{model.name}: compiled with {name}=True, but its steps run in graphs '
-        'whose variables are on other tasks. Compile it with '
-        f'{name}=False.'
-      )

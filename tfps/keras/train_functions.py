@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from tfps.input import readers as readers_lib
 from tfps.keras import data_adapters
+from tfps.keras import executor as executor_lib
 from tfps.keras import model_building
+from tfps.keras import model_program
 from tfps.keras import split_adapter
 from tfps.keras import step_function
 from tfps.training import coordinator as coordinator_lib
@@ -108,9 +110,9 @@ class PredictFunction:
   """
 
   def __init__(
-    self, model: keras.Model, executor: step_function.Executor | None = None
+    self, model: keras.Model, executor: executor_lib.Executor | None = None
   ) -> None:
-    step_function.check(model)
+    model_program.check(model)
     self._strategy = model.distribute_strategy
     self._executor = executor or coordinator_lib.Coordinator(self._strategy)
     self._structure: Any = None
@@ -159,7 +161,7 @@ class Promise:
   """
 
   def __init__(
-    self, executor: step_function.Executor, values: list[Any], index: int
+    self, executor: executor_lib.Executor, values: list[Any], index: int
   ) -> None:
     self._executor = executor
     self._values = values

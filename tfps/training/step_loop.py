@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import functions
+from tfps._compat import writes
 from tfps.training import step_log as step_log_lib
 from tfps.updates.sync import step_sync
 from tfps.wire import traffic as traffic_lib
@@ -117,8 +118,11 @@ def repeat(
     batches = after(done)
     vectors = []
     for i in range(number):
+      first = writes.num_operations()
       with later.step(i + 1), steps.step():
         vectors.append(step(batches))
+        if is_alone:
+          writes.put_last(first)
     for tensor in functions.foreign_captures():
       raise OutOfScopeError(tensor)
     return vectors

@@ -1,0 +1,82 @@
+"""Executors of the steps of Keras' trainer."""
+
+from collections.abc import Callable
+import contextlib
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+
+class Executor(Protocol):
+  """Executes functions: a `Coordinator`, or this process.
+
+  Attributes:
+    timeout_secs: how many seconds an execution may take; None for no limit.
+    num_workers: how many workers it executes on.
+  """
+
+  timeout_secs: float | None
+
+  @property
+  def num_workers(self) -> int: ...
+
+  def schedule(self, fn: Any, args: Any = None) -> Any:
+    """Starts to execute a function; returns a value for `fetch`."""
+
+  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
+    """Starts to execute `attempt(fn, *args)`; see `training.attempts`."""
+
+  def fetch(self, val: Any) -> Any:
+    """Waits for a function and returns its result as arrays."""
+
+  def surviving(self, function: Callable[[], Any]) -> Any:
+    """Calls a function, again if a ps is lost meanwhile."""
+
+  def scheduling(self) -> contextlib.AbstractContextManager[None]:
+    """Returns the context in which functions to execute are traced."""
+
+  def rest(self) -> None:
+    """Announces that nothing is scheduled until all results are fetched."""
+
+  def cancel(self) -> None:
+    """Cancels the executions that have not been fetched."""
+
+
+class Here:
+  """Executor that runs functions in this process and survives lost ps.
+
+  Args:
+    strategy: its `surviving` calls the functions.
+  """
+
+  timeout_secs: float | None = None
+  num_workers = 1
+
+  def __init__(self, strategy: Any) -> None:
+    self._strategy = strategy
+
+  def schedule(self, fn: Any, args: Any = None) -> Any:
+    return self.surviving(lambda: fn(*args))
+
+  def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
+    return self.surviving(lambda: attempt(fn, *args))
+
+  def fetch(self, val: Any) -> Any:
+    if val is None:  # other workers have done these steps
+      return None
+    return tf.nest.map_structure(np.asarray, val)
+
+  def surviving(self, function: Callable[[], Any]) -> Any:
+    return self._strategy.surviving(function)
+
+  def scheduling(self) -> contextlib.AbstractContextManager[Any]:
+    scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
+    return scope
+
+  def rest(self) -> None:
+    pass  # functions end before `schedule` returns
+
+  def cancel(self) -> None:
+    pass
