@@ -38,6 +38,7 @@ if TYPE_CHECKING:
   from tfps.strategies.between_graph import BetweenGraphStrategy
   from tfps.strategies.parameter_server import ParameterServerStrategy
   from tfps.training.coordinator import Coordinator
+  from tfps.training.evaluation import evaluate_checkpoints
   from tfps.variables import partitioners
   from tfps.variables import placement
   from tfps.wire import codecs
@@ -64,6 +65,7 @@ __all__ = [
   'Wire',
   'codecs',
   'define_flags',
+  'evaluate_checkpoints',
   'input',
   'partitioners',
   'placement',
@@ -94,6 +96,7 @@ _HOMES = {
   'RecoveryReport': 'recovery.events',
   'Server': 'server.server',
   'Wire': 'wire.config',
+  'evaluate_checkpoints': 'training.evaluation',
   'serve': 'server.server',
 }
 

@@ -141,6 +141,9 @@ class Timeouts:
   unknown_worker_secs: float = 60.0
   # After the loss of a task: errors of other tasks may be caused by it.
   consequence_secs: float = 30.0
+  # For a marker of the end of training to stay, before an evaluator ends: what
+  # trains next would have removed it.
+  training_end_secs: float = 30.0
   # Between two warnings of a worker that cannot join: it repeats its request.
   warn_every_secs: float = 60.0
   # For training to continue after the last fault of a soak test, and for its

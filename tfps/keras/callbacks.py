@@ -1,8 +1,34 @@
 """Callbacks for `fit`."""
 
+import os
 from typing import Any
 
 import keras
+
+from tfps.training import training_end
+
+
+class MarkTrainingEnd(keras.callbacks.Callback):
+  """Tells an evaluator that `fit` has ended, by a file beside the checkpoints.
+
+  `model.fit(dataset, callbacks=[ModelCheckpoint(...), MarkTrainingEnd(dir)])`
+
+  See `tfps.evaluate_checkpoints`. Between graphs, only the chief needs it, as
+  it alone saves checkpoints.
+
+  Args:
+    directory: in which the checkpoints are.
+  """
+
+  def __init__(self, directory: str | os.PathLike[str]) -> None:
+    super().__init__()
+    self._directory = directory
+
+  def on_train_begin(self, logs: Any = None) -> None:
+    training_end.clear(self._directory)
+
+  def on_train_end(self, logs: Any = None) -> None:
+    training_end.mark(self._directory, int(self.model.optimizer.iterations))
 
 
 class StopAtStep(keras.callbacks.Callback):

@@ -24,11 +24,14 @@ from tfps.cluster import spec as spec_lib
 from tfps.launch import forked_process
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
+from tfps.training import training_end
 
+_EVALUATOR = 'evaluator'
 _EPILOG = """\
 Options precede the program; all that follows it are the program's arguments.
 Status: 0 when all tasks exited 0; else that of the first task that failed, or
-128 + n for signal n to the task or the launcher; 2 for a wrong option.
+128 + n for signal n to the task or the launcher; 2 for a wrong option. That of
+an evaluator counts when no other task failed.
 """
 
 
@@ -52,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   added = {'PYTHONUNBUFFERED': '1', **dict(options.env)}
   if options.dry_run:
-    for task in cluster.tasks():
+    for task in _tasks(options, cluster):
       print(by_hand(cluster.with_task(task), program, added))
     return 0
   return _supervise(options, cluster, program, added)
@@ -92,18 +95,31 @@ def by_hand(
   return f'# {cluster.task}\n{shlex.join(["env", *settings, *program])}'
 
 
+def _tasks(
+  options: argparse.Namespace, cluster: spec_lib.Cluster
+) -> tuple[spec_lib.Task, ...]:
+  """Returns the cluster's tasks and the evaluator, which is no part of it."""
+  evaluators = range(options.num_evaluators)
+  return *cluster.tasks(), *(spec_lib.Task(_EVALUATOR, i) for i in evaluators)
+
+
 def _supervise(
   options: argparse.Namespace,
   cluster: spec_lib.Cluster,
   program: Sequence[str],
   env: Mapping[str, str],
 ) -> int:
+  tasks = _tasks(options, cluster)
   output = task_output.TaskOutput(
-    cluster.tasks(),
+    tasks,
     pathlib.Path(options.log_dir or _fresh_folder()),
     colour=task_output.wants_colour(sys.stdout, os.environ),
     is_shown=functools.partial(messages.is_shown, env={**os.environ, **env}),
   )
+  end_file = output.folder.absolute() / 'training_end'
+  end_file.unlink(missing_ok=True)  # of an earlier run in the same folder
+  if options.num_evaluators:
+    env = {**env, training_end.VARIABLE: str(end_file)}
   servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
   commands = [
     supervisor_lib.Command(
@@ -111,12 +127,15 @@ def _supervise(
       tuple(program),
       {**os.environ, **env, 'TF_CONFIG': cluster.with_task(task).tf_config()},
       serves=task.job in servers,
+      evaluates=task.job == _EVALUATOR,
       preload=options.preload,
-      address=cluster.address(task) if options.silent_secs else '',
+      address=cluster.address(task)
+      if options.silent_secs and task.job != _EVALUATOR
+      else '',
     )
-    for task in cluster.tasks()
+    for task in tasks
   ]
-  names = ', '.join(map(str, cluster.tasks()))
+  names = ', '.join(map(str, tasks))
   output.say(f'Starting {names}. Their output is kept in {output.folder}.')
   supervisor = supervisor_lib.Supervisor(
     commands,
@@ -124,6 +143,8 @@ def _supervise(
     grace_secs=options.grace_secs,
     max_restarts=options.max_restarts,
     silent_secs=options.silent_secs,
+    evaluator_secs=options.evaluator_secs,
+    end_file=end_file if options.num_evaluators else None,
   )
   try:
     return supervisor.run()
@@ -189,6 +210,14 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     help='0: worker:0 is the chief, which only between-graph programs allow',
   )
   parser.add_argument(
+    '--num_evaluators',
+    type=int,
+    choices=(0, 1),
+    default=0,
+    help='1: evaluator:0, too, which is no part of the cluster; its program '
+    'calls tfps.evaluate_checkpoints',
+  )
+  parser.add_argument(
     '--env',
     type=_setting,
     action='append',
@@ -241,6 +270,14 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     metavar='SECS',
     help='seconds to exit: for the ps once all others are done, and for all '
     'between SIGTERM and SIGKILL (default: 10)',
+  )
+  parser.add_argument(
+    '--evaluator_secs',
+    type=_seconds,
+    default=600.0,
+    metavar='SECS',
+    help='seconds for the evaluator to exit once training is done '
+    '(default: 600)',
   )
   parser.add_argument(
     '--chief_ends_job',

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import os
+import pathlib
 import queue
 import signal
 import threading
@@ -38,6 +39,8 @@ class Command:
     serves: whether it may be stopped once all tasks that do not serve are done.
     preload: modules to import before the task is forked; if empty, it is not
       forked.
+    evaluates: whether it evaluates what the others train. It has time to end
+      when they have, and if it fails, they go on.
     address: its server's address, if it is to be killed when the server no
       longer answers; otherwise ''.
   """
@@ -46,6 +49,7 @@ class Command:
   args: tuple[str, ...]
   env: Mapping[str, str]
   serves: bool = False
+  evaluates: bool = False
   preload: tuple[str, ...] = ()
   address: str = ''
 
@@ -75,6 +79,8 @@ class Supervisor:
       with a status of 128 or more (a retry may help), or with an error soon
       after another task was lost.
     silent_secs: seconds after which a task that no longer answers is killed.
+    evaluator_secs: how long evaluators may take to exit once training is done.
+    end_file: made when training is done, for the evaluators.
   """
 
   def __init__(
@@ -85,17 +91,22 @@ class Supervisor:
     grace_secs: float = 10.0,
     max_restarts: int = 0,
     silent_secs: float = 10.0,
+    evaluator_secs: float = 600.0,
+    end_file: pathlib.Path | None = None,
   ) -> None:
     self._commands = tuple(commands)
     self._output = output
     self._grace_secs = grace_secs
     self._restarts_left = max_restarts
     self._silent_secs = silent_secs
+    self._evaluator_secs = evaluator_secs
+    self._end_file = end_file
     self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     self._running: dict[Command, _Process] = {}
     self._status: int | None = None  # the exit status, once decided
     self._cause: _End | None = None
     self._deadline: float | None = None
+    self._since = ''  # how the deadline was set
     self._lost: tuple[spec_lib.Task, float] | None = None  # last, and when
 
   def run(self) -> int:
@@ -105,7 +116,7 @@ class Supervisor:
 
     Returns:
       0, the status of the first task that failed, or 128 + n if this process
-      received signal n.
+      received signal n. An evaluator's status counts if nothing else failed.
 
     Raises:
       ImportError: modules to preload cannot be imported.
@@ -122,7 +133,7 @@ class Supervisor:
       while self._running:
         self._react(self._next_event())
     self._explain()
-    return self._status or 0
+    return self._status or (self._cause.status if self._cause else 0)
 
   def _hang_detector(self) -> hang_detector.HangDetector:
     addresses = {c.task: c.address for c in self._commands if c.address}
@@ -194,13 +205,33 @@ class Supervisor:
 
   def _on_end(self, end: _End) -> None:
     if end.status == 0:
-      if all(command.serves for command in self._running):
-        self._deadline = self._deadline or time.monotonic() + self._grace_secs
+      self._end_if_done()
     elif self._may_restart(end):
       self._restart(end)
+    elif end.command.evaluates:
+      self._cause = end
+      self._output.say(f'{_describe(end)}. The others go on.')
+      self._end_if_done()
     else:
       self._cause = end
       self._stop(end.status, f'{_describe(end)}. Stopping the others.')
+
+  def _end_if_done(self) -> None:
+    """Sets the deadline of the tasks that are left, if none of them trains."""
+    left = self._running
+    if all(command.serves for command in left):
+      self._set_deadline(self._grace_secs, 'the others were')
+    elif all(command.serves or command.evaluates for command in left):
+      if self._end_file is not None:
+        self._end_file.touch()
+      self._set_deadline(self._evaluator_secs, 'training was')
+
+  def _set_deadline(self, secs: float, what: str) -> None:
+    """Sets the deadline, unless an earlier one is set."""
+    deadline = time.monotonic() + secs
+    if self._deadline is None or deadline < self._deadline:
+      self._deadline = deadline
+      self._since = f'{secs:g} seconds after {what} done'
 
   def _may_restart(self, end: _End) -> bool:
     done = self._deadline is not None  # only servers are left
@@ -244,11 +275,7 @@ class Supervisor:
 
   def _on_deadline(self) -> None:
     if self._status is None:
-      self._stop(
-        0,
-        f'{self._names()} still running {self._grace_secs:g} seconds after the '
-        'others were done. Stopping.',
-      )
+      self._stop(0, f'{self._names()} still running {self._since}. Stopping.')
     else:
       self._kill(
         f'Killing {self._names()}, still running {self._grace_secs:g} seconds '

@@ -40,7 +40,7 @@ def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
     raise ValueError(
       f'{cluster.source}: BetweenGraphStrategy is for chief and workers that '
       f'are in the cluster, and this process is {task or "no task"}. Call '
-      'tfps.serve in ps tasks.'
+      'tfps.serve in ps tasks, and tfps.evaluate_checkpoints in an evaluator.'
     )
   return task
 

@@ -185,6 +185,11 @@ def serve(
     ValueError: the cluster's own task is not one that serves.
     errors.ServerStartError: as for `Server`.
   """
+  if cluster.task is not None and cluster.task.job == 'evaluator':
+    raise ValueError(
+      f'serve: the task is {cluster.task} ({cluster.source}), which is no part '
+      'of the cluster and has no server. Call tfps.evaluate_checkpoints in it.'
+    )
   if _own_task(cluster).job == 'chief':
     raise ValueError(
       f'serve: the task is chief:0 ({cluster.source}), which runs the training '

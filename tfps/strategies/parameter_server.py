@@ -270,7 +270,8 @@ class ParameterServerStrategy(
     if cluster.task not in (None, _CHIEF):
       raise ValueError(
         f'{cluster.source}: ParameterServerStrategy is for the chief, and this '
-        f'process is {cluster.task}. Call tfps.serve in ps and worker tasks.'
+        f'process is {cluster.task}. Call tfps.serve in ps and worker tasks, '
+        'and tfps.evaluate_checkpoints in an evaluator.'
       )
     return cluster.resolver()
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
+from tfps.training import training_end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,20 @@ class Checkpoints:
       secs: the time in seconds, by the clock of `is_due` and `save`.
     """
     self._step_saved, self._secs_saved = step, secs
+
+  def mark_begin(self) -> None:
+    """Tells an evaluator that training goes on."""
+    if self._saving.directory is not None:
+      training_end.clear(self._saving.directory)
+
+  def mark_end(self, step: int) -> None:
+    """Tells an evaluator that training has ended, after the last checkpoint.
+
+    Args:
+      step: the global step.
+    """
+    if self._saving.directory is not None:
+      training_end.mark(self._saving.directory, step)
 
   def is_due(self, step: int, secs: float) -> bool:
     """Returns whether a period has ended.

@@ -88,6 +88,7 @@ class TrainingLoop:
       step_fn: computes and applies the gradients of a batch.
       dataset_fn: makes the dataset of a worker, or of a split.
     """
+    self._checkpoints.mark_begin()
     self._executor.begin(self._checkpoints)
     self._step = self._start = self._global_step()
     self._checkpoints.begin(self._step, self._progress.secs)
@@ -99,6 +100,7 @@ class TrainingLoop:
       while self._has_lost_steps():
         self._advance()
     self._save()
+    self._checkpoints.mark_end(self._step)
     return self._progress.end(self._step)
 
   def _advance(self) -> None:
