@@ -60,6 +60,12 @@ def test_a_chief_does_not_serve():
     tfps.serve(tfps.Cluster(jobs, tfps.Task('chief', 0)))
 
 
+def test_an_evaluator_does_not_serve():
+  jobs = {'ps': ['h0:1'], 'worker': ['h1:1']}
+  with pytest.raises(ValueError, match=r'Call tfps\.evaluate_checkpoints'):
+    tfps.serve(tfps.Cluster(jobs, tfps.Task('evaluator', 0)))
+
+
 def test_threads_are_more_than_workers():
   config = server_lib.default_config(num_workers=100)
   assert config.inter_op_parallelism_threads >= 128

@@ -86,6 +86,15 @@ def test_every_task_runs_the_program(tmp_path):
   assert all(fact['args'] == ['a', '--', 'b'] for fact in facts.values())
 
 
+def test_an_evaluator_runs_the_program_beside_the_cluster(tmp_path):
+  done = _launch(tmp_path, '--num_evaluators=1', '--log_dir=logs', _PROGRAM)
+  assert done.returncode == 0, done.stderr
+  facts = _facts(done.stdout)
+  assert sorted(facts) == ['chief:0', 'evaluator:0', 'ps:0', 'worker:0']
+  assert facts['evaluator:0']['task'] == {'type': 'evaluator', 'index': 0}
+  assert (tmp_path / 'logs' / 'evaluator-0.log').exists()
+
+
 def test_every_task_runs_the_module(tmp_path):
   env = {'PYTHONPATH': str(_PROGRAMS)}
   done = _launch(tmp_path, '-m', 'launched', '--num_ps=7', **env)

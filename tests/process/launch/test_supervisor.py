@@ -11,6 +11,7 @@ from tfps.launch import supervisor
 from tfps.launch import task_output
 
 _PS = spec_lib.Task('ps', 0)
+_EVALUATOR = spec_lib.Task('evaluator', 0)
 _WORKERS = (spec_lib.Task('worker', 0), spec_lib.Task('worker', 1))
 
 _SLEEP = 'import time; time.sleep(600)'
@@ -49,6 +50,7 @@ def _supervise(folder, programs, **options):
         (sys.executable, '-c', program),
         {**os.environ, 'PEER_LOG': str(output.path(_WORKERS[1]))},
         serves=task.job == 'ps',
+        evaluates=task.job == 'evaluator',
       )
       for task, program in programs.items()
     ]
@@ -197,3 +199,50 @@ def test_signal_handlers_are_put_back(tmp_path):
   before = signal.getsignal(signal.SIGTERM)
   _supervise(tmp_path, {_WORKERS[0]: 'pass'})
   assert signal.getsignal(signal.SIGTERM) is before
+
+
+def _wait_for(path):
+  return f"""
+import os, time
+while not os.path.exists({str(path)!r}):
+  time.sleep(0.05)
+"""
+
+
+def test_an_evaluator_that_fails_shows_and_does_not_end_training(tmp_path):
+  fail = f'open({str(tmp_path / "failing")!r}, "w").close(); raise OSError("x")'
+  train = _wait_for(tmp_path / 'failing') + 'print("trained")'
+  programs = {_WORKERS[0]: train, _EVALUATOR: fail}
+  status, said, shown = _supervise(tmp_path, programs)
+  assert status == 1
+  assert 'evaluator:0 failed with status 1. The others go on.' in said
+  assert said.count('OSError: x') == 1
+  assert '[worker:0] trained' in shown
+
+
+def test_a_failure_of_training_counts_more_than_that_of_an_evaluator(tmp_path):
+  programs = {
+    _WORKERS[0]: _wait_for(tmp_path / 'failing') + 'raise SystemExit(9)',
+    _EVALUATOR: f'open({str(tmp_path / "failing")!r}, "w"); raise OSError',
+  }
+  status, said, _ = _supervise(tmp_path, programs)
+  assert status == 9
+  assert 'worker:0 failed with status 9. Stopping' in said
+
+
+def test_an_evaluator_is_told_when_training_is_done(tmp_path):
+  evaluate = _wait_for(tmp_path / 'end') + 'print("evaluated")'
+  programs = {_PS: _SLEEP, _WORKERS[0]: 'pass', _EVALUATOR: evaluate}
+  status, said, shown = _supervise(
+    tmp_path, programs, grace_secs=0.5, end_file=tmp_path / 'end'
+  )
+  assert status == 0
+  assert '[evaluator:0] evaluated' in shown
+  assert 'ps:0 still running 0.5 seconds after the others were done' in said
+
+
+def test_an_evaluator_that_never_ends_is_stopped(tmp_path):
+  programs = {_WORKERS[0]: 'pass', _EVALUATOR: _SLEEP}
+  status, said, _ = _supervise(tmp_path, programs, evaluator_secs=0.5)
+  assert status == 0
+  assert 'evaluator:0 still running 0.5 seconds after training was' in said

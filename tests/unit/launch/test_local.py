@@ -1,5 +1,6 @@
 """What the launcher is told, and what it makes of it."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -36,6 +37,21 @@ def test_what_follows_the_program_is_its_own(
     assert shlex.split(program) == [*run, *expected]
 
 
+def test_the_command_of_an_evaluator_is_printed(capsys):
+  assert local.main(['--dry_run', '--num_evaluators=1', _PROGRAM]) == 0
+  commands = capsys.readouterr().out.splitlines()
+  assert commands[0::2] == [
+    '# chief:0',
+    '# ps:0',
+    '# worker:0',
+    '# evaluator:0',
+  ]
+  (setting,) = [w for w in shlex.split(commands[-1]) if 'TF_CONFIG' in w]
+  config = json.loads(setting.partition('=')[2])
+  assert config['task'] == {'type': 'evaluator', 'index': 0}
+  assert set(config['cluster']) == {'chief', 'ps', 'worker'}
+
+
 @pytest.mark.parametrize(
   ('words', 'complaint'),
   [
@@ -46,6 +62,7 @@ def test_what_follows_the_program_is_its_own(
     pytest.param(['--num_ps=0', _PROGRAM], "'0' is not 1, 2, 3", id='no ps'),
     pytest.param(['--num_workers=x', _PROGRAM], "'x'", id='no number'),
     pytest.param(['--num_chiefs=2', _PROGRAM], 'choose from', id='two chiefs'),
+    pytest.param(['--num_evaluators=2', _PROGRAM], 'choose', id='evaluators'),
     pytest.param(['--max_restarts=-1', _PROGRAM], "'-1'", id='restarts'),
     pytest.param(['--grace_secs=inf', _PROGRAM], "'inf'", id='endless'),
     pytest.param(['--grace_secs=soon', _PROGRAM], "'soon'", id='soon'),
