@@ -249,7 +249,7 @@ class Supervisor:
   def _restart(self, end: _End) -> None:
     lost = self._lost_before(end)
     cause = '' if lost is None else f', soon after {lost} was lost'
-    if lost is None:
+    if lost is None and not end.command.evaluates:
       self._lost = end.command.task, time.monotonic()
     self._restarts_left -= 1
     self._output.say(

@@ -135,6 +135,7 @@ class Records:
 
   Attributes:
     evaluations: all evaluations, oldest first.
+    draft: a folder for a checkpoint that is evaluated.
 
   Raises:
     errors.CheckpointError: the directory cannot be written.
@@ -144,7 +145,7 @@ class Records:
     self, directory: pathlib.Path, criterion: Criterion | None
   ) -> None:
     self.evaluations: list[Evaluation] = []
-    self.draft = directory / f'draft-{os.getpid()}'
+    self.draft = directory / 'draft'
     self._path = directory / _LINES
     self._best = directory / _BEST
     self._criterion = criterion

@@ -1,4 +1,5 @@
 import itertools
+import json
 import math
 import pathlib
 import types
@@ -12,6 +13,7 @@ from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.testing.chaos import disks
 from tfps.training import coordinator as coordinator_lib
 from tfps.training import progress
+from tfps.training import training_end
 
 
 @pytest.fixture(scope='module')
@@ -330,6 +332,20 @@ def test_a_new_coordinator_resumes_from_the_latest_checkpoint(
   assert 'ckpt-100' in caplog.text
 
 
+def test_the_end_of_training_is_marked(coordinator, count, saved):
+  marker = saved['checkpoint_dir'] / training_end.NAME
+  seen = []
+
+  def look(progress):
+    seen.append((progress.moment, marker.exists()))
+
+  for steps in (10, 20):
+    coordinator.train(counting(count), ones, steps=steps, hooks=[look], **saved)
+    assert json.loads(marker.read_text())['step'] == steps
+  assert ('step', True) not in seen
+  assert seen.count(('end', True)) == 2
+
+
 def test_checkpoints_are_whole_at_their_steps(coordinator, count, saved):
   coordinator.train(
     counting(count),
@@ -441,13 +457,13 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
   with testing.small_disk(2**20) as disk:
     saved['checkpoint_dir'] = disk
     coordinator.train(counting(count), ones, steps=10, **saved)
-    before = sorted(disk.iterdir())
+    before = set(disk.iterdir()) - {disk / training_end.NAME}
     with (
       testing.full_disk(disk),
       pytest.raises(errors.CheckpointError, match=f'{disk}: step 20 could not'),
     ):
       coordinator.train(counting(count), ones, steps=20, **saved)
-    assert sorted(disk.iterdir()) == before
+    assert set(disk.iterdir()) == before
     resumed = coordinator.train(counting(count), ones, steps=20, **saved)
     assert resumed.steps == 10
     assert names(disk) == ['ckpt-10', 'ckpt-20']
