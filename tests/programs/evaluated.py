@@ -16,7 +16,10 @@ EPOCHS = 2
 _RANDOM = np.random.default_rng(0)
 _IDS = _RANDOM.integers(0, 20, (32, 4)).astype('i')
 _Y = _IDS.mean(1, keepdims=True).astype('f')
-HELD_OUT = tf.data.Dataset.from_tensor_slices((_IDS[::-3], _Y[::-3])).batch(4)
+
+
+def held_out():
+  return tf.data.Dataset.from_tensor_slices((_IDS[::-3], _Y[::-3])).batch(4)
 
 
 def make_model():
@@ -36,7 +39,7 @@ def main(directory: str) -> object:
   cluster = tfps.resolve_cluster()
   if cluster.task.job == 'evaluator':
     return tfps.evaluate_checkpoints(
-      make_model, HELD_OUT, directory, every_checkpoint=True, best='loss'
+      make_model, held_out(), directory, every_checkpoint=True, best='loss'
     )
   if cluster.task.job in ('ps', 'worker'):
     return tfps.serve(cluster)

@@ -11,7 +11,6 @@ It is one process without a cluster, and ends when training has ended.
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
-import functools
 import os
 import pathlib
 import time
@@ -120,6 +119,7 @@ def evaluate_checkpoints(
     )
 
   while not is_over() and (checkpoint := follower.next()) is not None:
+    evaluator.build()  # its errors are not those of a checkpoint
     with contextlib.ExitStack() as stack:
       try:
         held = stack.enter_context(
@@ -156,8 +156,16 @@ class _Evaluator:
     self._steps = steps
     self._callbacks = callbacks
 
-  @functools.cached_property
-  def _model(self) -> Any:
+    self._model: Any = None
+
+  def build(self) -> None:
+    """Makes the model and its variables, once.
+
+    Raises:
+      ValueError: `model_fn` has returned something else.
+    """
+    if self._model is not None:
+      return
     model = self._model_fn()
     if not hasattr(model, 'load_weights') or not getattr(
       model, 'compiled', False
@@ -169,7 +177,7 @@ class _Evaluator:
     # Makes all variables, those of metrics too: what is made after a checkpoint
     # was restored would get values from it later.
     model.evaluate(self._dataset, steps=1, verbose=0)
-    return model
+    self._model = model
 
   def load(self, held: checkpoint_files.CheckpointFile) -> int:
     """Loads the weights of a checkpoint; returns its step.

@@ -182,8 +182,8 @@ class Records:
     if self._is_best(evaluation):
       evaluation = dataclasses.replace(evaluation, is_best=True)
       self._keep(evaluation, held)
-    # Comes last: what has no line is evaluated once more after a restart.
     self._summarize(evaluation)
+    # Comes last: what has no line is evaluated once more after a restart.
     with self._path.open('a', encoding='utf-8') as file:
       file.write(evaluation.to_json() + '\n')
       file.flush()

@@ -29,7 +29,7 @@ def test_it_evaluates_what_the_cluster_trains(tmp_path, capfd):
 @functools.cache
 def _model():
   model = evaluated.make_model()
-  model.evaluate(evaluated.HELD_OUT, verbose=0)
+  model.evaluate(evaluated.held_out(), verbose=0)
   return model
 
 
@@ -37,4 +37,4 @@ def _evaluate(path):
   model = _model()
   status = tf.train.Checkpoint(model=model).restore(path)
   status.assert_existing_objects_matched().expect_partial()
-  return model.evaluate(evaluated.HELD_OUT, verbose=0, return_dict=True)
+  return model.evaluate(evaluated.held_out(), verbose=0, return_dict=True)

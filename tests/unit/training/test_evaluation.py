@@ -13,11 +13,11 @@ import tensorflow as tf
 import tfps
 from tfps.keras import MarkTrainingEnd
 from tfps.training import checkpoint_files
+from tfps.training import checkpoint_loading
 from tfps.training import training_end
 
 _X = np.random.default_rng(0).random((24, 3), 'f')
 _Y = _X.sum(1, keepdims=True)
-_DATA = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +40,16 @@ def make_model(units=4):
   return model
 
 
+def make_data():
+  # Not at once: another test may connect to a cluster, which takes the devices.
+  return tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
+
+
 @functools.cache
 def trained_model():
   """The model of the training program."""
   model = make_model()
-  model.evaluate(_DATA, verbose=0)
+  model.evaluate(make_data(), verbose=0)
   model.optimizer.build(model.trainable_variables)
   return model
 
@@ -81,7 +86,7 @@ class Training:
     )
 
   def metrics(self):
-    return self.model.evaluate(_DATA, verbose=0, return_dict=True)
+    return self.model.evaluate(make_data(), verbose=0, return_dict=True)
 
 
 class OnTestEnd(keras.callbacks.Callback):
@@ -98,7 +103,9 @@ class OnTestEnd(keras.callbacks.Callback):
 
 def evaluate(folder, **options):
   options = {'timeout_secs': 30.0, **options}
-  return tfps.evaluate_checkpoints(evaluated_model, _DATA, folder, **options)
+  return tfps.evaluate_checkpoints(
+    evaluated_model, make_data(), folder, **options
+  )
 
 
 def lines(folder):
@@ -123,7 +130,7 @@ def test_metrics_are_those_of_the_model_that_was_saved(tmp_path, wrap):
   training = Training(tmp_path, wrap=wrap)
   path = training.save()
   (found,) = tfps.evaluate_checkpoints(
-    make_model, _DATA, tmp_path, max_evaluations=1
+    make_model, make_data(), tmp_path, max_evaluations=1
   )
   assert found.metrics == training.metrics()
   assert found.checkpoint == path
@@ -139,7 +146,7 @@ def test_files_of_keras_are_checkpoints(tmp_path, name):
     batch_size=8,
     epochs=2,
     verbose=0,
-    validation_data=_DATA,
+    validation_data=make_data(),
     callbacks=[
       keras.callbacks.ModelCheckpoint(
         tmp_path / name, save_weights_only=name.endswith('h5')
@@ -207,17 +214,20 @@ def test_a_checkpoint_that_vanishes_is_skipped(tmp_path, monkeypatch, caplog):
   assert path in line
 
 
-def test_a_checkpoint_is_held_while_it_is_read(tmp_path):
+def test_a_checkpoint_is_held_while_it_is_read(tmp_path, monkeypatch):
   training = Training(tmp_path, max_to_keep=1)
   training.save()
   before = training.metrics()
+  load = checkpoint_loading.load
 
-  def make_late():
-    training.save()  # which deletes the one that is read
-    training.mark_end()
-    return evaluated_model()
+  def load_late(model, checkpoint):
+    if not (tmp_path / training_end.NAME).exists():
+      training.save()  # which deletes the one that is read
+      training.mark_end()
+    return load(model, checkpoint)
 
-  found = tfps.evaluate_checkpoints(make_late, _DATA, tmp_path)
+  monkeypatch.setattr(checkpoint_loading, 'load', load_late)
+  found = evaluate(tmp_path)
   assert [e.step for e in found] == [1, 2]
   assert found[0].metrics == before
 
@@ -369,7 +379,7 @@ def test_another_model_is_an_error_that_names_what_lacks(tmp_path):
   with pytest.raises(
     tfps.CheckpointError, match=r'ckpt-1 does not fit .*late/'
   ):
-    tfps.evaluate_checkpoints(make_deeper, _DATA, tmp_path)
+    tfps.evaluate_checkpoints(make_deeper, make_data(), tmp_path)
 
 
 @pytest.mark.parametrize('name', ['ckpt', 'a.weights.h5'])
@@ -379,7 +389,7 @@ def test_a_model_of_other_shapes_is_an_error(tmp_path, name):
   training.model.save_weights(tmp_path / 'a.weights.h5')
   folder = tmp_path / 'ckpt' if name == 'ckpt' else tmp_path
   with pytest.raises(tfps.CheckpointError, match='does not fit the model'):
-    tfps.evaluate_checkpoints(lambda: make_model(5), _DATA, folder)
+    tfps.evaluate_checkpoints(lambda: make_model(5), make_data(), folder)
 
 
 @pytest.mark.parametrize(
@@ -402,8 +412,18 @@ def test_a_model_that_is_not_compiled_is_an_error(tmp_path):
   Training(tmp_path).save()
   with pytest.raises(ValueError, match='no compiled Keras model'):
     tfps.evaluate_checkpoints(
-      lambda: keras.Sequential([keras.layers.Dense(1)]), _DATA, tmp_path
+      lambda: keras.Sequential([keras.layers.Dense(1)]), make_data(), tmp_path
     )
+
+
+def test_an_error_of_the_program_is_not_one_of_a_checkpoint(tmp_path):
+  Training(tmp_path).save()
+
+  def fail():
+    raise OSError('no vocabulary')
+
+  with pytest.raises(OSError, match='no vocabulary'):
+    tfps.evaluate_checkpoints(fail, make_data(), tmp_path)
 
 
 def test_a_file_is_no_directory(tmp_path):
