@@ -47,12 +47,12 @@ class CheckpointFile:
     # The name of Keras may have a loss behind the epoch.
     return int(found[0] if self.is_keras else found[-1])
 
-  def exists(self) -> bool:
-    """Returns whether it is still there, and has not been written again."""
+  def modified_now(self) -> float | None:
+    """Returns when it was last written, by now; None if it was deleted."""
     try:
-      return self.files()[0].stat().st_mtime == self.modified
+      return self.files()[0].stat().st_mtime
     except OSError:
-      return False
+      return None
 
   def files(self) -> list[pathlib.Path]:
     """Returns its files, first the one whose time is that of all."""
@@ -99,13 +99,15 @@ def held(
     The checkpoint in the folder.
 
   Raises:
-    OSError: it has vanished, or cannot be copied.
+    OSError: it has vanished, is written again, or cannot be copied.
   """
   shutil.rmtree(folder, ignore_errors=True)
   folder.mkdir(parents=True)
   try:
     for path in checkpoint.files():
       _take(path, folder / path.name, may_link=not checkpoint.is_keras)
+    if checkpoint.modified_now() not in (None, checkpoint.modified):
+      raise OSError(f'{checkpoint.path} is being written again')
     yield dataclasses.replace(checkpoint, path=folder / checkpoint.path.name)
   finally:
     shutil.rmtree(folder, ignore_errors=True)

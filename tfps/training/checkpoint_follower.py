@@ -95,26 +95,28 @@ class CheckpointFollower:
   ) -> None:
     """Notes that a checkpoint could not be read.
 
-    It is tried once more, because it may not be complete yet.
+    It is tried once more, because it may not be complete yet, and again after
+    each change.
 
     Args:
       checkpoint: the checkpoint.
       error: why.
     """
-    if not checkpoint.exists():
-      logging.info(
-        '%s was deleted or written again before it was read.', checkpoint.path
-      )
-    elif self._failed_once != checkpoint.key:
-      self._failed_once = checkpoint.key
-      time.sleep(timeouts.current().probe_every_secs)
-    else:
+    modified = checkpoint.modified_now()
+    if modified is None:
+      logging.info('%s was deleted before it was read.', checkpoint.path)
+    elif (
+      self._failed_once == checkpoint.key and modified == checkpoint.modified
+    ):
       logging.error(
         '%s cannot be read and is skipped: %s',
         checkpoint.path,
         errors.first_line(error),
       )
       self._unreadable.add(checkpoint.key)
+    else:
+      self._failed_once = checkpoint.key
+      time.sleep(timeouts.current().probe_every_secs)
 
   def _pending(self) -> checkpoint_files.CheckpointFile | None:
     """Returns the checkpoint that is to be done next, if there is one."""
