@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import atomic_scatter
 from tfps._compat import autograph
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
@@ -232,6 +233,7 @@ class Extended(compat.Extended):
 def _register_with_keras() -> None:
   keras_compat.add_on_ps()
   keras_compat.look_up_on_ps()
+  atomic_scatter.take_part()
   autograph.take_part()
   keras_optimizers.take_part()
   keras_trainer.take_part()

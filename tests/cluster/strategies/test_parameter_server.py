@@ -117,19 +117,12 @@ def test_no_increment_is_lost(cluster, make):
     for _ in tf.range(10):
       count.assign_add(1)
       table.assign_add(tf.ones([7, 2]))
-
-  @tf.function
-  def add_to_row():
-    for _ in tf.range(10):
       row = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([6, 6]))
       table.scatter_add(row)
 
   for _ in range(20):
     coordinator.schedule(step)
   coordinator.join()
-  for _ in range(20):  # TensorFlow's `scatter_add` of a row is not atomic
-    coordinator.schedule(add_to_row)
-    coordinator.join()
   expected = np.full([7, 2], 200.0)
   expected[6] += 400
   assert count.numpy() == 200
