@@ -50,6 +50,8 @@ class Timeouts:
   # Between two checks whether any client knows this worker, which otherwise
   # asks to join; the chief of its own cluster says hello sooner.
   join_every_secs: float = 3.0
+  # Between two notices of a ps to all others while no client knows it.
+  home_every_secs: float = 15.0
   # Maximum between two probes of a server's clients; many clients are busy.
   client_probe_every_secs: float = 15.0
 

@@ -230,7 +230,7 @@ class ClientRepair:
       time.sleep(timeouts.current().poll_secs)
       return True
     survivors = {spec_lib.Task('ps', ps) for ps in found if ps not in lost}
-    self._greet({*self._address_book.moved, *survivors})
+    self._greet({*self._address_book.hosted, *survivors})
     self._reconnected |= self._connect()
     lost |= self._reconnected
     if self._snapshotter is None and not self._notes.match(found):

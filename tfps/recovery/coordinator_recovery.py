@@ -270,7 +270,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self.events.tell(kind, [f'worker:{i}' for i in sorted(workers)])
 
   def rebuild(self, ps: set[int]) -> None:
-    self._greet(self._address_book.moved)
+    self._greet(self._address_book.hosted)
     self._fence.take({'ps': ps})
     inventory = self.snapshotter.inventory
     incarnations = self._address_book.incarnations()

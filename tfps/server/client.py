@@ -83,6 +83,7 @@ def connect(
     chief=task == registration_lib.chief_of(cluster),
     servers=elsewhere,
     listens=listens,
+    homes=lambda: address_book.new_homes,
   )
   greet(presence, address_book, timeout_secs)
   address = cluster.address(task)
@@ -136,7 +137,7 @@ def greet(
       deadlines.seconds_until(deadline) or 0.0, workers
     )
     try:
-      return presence.start(without=address_book.moved)
+      return presence.start(without=address_book.hosted)
     except errors.UnreachableError as error:  # lost since the wait
       if deadlines.is_over(deadline):
         raise
@@ -150,7 +151,7 @@ def at_home(
   return {
     task: address
     for task, address in address_book.addresses.items()
-    if task not in address_book.moved and not local_pool.is_here(address)
+    if task not in address_book.hosted and not local_pool.is_here(address)
   }
 
 

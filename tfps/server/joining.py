@@ -1,4 +1,4 @@
-"""Workers that join a running cluster: their requests, and their discovery."""
+"""Tasks that join a running cluster: their requests, and their discovery."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import control_messages
 from tfps.server import health
+from tfps.server import hosted_ps
 from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_joined_workers'
@@ -21,13 +22,14 @@ Addresses = Mapping[spec_lib.Task, str]
 
 
 class Joining:
-  """Requests a worker's admission periodically while no client knows it.
+  """Tells the ps of a task periodically while no client knows it.
 
-  Clients say hello to the workers of their cluster. A worker that has got no
-  hello, or whose clients have all ended or restarted since, asks the ps.
+  Clients say hello to the tasks of their cluster. A worker that has got no
+  hello, or whose clients have all ended or restarted since, asks to join.
+  A ps may have come back at an address that the clients do not know.
 
   Args:
-    task: of this process; requests are sent only for workers.
+    task: of this process.
     address: where its server listens.
     cluster: lists the ps.
     clock: returns seconds, as `time.monotonic`.
@@ -46,18 +48,16 @@ class Joining:
     self._task = task
     self._address = address
     self._servers = {
-      ps: cluster.address(ps)
-      for ps in cluster.tasks('ps')
-      if task.job == 'worker'
+      ps: cluster.address(ps) for ps in cluster.tasks('ps') if ps != task
     }
     self._clock = clock
     self._ask = ask
     self._next_look = clock() + timeouts.current().join_every_secs
-    # The incarnations of clients that know this worker.
+    # The incarnations of clients that know this task.
     self._known_to: dict[spec_lib.Task, int | None] = {}
 
   def note_hello(self, client: spec_lib.Task, address: str) -> None:
-    """Records that a client knows this worker.
+    """Records that a client knows this task.
 
     Args:
       client: its task.
@@ -66,16 +66,19 @@ class Joining:
     self._known_to[client] = self._find(client, address).incarnation
 
   def tend(self, clients: Mapping[spec_lib.Task, str]) -> None:
-    """Sends a request if it is due and no client knows this worker.
+    """Tells the ps if it is due and no client knows this task.
 
     Args:
       clients: the addresses of clients that have said hello and not done.
     """
     now = self._clock()
     if self._servers and now >= self._next_look:
-      self._next_look = now + timeouts.current().join_every_secs
+      times, is_ps = timeouts.current(), self._task.job == 'ps'
+      pause = times.home_every_secs if is_ps else times.join_every_secs
+      self._next_look = now + pause
       if not any(self._is_client(*client) for client in clients.items()):
-        control_messages.ask_to_join(self._task, self._address, self._servers)
+        tell = hosted_ps.tell_home if is_ps else control_messages.ask_to_join
+        tell(self._task, self._address, self._servers)
 
   def _is_client(self, client: spec_lib.Task, address: str) -> bool:
     """Returns whether a client is alive and not restarted since its hello."""

@@ -11,9 +11,11 @@ from tfps.cluster import spec as spec_lib
 
 _QUEUE_NAME = 'tfps_mailbox'
 
-# Notices of a task: its cluster specification, and its hosted tasks.
+# Notices of a task: its cluster specification, its hosted tasks, and addresses
+# of ps that have told it theirs.
 CLUSTER = 'tfps_notice'
 HOSTED = 'tfps_hosted'
+HOMES = 'tfps_homes'
 
 
 class Mailbox:

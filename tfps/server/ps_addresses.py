@@ -13,13 +13,17 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import hosted_ps
+from tfps.server import mailbox as mailbox_lib
+
+Addresses = Mapping[spec_lib.Task, str]
 
 
 class PsAddressBook:
   """Current addresses of the ps, with failover to other ps.
 
   A lost ps fails over to another ps, which hosts it (`hosted_ps`), and fails
-  back once it has been restarted at its own address.
+  back once it has been restarted at its own address. This may be another one
+  than before, which the other ps then know.
 
   Args:
     cluster: lists the ps and their own addresses.
@@ -30,21 +34,29 @@ class PsAddressBook:
 
   def __init__(self, cluster: spec_lib.Cluster) -> None:
     self._cluster = cluster
-    self._homes = {t: cluster.address(t) for t in cluster.tasks('ps')}
+    self._listed = {t: cluster.address(t) for t in cluster.tasks('ps')}
+    self._homes = dict(self._listed)
     self._hosts: dict[spec_lib.Task, spec_lib.Task] = {}
     self.addresses = dict(self._homes)
     self._moves: list[spec_lib.Task] = []
+    self._next_look = 0.0
     # The incarnations at which failed-over ps still answered, if they did.
     self._gone: dict[spec_lib.Task, int | None] = {}
 
   @property
   def moved(self) -> dict[spec_lib.Task, str]:
-    """The addresses of the hosted ps."""
-    return {
-      task: address
-      for task, address in self.addresses.items()
-      if address != self._homes[task]
-    }
+    """The addresses of the ps that are not where the cluster lists them."""
+    return _differing(self.addresses, self._listed)
+
+  @property
+  def hosted(self) -> dict[spec_lib.Task, str]:
+    """The addresses of the ps that other ps host."""
+    return _differing(self.addresses, self._homes)
+
+  @property
+  def new_homes(self) -> dict[spec_lib.Task, str]:
+    """The own addresses of ps that have come back elsewhere than listed."""
+    return _differing(self._homes, self._listed)
 
   def incarnations(self) -> dict[int, int | None]:
     """Returns each ps' incarnation by index; None if it does not answer."""
@@ -87,7 +99,9 @@ class PsAddressBook:
       after_secs: how long to wait for their restart; may be `math.inf`. If one
         of them was hosted, its host is lost, and there is no wait.
     """
-    if lost_secs >= after_secs or any(t.index in silent for t in self.moved):
+    silent = set(silent) - self._follow_homes(silent)
+    were_hosted = any(task.index in silent for task in self.hosted)
+    if silent and (lost_secs >= after_secs or were_hosted):
       self.fail_over(silent)
 
   def fail_over(self, silent: Collection[int]) -> None:
@@ -100,11 +114,11 @@ class PsAddressBook:
     """
     lost = [task for task in self._homes if task.index in silent]
     # If the hosting ps is lost, too, fall back to the ps' own address.
-    self.fail_back(set(lost) & set(self.moved))
+    self.fail_back(set(lost) & set(self.hosted))
     hosts = [
       task
       for task in self._homes
-      if task not in lost and task not in self.moved
+      if task not in lost and task not in self.hosted
     ]
     if not hosts:
       return
@@ -115,16 +129,17 @@ class PsAddressBook:
     deadline = deadlines.after(timeouts.current().failover_secs)
     while not deadlines.is_over(deadline):
       self.follow_failover(silent)
-      if all(task in self.moved for task in lost):
+      if all(task in self.hosted for task in lost):
         return
       time.sleep(timeouts.current().repair_min_poll_secs)
 
   def follow_failover(self, silent: Collection[int]) -> None:
-    """Switches to the hosted addresses of ps that another client failed over.
+    """Switches to the addresses of ps that are hosted, or back elsewhere.
 
     Args:
       silent: the indices of the ps that do not answer.
     """
+    silent = set(silent) - self._follow_homes(silent)
     hosts = {
       task: address
       for task, address in self._homes.items()
@@ -136,7 +151,7 @@ class PsAddressBook:
 
   def reconsider(self) -> None:
     """Switches to the other address of each ps that answers at two."""
-    hosts = {t: a for t, a in self._homes.items() if t not in self.moved}
+    hosts = {t: a for t, a in self._homes.items() if t not in self.hosted}
     for task, home in self._homes.items():
       hosted = hosted_ps.find(
         task, {t: a for t, a in hosts.items() if t != task}
@@ -155,6 +170,7 @@ class PsAddressBook:
     for status in health.probe_all(self.addresses):
       wanted = incarnations.get(status.task.index)
       if status.incarnation != wanted:
+        self._find_homes([status.task])
         for address in self._places(status.task):
           if health.probe(status.task, address).incarnation == wanted:
             self._move(status.task, address)
@@ -166,7 +182,8 @@ class PsAddressBook:
 
   def ready_to_fail_back(self) -> set[spec_lib.Task]:
     """Returns hosted ps that were restarted at their own addresses."""
-    homes = {task: self._homes[task] for task in self.moved}
+    self._find_homes(self.hosted)
+    homes = {task: self._homes[task] for task in self.hosted}
     return {
       status.task
       for status in health.probe_all(homes)
@@ -179,6 +196,32 @@ class PsAddressBook:
     for task in tasks:
       self._hosts.pop(task, None)
       self._move(task, self._homes[task])
+
+  def _follow_homes(self, silent: Collection[int]) -> set[int]:
+    """Switches to new own addresses of silent ps; returns these ps."""
+    tasks = [task for task in self._homes if task.index in silent]
+    found = self._find_homes(tasks)
+    for task in found:
+      self._move(task, self._homes[task])
+    return {task.index for task in found}
+
+  def _find_homes(self, tasks: Collection[spec_lib.Task]) -> set[spec_lib.Task]:
+    """Looks for ps that have come back at a new address; returns them.
+
+    It does not look more often than necessary, as it asks all other ps.
+    """
+    found: set[spec_lib.Task] = set()
+    if not tasks or time.monotonic() < self._next_look:
+      return found
+    self._next_look = time.monotonic() + timeouts.current().probe_every_secs
+    others = {t: at for t, at in self._homes.items() if t not in tasks}
+    for task in tasks:
+      home = hosted_ps.find(task, others, mailbox_lib.HOMES)
+      if home is not None and home != self._homes[task]:
+        logging.warning('%s has come back at %s.', task, home)
+        self._homes[task] = home
+        found.add(task)
+    return found
 
   def _places(self, task: spec_lib.Task) -> list[str]:
     """Returns the possible addresses of a ps."""
@@ -214,3 +257,9 @@ class PsAddressBook:
       logging.warning('%s is at %s now.', task, address)
       self.addresses[task] = address
       self._moves.append(task)
+
+
+def _differing(
+  addresses: Addresses, others: Addresses
+) -> dict[spec_lib.Task, str]:
+  return {t: at for t, at in addresses.items() if at != others[t]}

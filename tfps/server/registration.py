@@ -11,6 +11,7 @@ either the server gets the hello and stays, or the client sees that it ends.
 """
 
 import atexit
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -80,6 +81,7 @@ class Registration:
     chief: whether servers may end once this process is done.
     servers: the tasks to register with.
     listens: whether this process receives requests (`control_messages`).
+    homes: returns the addresses of servers that are elsewhere than listed.
   """
 
   def __init__(
@@ -91,8 +93,10 @@ class Registration:
     chief: bool,
     servers: Sequence[spec_lib.Task],
     listens: bool = False,
+    homes: Callable[[], Mapping[spec_lib.Task, str]] = dict,
   ) -> None:
     self._cluster = cluster.with_task(task)
+    self._homes = homes
     self._hello = Message(task, address, chief, listens=listens)
     self._servers = tuple(servers)
     # Servers that joined later, which the cluster does not list.
@@ -208,20 +212,19 @@ class Registration:
         notice = mailbox.read()
     if notice not in (None, ENDING):
       theirs = spec_lib.Cluster.from_tf_config({'TF_CONFIG': notice})
-      joined = {**self._joined, server: address}
+      new = self._homes().items()  # which others may not know
+      known = {t: at for t, at in new if theirs.jobs['ps'].get(t.index) == at}
+      joined = {**known, **self._joined, server: address}
       check_same_cluster(self._cluster_with(joined, theirs), theirs)
 
   def _cluster_with(
     self, joined: Mapping[spec_lib.Task, str], theirs: spec_lib.Cluster
   ) -> spec_lib.Cluster:
-    """Returns the cluster with the joined workers that another one lists."""
-    workers = dict(self._cluster.jobs['worker'])
-    workers |= {
-      task.index: address
-      for task, address in joined.items()
-      if task in theirs.tasks('worker')
-    }
-    jobs = {**self._cluster.jobs, 'worker': workers}
+    """Returns the cluster with joined tasks where another one lists them."""
+    jobs = {job: dict(tasks) for job, tasks in self._cluster.jobs.items()}
+    for task, address in joined.items():
+      if task in theirs.tasks(task.job):
+        jobs[task.job][task.index] = address
     return dataclasses.replace(self._cluster, jobs=jobs)
 
   def _greet(self, server: spec_lib.Task) -> None:
@@ -244,7 +247,8 @@ class Registration:
     )
 
   def _address_of(self, server: spec_lib.Task) -> str:
-    return self._joined.get(server) or self._cluster.address(server)
+    elsewhere = {**self._homes(), **self._joined}
+    return elsewhere.get(server) or self._cluster.address(server)
 
   def _forget(self) -> None:
     self._started = False

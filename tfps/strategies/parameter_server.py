@@ -294,6 +294,7 @@ class ParameterServerStrategy(
       chief=True,
       servers=list(self._servers()),
       listens=self._recovers,
+      homes=lambda: self._address_book.new_homes,
     )
     client.greet(
       self._registration,

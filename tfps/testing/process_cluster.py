@@ -127,20 +127,27 @@ class ProcessCluster:
   def __exit__(self, *exc_info: object) -> None:
     self.stop()
 
-  def start(self, job: str, index: int) -> None:
+  def start(self, job: str, index: int, *, elsewhere: bool = False) -> None:
     """Starts a task that was held back or has ended; waits for its server.
 
     Args:
       job: its job, such as 'worker'.
       index: its index.
+      elsewhere: whether it gets a new address, which other tasks are not told.
 
     Raises:
-      ValueError: the task runs, or is not in the cluster.
+      ValueError: the task runs, or is not in the cluster, or cannot get another
+        address.
       errors.ServerStartError: its server does not answer in time.
     """
     task = self._task(job, index)
     if self._runs(task):
       raise ValueError(f'{task} runs already. Use restart, or kill it first.')
+    if elsewhere:
+      if self.network is not None:
+        raise ValueError(f'{task}: there is no other host for it.')
+      self._assign(task)
+      self._told.pop(task, None)
     self._start(task)
     self._wait_for_servers()
 
@@ -156,11 +163,8 @@ class ProcessCluster:
     """
     if self.network is not None:
       raise ValueError('add_worker: there is no host for another worker.')
-    workers = self.cluster.jobs['worker']
-    task = spec_lib.Task('worker', len(workers))
-    jobs = dict(self.cluster.jobs)
-    jobs['worker'] = {**workers, task.index: f'localhost:{ports.pick()}'}
-    self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
+    task = spec_lib.Task('worker', len(self.cluster.jobs['worker']))
+    self._assign(task)
     self.start(task.job, task.index)
     return task
 
@@ -325,6 +329,15 @@ class ProcessCluster:
     }
     task = _CHIEF if 'chief' in numbers else None
     return spec_lib.Cluster(jobs, task, source='ProcessCluster')
+
+  def _assign(self, task: spec_lib.Task) -> None:
+    """Gives a task an address that tasks which have started do not know."""
+    tasks = {
+      **self.cluster.jobs[task.job],
+      task.index: f'localhost:{ports.pick()}',
+    }
+    jobs = {**self.cluster.jobs, task.job: tasks}
+    self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
 
   def _addresses(
     self, job: str, index: int, other: spec_lib.Task | None

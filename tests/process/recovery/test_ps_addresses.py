@@ -119,3 +119,63 @@ def test_a_process_may_be_a_worker_again(processes):
     return int(count.numpy())
 
   assert [add_one() for _ in range(2)] == [1, 2]  # they are on the ps
+
+
+@pytest.mark.parametrize(
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+def test_a_ps_comes_back_at_another_address(tmp_path, kind):
+  with testing.ProcessCluster(1, 2) as processes:
+    listed = processes.cluster
+    events = losses.Events()
+    strategy = kind(
+      listed,
+      recovery=tfps.Recovery(
+        tmp_path, replicas=1, take_over_secs=120, on_event=events
+      ),
+    )
+    with strategy.scope():
+      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
+
+    def step(batch):
+      for each in counts:
+        each.assign_add(1)
+
+    surviving = _train(strategy, step, 20)
+    processes.kill('ps', 1)
+    processes.start('ps', 1, elsewhere=True)
+    assert (
+      processes.cluster.address(tfps.Task('ps', 1)) not in listed.tf_config()
+    )
+
+    assert surviving(lambda: losses.values(counts)) == {20}
+    _train(strategy, step, 30)
+    assert surviving(lambda: losses.values(counts)) == {30}
+    assert events.count('moved', 'ps:1') == [1]
+    strategy.close()  # which tells the ps, too, where it is now
+    assert processes.wait('ps', 1, timeout_secs=60) == 0
+
+
+def test_a_ps_that_is_hosted_goes_home_to_another_address(tmp_path):
+  with testing.ProcessCluster(1, 2) as processes:
+    events = losses.Events()
+    strategy = tfps.ParameterServerStrategy(
+      processes.cluster,
+      recovery=tfps.Recovery(tmp_path, replicas=1, on_event=events),
+    )
+    with strategy.scope():
+      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
+
+    def step(batch):
+      for each in counts:
+        each.assign_add(1)
+
+    surviving = _train(strategy, step, 20)
+    processes.kill('ps', 1)
+    assert surviving(lambda: losses.values(counts)) == {20}  # on ps:0
+    processes.start('ps', 1, elsewhere=True)
+    events.wait_for('moved', 'ps:1', after=[1])
+    processes.kill('ps', 0)
+    processes.start('ps', 0)
+    assert surviving(lambda: losses.values(counts)) == {20}
+    strategy.close()
