@@ -22,7 +22,7 @@ _NONE: tuple[()] = ()
 
 
 class DataEnds:
-  """Which workers' datasets have ended, and how many steps that has left over.
+  """Ends of the workers' datasets, and the steps that they have left over.
 
   Attributes:
     num_left: steps that were scheduled, but for which there was no batch.
