@@ -72,7 +72,8 @@ def put_last(first: int) -> None:
     first: how many operations of the function to skip.
   """
   graph = tf.compat.v1.get_default_graph()
-  order = {id(each): i for i, each in enumerate(graph.get_operations())}
+  operations = graph.get_operations()[first:]
+  order = {id(each): i for i, each in enumerate(operations)}
   places = [*by_place(first).values()]
   calls = [each for place in places for each in place if not _is_write(each)]
   for place in places:
