@@ -26,6 +26,7 @@ _HEEDED = ('PYTHON', 'LD_', 'TF_', 'KERAS', 'CUDA', 'XLA', 'OMP_', 'MKL_')
 # Variables that are read later; to connect sets all but the first.
 _NOT_HEEDED = (
   'TF_CONFIG',
+  'TF_FORCE_GPU_ALLOW_GROWTH',
   'TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE',
   'TF_GRPC_DEFAULT_OPTIONS',
   'TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY',

@@ -24,6 +24,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.launch import forked_process
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
+from tfps.server import environment
 from tfps.training import training_end
 
 _EVALUATOR = 'evaluator'
@@ -53,7 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   cluster = local_cluster(
     options.num_workers, options.num_ps, num_chiefs=options.num_chiefs
   )
-  added = {'PYTHONUNBUFFERED': '1', **dict(options.env)}
+  growth = os.environ.get(environment.GROWTH_VARIABLE, 'true')
+  added = {
+    'PYTHONUNBUFFERED': '1',
+    # Here, too, for programs that use a GPU before they connect.
+    environment.GROWTH_VARIABLE: growth,
+    **dict(options.env),
+  }
   if options.dry_run:
     for task in _tasks(options, cluster):
       print(by_hand(cluster.with_task(task), program, added))

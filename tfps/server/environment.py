@@ -3,12 +3,18 @@
 A task that dies resets its connections. One that freezes, or is disconnected,
 does not: calls to it would wait forever. With these settings of gRPC they fail
 after about 11 seconds. (Servers refuse more frequent pings as too many.)
+
+By default a process takes all memory of the GPUs that it sees. Tasks that share
+a GPU need it to take what it uses.
 """
 
 import os
 
 # The number of threads that all servers of a process share.
 THREADS_VARIABLE = 'TF_NUM_INTEROP_THREADS'
+
+# Whether a process takes of a GPU's memory only what it uses.
+GROWTH_VARIABLE = 'TF_FORCE_GPU_ALLOW_GROWTH'
 
 ENOUGH_THREADS = 128  # for most clusters in one process; they cost nothing idle
 
@@ -24,8 +30,10 @@ _OPTIONS = (
 
 
 def set_default() -> None:
-  """Sets gRPC's options, unless the environment has them already.
+  """Sets gRPC's options, and growth of GPU memory, unless they are set already.
 
-  It must be called before this process connects to any other.
+  It must be called before this process connects to any other. The growth holds
+  for GPUs that the process has not used yet.
   """
   os.environ.setdefault(_VARIABLE, ','.join(_OPTIONS))
+  os.environ.setdefault(GROWTH_VARIABLE, 'true')

@@ -32,7 +32,8 @@ class LocalCluster:
   Args:
     num_workers: the number of workers.
     num_ps: the number of ps.
-    devices_per_worker: the number of logical CPUs of each worker.
+    devices_per_worker: the number of logical CPUs of each worker. With several
+      it does without the GPUs that this process sees.
 
   Raises:
     RuntimeError: servers of this process have too few threads for the cluster.
@@ -172,6 +173,8 @@ class _Pool:
       inter_op_parallelism_threads=self._num_threads,
       device_count={'CPU': num_devices},
     )
+    if task.job == 'ps' or num_devices > 1:
+      config.device_count['GPU'] = 0
     server = server_lib.Server(_alone(task), config=config)
     self._servers.append(server)
     self._kinds[id(server)] = kind

@@ -67,7 +67,7 @@ class Server:
   Args:
     cluster: names its own task.
     config: a `tf.compat.v1.ConfigProto`; by default one with enough threads for
-      the cluster's workers.
+      the cluster's workers and, for a ps, without GPUs.
 
   Raises:
     ValueError: the cluster's own task is not in it.
@@ -76,7 +76,9 @@ class Server:
 
   def __init__(self, cluster: spec_lib.Cluster, *, config: Any = None) -> None:
     self.task = _own_task(cluster)
-    self.config = config or default_config(cluster.num_workers)
+    self.config = config or default_config(
+      cluster.num_workers, uses_gpus=self.task.job != 'ps'
+    )
     self._cluster = cluster
     address = cluster.address(self.task)
     wait_for_port(self.task, address)
@@ -220,15 +222,22 @@ def serve(
     signals.tell_user(f'{server.task}: training is done.')
 
 
-def default_config(num_workers: int) -> Any:
+def default_config(num_workers: int, *, uses_gpus: bool = True) -> Any:
   """Returns a `ConfigProto` with enough threads for so many workers.
 
   Most threads wait. They sleep meanwhile; by default they would spin, and take
   time from threads that have work.
+
+  Args:
+    num_workers: number of workers.
+    uses_gpus: whether the server has the GPUs that its process sees. Without,
+      it takes none of their memory.
   """
   num_threads = max(num_workers + _SPARE_THREADS, os.cpu_count() or 1)
   config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads)
   config.experimental.disable_thread_spinning = True
+  if not uses_gpus:
+    config.device_count['GPU'] = 0
   return config
 
 

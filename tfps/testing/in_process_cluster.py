@@ -20,7 +20,8 @@ class InProcessCluster:
     num_workers: number of workers.
     num_ps: number of ps.
     devices_per_worker: number of logical CPUs of each worker. With several, a
-      step has a replica on each, as on several GPUs.
+      step has a replica on each, as on several GPUs, and workers do without
+      GPUs that this process sees.
 
   Raises:
     ValueError: a number is less than 1.

@@ -69,3 +69,8 @@ def test_an_evaluator_does_not_serve():
 def test_threads_are_more_than_workers():
   config = server_lib.default_config(num_workers=100)
   assert config.inter_op_parallelism_threads >= 128
+
+
+def test_a_ps_has_no_gpu(ps_server):
+  assert dict(ps_server.config.device_count) == {'GPU': 0}
+  assert not dict(server_lib.default_config(num_workers=1).device_count)

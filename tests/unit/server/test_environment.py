@@ -3,6 +3,8 @@
 import os
 import re
 
+import pytest
+
 from tfps.server import environment
 
 
@@ -18,3 +20,12 @@ def test_what_the_user_says_stays(monkeypatch):
   monkeypatch.setenv('TF_GRPC_DEFAULT_OPTIONS', 'grpc.keepalive_time_ms=1')
   environment.set_default()
   assert os.environ['TF_GRPC_DEFAULT_OPTIONS'] == 'grpc.keepalive_time_ms=1'
+
+
+@pytest.mark.parametrize('said', [None, 'false'])
+def test_gpu_memory_grows_unless_the_user_says_otherwise(monkeypatch, said):
+  monkeypatch.delenv('TF_FORCE_GPU_ALLOW_GROWTH', raising=False)
+  if said is not None:
+    monkeypatch.setenv('TF_FORCE_GPU_ALLOW_GROWTH', said)
+  environment.set_default()
+  assert os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] == (said or 'true')

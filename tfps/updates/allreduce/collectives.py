@@ -45,7 +45,7 @@ class CollectiveGroup:
     self.has_failed = False
     self.size = len(addresses)
     self._subgroups = [tuple(range(self.size))]
-    config = server_lib.default_config(self.size)
+    config = server_lib.default_config(self.size, uses_gpus=False)
     config.experimental.collective_group_leader = _device(0)
     config.device_filters.append(_device(index))
     self._config = config

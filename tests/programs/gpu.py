@@ -1,0 +1,200 @@
+"""Trains small models in several ways, and keeps what comes of it.
+
+Usage: gpu.py FORM FOLDER WAY ...
+
+FORM is one of `_FORMS`: the chief of a coordinator, a worker between graphs, or
+a chief whose cluster is in its process. The chief writes the weights after each
+way, one of `WAYS`, to FOLDER as WAY.npz, and what it has seen of devices to
+`found.json`. The model of the last way is saved in a checkpoint and restored.
+"""
+
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+import keras
+from keras import layers
+import numpy as np
+import tensorflow as tf
+
+from tests.support import alone
+import tfps
+
+_ROWS, _BATCH, _EPOCHS = 96, 8, 2
+_RNG = np.random.default_rng(0)
+_X = _RNG.integers(0, 12, (_ROWS, 3))
+_Y = _RNG.random((_ROWS, 1), dtype='f')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+  """How a model is trained.
+
+  Attributes:
+    policy: the policy of its layers.
+    steps_per_execution: as in `compile`.
+    own_step: whether `train` executes a step of this program, instead of `fit`.
+    strategy: arguments of the strategy.
+  """
+
+  policy: str = 'float32'
+  steps_per_execution: int = 1
+  own_step: bool = False
+  strategy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+WAYS = {
+  'plain': _Way(),
+  'several steps': _Way(steps_per_execution=4),
+  'own step': _Way(steps_per_execution=4, own_step=True),
+  'sync': _Way(strategy={'updates': tfps.updates.Sync()}),
+  'codecs': _Way(
+    strategy={
+      'wire': tfps.Wire(pull=tfps.codecs.BFloat16(), push=tfps.codecs.Float16())
+    }
+  ),
+  'mixed precision': _Way(policy='mixed_float16'),
+}
+
+# By name, the class of the strategy, and where steps are computed.
+_FORMS = {
+  'coordinator': (tfps.ParameterServerStrategy, '/job:worker/task:0'),
+  'between': (tfps.BetweenGraphStrategy, None),
+  'in process': (tfps.ParameterServerStrategy, '/job:worker/task:0'),
+}
+
+
+def main(form: str, folder: pathlib.Path, names: list[str]) -> None:
+  with contextlib.ExitStack() as stack:
+    if form == 'in process':
+      servers = stack.enter_context(tfps.testing.InProcessCluster(1, 2))
+      cluster = servers.cluster
+    else:
+      cluster = tfps.resolve_cluster()
+    _train_all(form, cluster, folder, names)
+
+
+def _train_all(form, cluster, folder, names) -> None:
+  make, place = _FORMS[form]
+  is_chief = cluster.task.index == 0
+  variables = set()
+  for name in names:
+    way = WAYS[name]
+    strategy = make(cluster, **way.strategy)
+    model = _model(strategy, way)
+    if way.own_step:
+      _train(strategy, model, way.steps_per_execution)
+    else:
+      part = slice(cluster.task.index, None, _num_programs(form, cluster))
+      model.fit(
+        *(_X[part], _Y[part], _BATCH),
+        epochs=_EPOCHS,
+        shuffle=False,
+        verbose=0,
+      )
+    if form == 'between':
+      strategy.barrier(f'trained {name}', 100)
+    if is_chief:
+      np.savez(folder / f'{name}.npz', *model.get_weights())
+    variables |= {v.value.device for v in _all_variables(model)}
+  found = {
+    'variables': sorted(variables),
+    'jobs': sorted(set(map(_job, tf.config.list_logical_devices('GPU')))),
+    'computed': _computing_device(strategy, place),
+    'restored': not is_chief or _is_restored(strategy, way, model, folder),
+  }
+  if form == 'between':
+    strategy.barrier('restored', 100)
+  if is_chief:
+    (folder / 'found.json').write_text(json.dumps(found))
+
+
+def _num_programs(form, cluster) -> int:
+  return cluster.num_workers if form == 'between' else 1
+
+
+def _model(strategy, way: _Way) -> keras.Model:
+  keras.config.set_dtype_policy(way.policy)
+  with strategy.scope():
+    model = alone.make_model(
+      keras.optimizers.Adagrad(0.05),
+      lambda: [layers.Dense(16, 'tanh'), layers.Dense(1, dtype='float32')],
+      steps_per_execution=way.steps_per_execution,
+    )
+    model.optimizer.build(model.trainable_variables)
+  scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+  assert scales == (way.policy == 'mixed_float16')
+  return model
+
+
+def _train(strategy, model, steps_per_execution: int) -> None:
+  loss_fn = keras.losses.MeanSquaredError()
+
+  def step(batch):
+    x, y = batch
+    with tf.GradientTape() as tape:
+      loss = loss_fn(y, model(x, training=True))
+    weights = model.trainable_variables
+    model.optimizer.apply(tape.gradient(loss, weights), weights)
+    return {'loss': loss}
+
+  def dataset_fn(context):
+    del context
+    return tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(_BATCH).repeat()
+
+  trainer = strategy
+  if isinstance(strategy, tfps.ParameterServerStrategy):
+    trainer = tfps.Coordinator(strategy)
+  result = trainer.train(
+    step,
+    dataset_fn,
+    steps=_EPOCHS * _ROWS // _BATCH,
+    steps_per_execution=steps_per_execution,
+  )
+  assert np.isfinite(result.metrics['loss'])
+
+
+def _all_variables(model) -> list[Any]:
+  return [*model.weights, *model.optimizer.variables]
+
+
+def _job(device) -> str:
+  return tf.DeviceSpec.from_string(device.name).job
+
+
+def _computing_device(strategy, place) -> str:
+  """The kind and number of the device on which a step multiplies matrices."""
+
+  def step():
+    return tf.matmul(tf.random.normal([64, 64]), tf.random.normal([64, 64]))
+
+  with tf.device(place):
+    result = tf.function(lambda: strategy.run(step))()
+  spec = tf.DeviceSpec.from_string(result.backing_device)
+  return f'{spec.device_type}:{spec.device_index}'
+
+
+def _is_restored(strategy, way, model, folder) -> bool:
+  """Whether a new model gets what a checkpoint has of the trained one."""
+  path = str(folder / 'checkpoint')
+  _checkpoint(model).write(path)
+  other = _model(strategy, way)
+  _checkpoint(other).read(path).assert_consumed()
+  return all(
+    np.array_equal(own.numpy(), wanted.numpy())
+    for own, wanted in zip(
+      _all_variables(other), _all_variables(model), strict=True
+    )
+  )
+
+
+def _checkpoint(model) -> tf.train.Checkpoint:
+  return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+
+if __name__ == '__main__':
+  main(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:])
