@@ -2,10 +2,11 @@
 
 Usage: gpu.py FORM FOLDER WAY ...
 
-FORM is one of `_FORMS`: the chief of a coordinator, a worker between graphs, or
-a chief whose cluster is in its process. The chief writes the weights after each
-way, one of `WAYS`, to FOLDER as WAY.npz, and what it has seen of devices to
-`found.json`. The model of the last way is saved in a checkpoint and restored.
+FORM is one of `_FORMS`: the chief of a coordinator, a chief whose cluster is in
+its process, a worker between graphs, or one that divides its device in two. The
+chief writes the weights after each way, one of `WAYS`, to FOLDER as WAY.npz,
+and what it has seen of devices to `found.json`. The model of the last way is
+saved in a checkpoint and restored.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from tests.support import alone
 import tfps
 
 _ROWS, _BATCH, _EPOCHS = 96, 8, 2
+_MEGABYTES = 1024  # of a logical GPU
 _RNG = np.random.default_rng(0)
 _X = _RNG.integers(0, 12, (_ROWS, 3))
 _Y = _RNG.random((_ROWS, 1), dtype='f')
@@ -63,8 +65,9 @@ WAYS = {
 # By name, the class of the strategy, and where steps are computed.
 _FORMS = {
   'coordinator': (tfps.ParameterServerStrategy, '/job:worker/task:0'),
-  'between': (tfps.BetweenGraphStrategy, None),
   'in process': (tfps.ParameterServerStrategy, '/job:worker/task:0'),
+  'between': (tfps.BetweenGraphStrategy, None),
+  'two devices': (tfps.BetweenGraphStrategy, None),
 }
 
 
@@ -75,6 +78,8 @@ def main(form: str, folder: pathlib.Path, names: list[str]) -> None:
       cluster = servers.cluster
     else:
       cluster = tfps.resolve_cluster()
+    if form == 'two devices':
+      _divide_device()
     _train_all(form, cluster, folder, names)
 
 
@@ -89,14 +94,15 @@ def _train_all(form, cluster, folder, names) -> None:
     if way.own_step:
       _train(strategy, model, way.steps_per_execution)
     else:
-      part = slice(cluster.task.index, None, _num_programs(form, cluster))
+      number = 1 if cluster.task.job == 'chief' else cluster.num_workers
+      part = slice(cluster.task.index, None, number)
       model.fit(
         *(_X[part], _Y[part], _BATCH),
         epochs=_EPOCHS,
         shuffle=False,
         verbose=0,
       )
-    if form == 'between':
+    if cluster.task.job != 'chief':
       strategy.barrier(f'trained {name}', 100)
     if is_chief:
       np.savez(folder / f'{name}.npz', *model.get_weights())
@@ -104,17 +110,24 @@ def _train_all(form, cluster, folder, names) -> None:
   found = {
     'variables': sorted(variables),
     'jobs': sorted(set(map(_job, tf.config.list_logical_devices('GPU')))),
-    'computed': _computing_device(strategy, place),
+    'computed': _computing_devices(strategy, place),
     'restored': not is_chief or _is_restored(strategy, way, model, folder),
   }
-  if form == 'between':
+  if cluster.task.job != 'chief':
     strategy.barrier('restored', 100)
   if is_chief:
     (folder / 'found.json').write_text(json.dumps(found))
 
 
-def _num_programs(form, cluster) -> int:
-  return cluster.num_workers if form == 'between' else 1
+def _divide_device() -> None:
+  """Has two logical devices on the GPU or, without one, on the CPU."""
+  gpus = tf.config.list_physical_devices('GPU')
+  (device,) = gpus or tf.config.list_physical_devices('CPU')
+  megabytes = _MEGABYTES if gpus else None
+  tf.config.set_logical_device_configuration(
+    device,
+    [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)] * 2,
+  )
 
 
 def _model(strategy, way: _Way) -> keras.Model:
@@ -132,7 +145,7 @@ def _model(strategy, way: _Way) -> keras.Model:
 
 
 def _train(strategy, model, steps_per_execution: int) -> None:
-  loss_fn = keras.losses.MeanSquaredError()
+  loss_fn = keras.losses.MeanSquaredError()  # divides by the replicas, too
 
   def step(batch):
     x, y = batch
@@ -143,8 +156,8 @@ def _train(strategy, model, steps_per_execution: int) -> None:
     return {'loss': loss}
 
   def dataset_fn(context):
-    del context
-    return tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(_BATCH).repeat()
+    dataset = tf.data.Dataset.from_tensor_slices((_X, _Y))
+    return dataset.batch(context.get_per_replica_batch_size(_BATCH)).repeat()
 
   trainer = strategy
   if isinstance(strategy, tfps.ParameterServerStrategy):
@@ -166,16 +179,21 @@ def _job(device) -> str:
   return tf.DeviceSpec.from_string(device.name).job
 
 
-def _computing_device(strategy, place) -> str:
-  """The kind and number of the device on which a step multiplies matrices."""
+def _computing_devices(strategy, place) -> list[str]:
+  """The devices on which a step multiplies matrices, such as GPU:0."""
+  found = set()
 
   def step():
-    return tf.matmul(tf.random.normal([64, 64]), tf.random.normal([64, 64]))
+    product = tf.matmul(tf.random.normal([9, 9]), tf.random.normal([9, 9]))
+    found.add(product.device)
+    return product
 
   with tf.device(place):
     result = tf.function(lambda: strategy.run(step))()
-  spec = tf.DeviceSpec.from_string(result.backing_device)
-  return f'{spec.device_type}:{spec.device_index}'
+  if found == {''}:  # a step that is given no device returns what is on its own
+    found = {result.backing_device}
+  specs = map(tf.DeviceSpec.from_string, found)
+  return sorted(f'{spec.device_type}:{spec.device_index}' for spec in specs)
 
 
 def _is_restored(strategy, way, model, folder) -> bool:

@@ -79,11 +79,15 @@ def _train_coordinator(folder, ways, **env):
     assert status == 0, cluster.log('chief', 0)[-3000:]
 
 
-def _train_between(folder, ways, *, num_workers=1, **env):
+def _train_between(folder, ways, *, form='between', num_workers=1, **env):
   with starting.workers(
-    num_workers, 'gpu.py', 'between', folder, *ways, **env
+    num_workers, 'gpu.py', form, folder, *ways, **env
   ) as cluster:
     _wait_for(cluster)
+
+
+def _train_on_two_devices(folder, ways, **env):
+  _train_between(folder, ways, form='two devices', **env)
 
 
 def _train_in_process(folder, ways, **env):
@@ -116,24 +120,25 @@ def _check_equal(weights, wanted, tolerance=1e-4):
 
 
 @pytest.mark.parametrize(
-  ('train', 'jobs'),
+  ('train', 'jobs', 'num_devices'),
   [
-    pytest.param(_train_coordinator, ['chief', 'worker'], id='coordinator'),
-    pytest.param(_train_between, ['worker'], id='between graphs'),
-    pytest.param(_train_in_process, ['chief', 'worker'], id='in process'),
+    pytest.param(_train_coordinator, ['chief', 'worker'], 1, id='coordinator'),
+    pytest.param(_train_in_process, ['chief', 'worker'], 1, id='in process'),
+    pytest.param(_train_between, ['worker'], 1, id='between graphs'),
+    pytest.param(_train_on_two_devices, ['worker'], 2, id='two devices'),
   ],
 )
-def test_it_computes_what_cpus_compute(tmp_path, train, jobs):
+def test_it_computes_what_cpus_compute(tmp_path, train, jobs, num_devices):
   own, without = _train_with_and_without(train, tmp_path, _ALL_WAYS)
   found = json.loads((own / 'found.json').read_text())
-  assert found['computed'] == 'GPU:0'
+  assert found['computed'] == [f'GPU:{i}' for i in range(num_devices)]
   assert found['jobs'] == jobs
   assert found['restored']
   for device in found['variables']:
     assert device.startswith('/job:ps/')
     assert device.endswith('/device:CPU:0')
   other = json.loads((without / 'found.json').read_text())
-  assert other['computed'] == 'CPU:0'
+  assert other['computed'] == [f'CPU:{i}' for i in range(num_devices)]
   assert other['jobs'] == []
   for way in _ALL_WAYS:
     name = f'{way}.npz'
