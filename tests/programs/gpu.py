@@ -40,12 +40,14 @@ class _Way:
     policy: the policy of its layers.
     steps_per_execution: as in `compile`.
     own_step: whether `train` executes a step of this program, instead of `fit`.
+    queue: whether batches are of a queue of splits.
     strategy: arguments of the strategy.
   """
 
   policy: str = 'float32'
   steps_per_execution: int = 1
   own_step: bool = False
+  queue: bool = False
   strategy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -53,6 +55,7 @@ WAYS = {
   'plain': _Way(),
   'several steps': _Way(steps_per_execution=4),
   'own step': _Way(steps_per_execution=4, own_step=True),
+  'queue': _Way(steps_per_execution=4, queue=True),
   'sync': _Way(strategy={'updates': tfps.updates.Sync()}),
   'codecs': _Way(
     strategy={
@@ -93,15 +96,13 @@ def _train_all(form, cluster, folder, names) -> None:
     model = _model(strategy, way)
     if way.own_step:
       _train(strategy, model, way.steps_per_execution)
+    elif way.queue:
+      _train_on_queue(strategy, model)
     else:
       number = 1 if cluster.task.job == 'chief' else cluster.num_workers
       part = slice(cluster.task.index, None, number)
-      model.fit(
-        *(_X[part], _Y[part], _BATCH),
-        epochs=_EPOCHS,
-        shuffle=False,
-        verbose=0,
-      )
+      data = (_X[part], _Y[part], _BATCH)
+      model.fit(*data, epochs=_EPOCHS, shuffle=False, verbose=0)
     if cluster.task.job != 'chief':
       strategy.barrier(f'trained {name}', 100)
     if is_chief:
@@ -169,6 +170,18 @@ def _train(strategy, model, steps_per_execution: int) -> None:
     steps_per_execution=steps_per_execution,
   )
   assert np.isfinite(result.metrics['loss'])
+
+
+def _train_on_queue(strategy, model) -> None:
+  with strategy.scope():
+    queue = tfps.input.SplitQueue(tfps.input.Ranges(_ROWS, _ROWS // 2))
+
+  def dataset_fn(context):
+    size = context.get_per_replica_batch_size(_BATCH)
+    rows = queue.dataset(context).batch(size)
+    return rows.map(lambda row: (tf.gather(_X, row), tf.gather(_Y, row)))
+
+  model.fit(dataset_fn, verbose=0)
 
 
 def _all_variables(model) -> list[Any]:

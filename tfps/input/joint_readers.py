@@ -59,9 +59,9 @@ class JointReaders(readers.QueueReaders):
     new_tokens = readers.new_tokens()
     self._readers = [
       worker_reader.WorkerReader(
-        next(new_tokens), self.split_progress, pipeline, f'worker:{i}'
+        next(new_tokens), self.split_progress, pipeline, f'worker:{i}', device
       )
-      for i, pipeline in enumerate(traced)
+      for i, (pipeline, device) in enumerate(zip(traced, devices, strict=True))
     ]
     tokens = tuple(reader.token for reader in self._readers)
     self._owners = split_progress_lib.Owners(tokens, are_alive=True)

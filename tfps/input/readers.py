@@ -119,7 +119,11 @@ class WorkerReaders(QueueReaders):
         self._tokens.discard(reader.token)
       token = next(self._new_tokens)
       reader = worker_reader.WorkerReader(
-        token, self.split_progress, self._pipeline(worker), f'worker:{worker}'
+        token,
+        self.split_progress,
+        self._pipeline(worker),
+        f'worker:{worker}',
+        writes.current_device(),
       )
       self._tokens.add(token)
       self._readers[worker] = repairs, reader
@@ -208,7 +212,11 @@ class OwnReaders(QueueReaders):
       self._reader = (
         number,
         worker_reader.WorkerReader(
-          self._token, self.split_progress, self._pipeline, str(self._task)
+          self._token,
+          self.split_progress,
+          self._pipeline,
+          str(self._task),
+          f'/job:{self._task.job}/task:{self._task.index}/device:CPU:0',
         ),
       )
     return self._reader[1]

@@ -71,13 +71,17 @@ class Pipeline:
 
 
 class WorkerReader:
-  """Reader of one worker's batches; called with the worker's device current.
+  """Reader of one worker's batches; called with the worker's CPU current.
+
+  Lists of batches cannot leave the CPU. Called elsewhere, functions copy the
+  lists that they return to a GPU, which ends the process.
 
   Args:
     token: identifies it as owner of splits.
     split_progress: the progress of the queue's splits.
     pipeline: the worker's.
     worker: the worker's name, for errors.
+    device: the worker's CPU, which is current while the reader is busy.
 
   Attributes:
     token: the same.
@@ -93,6 +97,7 @@ class WorkerReader:
     split_progress: split_progress_lib.SplitProgress,
     pipeline: Pipeline,
     worker: str,
+    device: str,
   ) -> None:
     self.token = token
     self.is_busy = False
@@ -101,6 +106,7 @@ class WorkerReader:
     self._split_progress = split_progress
     self._pipeline = pipeline
     self._worker = worker
+    self._device = device
     self._runs: list[_Run] = []  # all but the last have ended
     self._iterator: Any = None
     self._batches: Any = None
@@ -117,7 +123,8 @@ class WorkerReader:
     """Marks the reader as busy while an execution is prepared and called."""
     self.is_busy = True
     try:
-      yield
+      with tf.device(self._device):
+        yield
     finally:
       self.is_busy = False
 

@@ -1,6 +1,7 @@
 """The variables and steps of `BetweenGraphStrategy`."""
 
 from collections.abc import Mapping
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -50,10 +51,21 @@ class Extended(extended.Extended):
       return super()._call_for_each_replica(fn, args, kwargs)
     strategy = self._container_strategy()
     with (
+      self._computing(),
       tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
       strategy.transfers.single_step(),
     ):
       return fn(*args, **kwargs)
+
+  def _computing(self) -> contextlib.AbstractContextManager[Any]:
+    """Returns the device scope of a single replica.
+
+    A GPU is named, since executions on batches of a queue have the CPU as their
+    default device.
+    """
+    (device,) = self.replicas.devices
+    is_gpu = tf.DeviceSpec.from_string(device).device_type == 'GPU'
+    return tf.device(device) if is_gpu else contextlib.nullcontext()
 
   def _reduce_to(
     self, reduce_op: Any, value: Any, destinations: Any, options: Any

@@ -13,6 +13,8 @@ import tfps
 from tfps import errors
 from tfps import input as input_lib
 from tfps import testing
+from tfps._compat import writes
+from tfps.input import worker_reader
 
 _LENGTHS = [1, 70, 0, 7, 120, 3, 99]
 _TOTAL = sum(_LENGTHS)
@@ -64,6 +66,29 @@ def train(strategy, step, dataset_fn, **kwargs):
 def queue_of(strategy, splits, **kwargs):
   with strategy.scope():
     return input_lib.SplitQueue(splits, **kwargs)
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+@pytest.mark.parametrize('strategy', _MODES[:2], indirect=True)
+def test_batches_are_buffered_on_the_workers_cpu(strategy, monkeypatch):
+  devices = set()
+  theirs = worker_reader.WorkerReader.gather
+
+  def gather(*args):
+    devices.add(writes.current_device())
+    return theirs(*args)
+
+  monkeypatch.setattr(worker_reader.WorkerReader, 'gather', gather)
+  queue = queue_of(strategy, input_lib.Ranges(40, 20))
+  train(
+    strategy,
+    visiting(visits_of(strategy, 40)),
+    lambda context: queue.dataset(context).batch(10),
+    steps=4,
+  )
+  (device,) = map(tf.DeviceSpec.from_string, devices)
+  assert (device.job, device.task) in {('worker', 0), ('chief', 0)}
+  assert (device.device_type, device.device_index) == ('CPU', 0)
 
 
 @pytest.fixture

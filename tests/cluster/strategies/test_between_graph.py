@@ -11,6 +11,7 @@ from tfps import testing
 from tfps.testing.chaos import disks
 from tfps.training import training_end
 from tfps.variables import partitioners
+from tfps.variables import step_replicas
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -37,6 +38,21 @@ def test_variables_live_on_the_ps_under_their_names(strategy):
   assert _job(first) == _job(second) == 'ps'
   assert (first.name, second.name) == ('layer/kernel:0', 'layer/kernel_1:0')
   np.testing.assert_array_equal(first.numpy(), np.ones([2, 3]))
+
+
+def test_a_step_is_traced_for_the_gpu_of_its_worker(strategy):
+  devices = []
+
+  def trace(*names):  # and does not execute, for this machine may have none
+    strategy.extended.replicas = step_replicas.Replicas(names)
+    step = tf.function(
+      lambda: strategy.run(lambda: devices.append(tf.raw_ops.NoOp().device))
+    )
+    step.get_concrete_function()
+
+  trace('/device:CPU:0')
+  trace('/device:GPU:0')
+  assert devices == ['', '/device:GPU:0']
 
 
 @pytest.mark.quick
