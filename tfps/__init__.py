@@ -37,6 +37,7 @@ if TYPE_CHECKING:
   from tfps.server.server import Server
   from tfps.strategies.between_graph import BetweenGraphStrategy
   from tfps.strategies.parameter_server import ParameterServerStrategy
+  from tfps.training import warm_start as checkpoints
   from tfps.training.coordinator import Coordinator
   from tfps.training.evaluation import evaluate_checkpoints
   from tfps.variables import partitioners
@@ -63,6 +64,7 @@ __all__ = [
   'Task',
   'UnreachableError',
   'Wire',
+  'checkpoints',
   'codecs',
   'define_flags',
   'evaluate_checkpoints',
@@ -78,6 +80,7 @@ __all__ = [
 ]
 
 _MODULES = {
+  'checkpoints': 'training.warm_start',
   'codecs': 'wire.codecs',
   'input': 'input',
   'partitioners': 'variables.partitioners',

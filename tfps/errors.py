@@ -1,9 +1,11 @@
 """Errors that a caller can react to; bad input raises `ValueError`."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence
 import os
 import re
 
+_NAMED = 5  # variables that a message names
 _DECORATION = re.compile(r'\{\{.*?\}\} ?| ?\[Op:\w*\]')
 
 
@@ -49,6 +51,29 @@ def not_restarted(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
   return DeadlineError(
     f'{", ".join(tasks)} was lost and has not been restarted within '
     f'{timeout_secs:g} seconds. Start it again at the same address.'
+  )
+
+
+def other_shapes(
+  path: str, variables: Sequence[tuple[str, list[int], list[int]]]
+) -> CheckpointError:
+  """Returns the error for a checkpoint of variables of other shapes.
+
+  Args:
+    path: the checkpoint.
+    variables: for each of them its name, its shape in the checkpoint, and that
+      in this program.
+  """
+  named = [
+    f'{name} has shape {saved} there, and {own} in this program'
+    for name, saved, own in variables[:_NAMED]
+  ]
+  if len(variables) > _NAMED:
+    named.append(f'and so on for {len(variables) - _NAMED} more')
+  return CheckpointError(
+    f'{path} cannot be restored: {"; ".join(named)}. If a vocabulary has '
+    'changed, tfps.checkpoints.warm_start restores the rows that are in both, '
+    'by number or by token; otherwise start the program that saved it.'
   )
 
 

@@ -33,6 +33,22 @@ def make_survive(variable: Any, surviving: Surviving) -> None:
   inner._tfps_surviving = surviving
 
 
+def assign_once(variable: Any, value: Any) -> None:
+  """Assigns outside of functions, without a repetition if a ps is lost.
+
+  Args:
+    variable: a `tf.Variable`, or one that TensorFlow has wrapped.
+    value: its value.
+
+  Raises:
+    tf.errors.OpError: a ps is lost.
+  """
+  inner = handles.inner(variable)
+  assign = getattr(inner, '_tfps_assign', inner.assign)
+  assign(value)
+  replicated_writes.repeat(inner, 'assign', value)
+
+
 @functools.cache
 def _survivor(kind: Any) -> Any:
   class Survivor(kind):
@@ -44,6 +60,8 @@ def _survivor(kind: Any) -> Any:
         return read()
       # A read value stays on the ps; `identity` copies it here.
       return self._tfps_surviving(lambda: tf.identity(read()))
+
+    _tfps_assign = kind.assign
 
     def assign(self, *args: Any, **kwargs: Any) -> Any:
       assign = functools.partial(super().assign, *args, **kwargs)

@@ -180,6 +180,10 @@ class ClientRecovery:
       self._snapshotter.save_if_possible()
       self._replicas.refresh()
 
+  def keep_writes(self) -> None:
+    """Saves what was written outside of executions, as `keep` does."""
+    self.keep()
+
   def save_for_good(self) -> None:
     """Stops training and writes a last snapshot, if this is the chief."""
     is_quiet = quiesce_lock.quiesce_for_last_snapshot(

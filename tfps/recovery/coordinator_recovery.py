@@ -205,6 +205,11 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self.snapshotter.save_if_possible()
     self._replicas.refresh()
 
+  def keep_writes(self) -> None:
+    """Saves what was written outside of executions, as `keep` does."""
+    self.snapshotter.note_writes()
+    self.keep()
+
   def save_for_good(self) -> None:
     """Writes a last snapshot, after which nothing is executed."""
     handler, secs = self._handler, self._recovery.timeout_secs

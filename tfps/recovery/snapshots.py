@@ -94,7 +94,9 @@ class Snapshot:
       raise errors.CheckpointError(
         f'{self.path}: {entry.key} is {found[1]} {found[0]}, and this '
         f'program makes it {mine[1]} {mine[0]}. Start the program that wrote '
-        'it, or use another directory for recovery.'
+        'it, or use another directory for recovery. If a vocabulary has '
+        'changed, tfps.checkpoints.warm_start restores the rows that are in '
+        'both from a tf.train.Checkpoint, which that program can save.'
       )
 
   def read(self, key: str, slice_spec: str) -> tf.Tensor:

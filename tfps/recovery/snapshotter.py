@@ -193,6 +193,10 @@ class Snapshotter:
     except errors.CheckpointError as error:
       logging.warning('The variables could not be saved: %s', error)
 
+  def note_writes(self) -> None:
+    """Makes a snapshot due although nothing was executed."""
+    self._covered = (self._covered[0], -1)
+
   def cover(self) -> None:
     """Writes a snapshot if the last one lacks a variable.
 
@@ -315,8 +319,7 @@ class Snapshotter:
     snapshot = self._store.find()
     if snapshot is not None:
       self._read_at = time.monotonic() - snapshot.age_secs
-    # The next snapshot is due even if nothing is executed until then.
-    self._covered = (self._covered[0], -1)
+    self.note_writes()
 
   def _check_values(self) -> None:
     if emptied := self.inventory.emptied():

@@ -7,7 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import atomic_scatter
+from tfps import errors
 from tfps._compat import autograph
+from tfps._compat import checkpoint_graph
 from tfps._compat import execution_variables
 from tfps._compat import keras as keras_compat
 from tfps._compat import keras_optimizers
@@ -54,6 +56,7 @@ class Extended(compat.Extended):
     return self.replicas.per_worker
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
+    checkpoint_graph.check_shapes(errors.other_shapes)
     _register_with_keras()
     return super()._scope(strategy)
 

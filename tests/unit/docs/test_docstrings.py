@@ -30,6 +30,7 @@ _PUBLIC = (
   'tfps.variables.partitioners',
   'tfps.variables.placement',
   'tfps.training.hooks',
+  'tfps.training.warm_start',
   'tfps.wire.codecs',
 )
 _KINDS = ast.Module | ast.ClassDef | ast.FunctionDef

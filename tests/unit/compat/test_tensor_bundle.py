@@ -1,0 +1,101 @@
+"""Canaries for what `tfps._compat.tensor_bundle` knows of checkpoints."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps._compat import tensor_bundle
+
+_BYTES = 40
+
+
+def _joined(reader, key):
+  pieces = list(reader.slices(key, _BYTES))
+  firsts = np.cumsum([0, *(len(values) for _, values in pieces)])
+  assert [first for first, _ in pieces] == list(firsts[:-1])
+  return len(pieces), np.concatenate([values for _, values in pieces])
+
+
+def _save(path, key, value, shards):
+  first, specs, parts = 0, [], []
+  for part in np.array_split(value, shards):
+    sizes = ' '.join(map(str, value.shape))
+    rest = ''.join([':-'] * (value.ndim - 1))
+    specs.append(f'{sizes} {first},{len(part)}{rest}')
+    parts.append(tf.constant(part))
+    first += len(part)
+  tf.raw_ops.SaveV2(
+    prefix=path,
+    tensor_names=[key] * shards,
+    shape_and_slices=specs if shards > 1 else [''],
+    tensors=parts,
+  )
+
+
+@pytest.mark.parametrize('shards', [1, 3, 7])
+@pytest.mark.parametrize(
+  ('shape', 'dtype'),
+  [((300, 3), 'f'), ((9, 2, 2), 'f8'), ((1000,), 'i4'), ((70, 1), 'f2')],
+)
+def test_rows_are_those_of_tensorflow(tmp_path, shape, dtype, shards):
+  value = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+  path = str(tmp_path / 'saved')
+  _save(path, 'a/b', value, shards)
+  reader = tensor_bundle.Reader(path)
+  count, found = _joined(reader, 'a/b')
+  np.testing.assert_array_equal(found, value)
+  assert found.dtype == value.dtype
+  assert count >= value.nbytes // _BYTES
+
+
+def test_checkpoints_of_several_files_are_read(tmp_path):
+  """Names that begin with each other stay apart, also in a long index."""
+  paths, values = [], {}
+  for i in range(2):
+    value = np.full([20 + i, 3], i, 'f')
+    paths.append(str(tmp_path / f'part{i}'))
+    key = 'a' * (1 + i) + '/x'
+    _save(paths[-1], key, value, 2)
+    values[key] = value
+  names = [f'many/{i}' for i in range(2000)]
+  paths.append(str(tmp_path / 'part2'))
+  tf.raw_ops.SaveV2(
+    prefix=paths[-1],
+    tensor_names=names,
+    shape_and_slices=[''] * len(names),
+    tensors=[tf.fill([30], float(i)) for i in range(len(names))],
+  )
+  path = str(tmp_path / 'merged')
+  tf.raw_ops.MergeV2Checkpoints(
+    checkpoint_prefixes=paths, destination_prefix=path, delete_old_dirs=False
+  )
+  reader = tensor_bundle.Reader(path)
+  for key, value in values.items():
+    np.testing.assert_array_equal(_joined(reader, key)[1], value)
+  for i in (0, 999, 1999):
+    np.testing.assert_array_equal(_joined(reader, names[i])[1], [i] * 30)
+
+
+def test_what_is_not_in_rows_comes_whole(tmp_path):
+  path = str(tmp_path / 'saved')
+  tf.raw_ops.SaveV2(
+    prefix=path,
+    tensor_names=['words', 'columns', 'columns'],
+    shape_and_slices=['', '20 4 -:0,2', '20 4 -:2,2'],
+    tensors=[tf.fill([50], 'word'), tf.zeros([20, 2]), tf.ones([20, 2])],
+  )
+  reader = tensor_bundle.Reader(path)
+  assert _joined(reader, 'words')[0] == 1
+  count, found = _joined(reader, 'columns')
+  assert count == 1
+  np.testing.assert_array_equal(found[0], [0, 0, 1, 1])
+
+
+def test_a_file_that_is_cut_off_is_told(tmp_path):
+  path = str(tmp_path / 'saved')
+  _save(path, 'x', np.zeros([100, 4], 'f'), 1)
+  reader = tensor_bundle.Reader(path)
+  data = tmp_path / 'saved.data-00000-of-00001'
+  data.write_bytes(data.read_bytes()[:100])
+  with pytest.raises(ValueError, match='x is cut off'):
+    list(reader.slices('x', _BYTES))
