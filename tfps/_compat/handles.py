@@ -104,6 +104,21 @@ def _fresh(variable: Any) -> tf.Tensor:
   )._handle
 
 
+def scratch(shape: Any, dtype: tf.DType) -> Any:
+  """Returns an uninitialized variable on the current device.
+
+  `tf.Variable` would ask the strategy for it. Its memory is freed with it.
+
+  Args:
+    shape: its shape.
+    dtype: its dtype.
+  """
+  with tf.init_scope():
+    return resource_variable_ops.UninitializedVariable(
+      shape=shape, dtype=dtype, trainable=False
+    )
+
+
 def inner(variable: Any) -> Any:
   """Returns the variable inside TensorFlow's wrappers of distributed ones."""
   while hasattr(variable, '_v'):

@@ -1,4 +1,4 @@
-"""Sharded values of Keras' variables: creation and checkpoints.
+"""Values of Keras' variables: creation, assignment and checkpoints of shards.
 
 Variables of other strategies than ours, and of none, keep Keras' methods.
 """
@@ -11,7 +11,10 @@ import functools
 import sys
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from tfps._compat import large_values
 
 # Keras' names of the table of an `Embedding` and of an optimizer's counter,
 # which nothing else distinguishes from other variables.
@@ -39,6 +42,7 @@ def is_making() -> bool:
 @functools.cache
 def _replace_methods(sharded_type: type) -> None:
   from keras.src import backend
+  from keras.src.backend.common import stateless_scope
 
   class Sharded(backend.Variable):
     """Keras variable of which each shard is saved and restored on its own.
@@ -62,11 +66,27 @@ def _replace_methods(sharded_type: type) -> None:
   def initialize_with_initializer(
     theirs: Any, self: Any, initializer: Any
   ) -> None:
-    if not _is_constant(initializer) or not _is_ours():
+    array = _array(initializer, self._shape) if _is_ours() else None
+    if array is not None:
+      self._initialize(_as_made_by_keras(lambda: array))
+    elif _is_constant(initializer) and _is_ours():
+      self._initialize(_in_parts(initializer, self._shape, self._dtype))
+    else:
       theirs(self, initializer)
-      return
-    self._initialize(_in_parts(initializer, self._shape, self._dtype))
 
+  def assign(theirs: Any, self: Any, value: Any) -> Any:
+    is_array = isinstance(value, np.ndarray) and self._value is not None
+    if (
+      not is_array
+      or value.shape != tuple(self.shape)
+      or stateless_scope.in_stateless_scope()
+      or not large_values.is_prepared(self._value)
+    ):
+      return theirs(self, value)
+    self._value.assign(value)  # as a tensor, it would be copied
+    return value
+
+  _replace(backend.Variable, 'assign', assign)
   _replace(backend.Variable, '_initialize', initialize)
   _replace(
     backend.Variable,
@@ -75,12 +95,12 @@ def _replace_methods(sharded_type: type) -> None:
   )
 
 
-def _replace(owner: Any, name: str, method: Callable[..., None]) -> None:
+def _replace(owner: Any, name: str, method: Callable[..., Any]) -> None:
   theirs = getattr(owner, name)
 
   @functools.wraps(theirs)
-  def ours(self: Any, *args: Any, **kwargs: Any) -> None:
-    method(theirs, self, *args, **kwargs)
+  def ours(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return method(theirs, self, *args, **kwargs)
 
   setattr(owner, name, ours)
 
@@ -108,6 +128,21 @@ def _is_constant(initializer: Any) -> bool:
   return type(initializer) in kinds
 
 
+def _array(initializer: Any, shape: Any) -> Any:
+  """Returns the array that an initializer gives a variable, or None.
+
+  In the initializer it would be copied, and into the graph in which its shape
+  is looked up.
+  """
+  from keras.src.initializers import constant_initializers
+
+  kinds = constant_initializers.Constant, tf.constant_initializer
+  value = getattr(initializer, 'value', None)
+  if type(initializer) not in kinds or not isinstance(value, np.ndarray):
+    return None
+  return value if value.shape == tuple(shape) else None
+
+
 def _in_parts(initializer: Any, shape: Any, dtype: str) -> Callable[..., Any]:
   """Returns an initial value that can be made in parts, one for each shard.
 
@@ -118,6 +153,10 @@ def _in_parts(initializer: Any, shape: Any, dtype: str) -> Callable[..., Any]:
     del partition_offset
     return initializer(partition_shape or shape, dtype=dtype)
 
-  # `_compat.keras.is_metric` recognizes Keras' variables by this.
-  value.__module__ = initializer.__module__
+  return _as_made_by_keras(value)
+
+
+def _as_made_by_keras(value: Callable[..., Any]) -> Callable[..., Any]:
+  """Marks an initial value; `_compat.keras.is_metric` looks for that."""
+  value.__module__ = 'keras.src.backend'
   return value

@@ -22,6 +22,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import handles
+from tfps._compat import large_values
 from tfps._compat import shared_variables
 
 _WRITE = re.compile(
@@ -53,21 +54,27 @@ def make(variable: Any, device: str) -> Any:
   """Makes an uninitialized variable on a device that is like another one."""
   own = handles.inner(variable)
   with tf.init_scope(), tf.device(device):
-    if isinstance(own, shared_variables.NamedVariable):
-      name = f'{own.memory.name}/replica'
-      return shared_variables.NamedVariable(
-        memory=dataclasses.replace(own.memory, name=name),
-        name=name,
-        shape=own.shape,
-        dtype=own.dtype,
-        trainable=False,
-      )
-    return resource_variable_ops.UninitializedVariable(
+    replica = _like(own)
+  large_values.copy_to(own, replica)
+  return replica
+
+
+def _like(own: Any) -> Any:
+  if isinstance(own, shared_variables.NamedVariable):
+    name = f'{own.memory.name}/replica'
+    return shared_variables.NamedVariable(
+      memory=dataclasses.replace(own.memory, name=name),
+      name=name,
       shape=own.shape,
       dtype=own.dtype,
-      name=f'{own._handle_name}/replica',
       trainable=False,
     )
+  return resource_variable_ops.UninitializedVariable(
+    shape=own.shape,
+    dtype=own.dtype,
+    name=f'{own._handle_name}/replica',
+    trainable=False,
+  )
 
 
 class ReplicatedWrites:

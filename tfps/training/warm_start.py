@@ -116,8 +116,7 @@ def warm_start(
   Those of the checkpoint's shape are restored. If only the number of rows
   differs, row i is restored to row i. Rows of a table with a `Vocabulary`, and
   of its slots in a Keras optimizer, are restored by their tokens. All others
-  keep their values, which are the initial ones if the call comes before
-  training.
+  keep their values.
 
   Values are read and sent in slices of some megabytes, so that tables may
   exceed the memory of this process. They may be in other shards than the
@@ -175,9 +174,7 @@ class _Plan:
     vocabularies: see `warm_start`.
 
   Raises:
-    errors.CheckpointError: the checkpoint cannot be read, or has no value for
-      any variable.
-    ValueError: a vocabulary does not fit its table.
+    errors.CheckpointError, ValueError: see `warm_start`.
   """
 
   def __init__(

@@ -17,6 +17,7 @@ from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import replicas as replicas_compat
 from tfps._compat import strategy as compat
+from tfps.variables import large_values
 from tfps.variables import placement_ledger
 from tfps.variables import sharded
 from tfps.variables import shared_variables
@@ -95,6 +96,7 @@ class Extended(compat.Extended):
   def _create_var_creator(self, next_creator: Any, **kwargs: Any) -> Any:
     # TensorFlow calls the result for each variable and each shard.
     make = next_creator if self.shared is None else self.shared.make
+    make = large_values.creator(make)
     if not self.replicas.are_several:
       return super()._create_var_creator(make, **kwargs)
     return replicas_compat.aggregating(
@@ -112,6 +114,8 @@ class Extended(compat.Extended):
 
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
     if self._variable_partitioner is not None:
+      value = kwargs.get('initial_value')
+      kwargs['initial_value'] = large_values.divisible(value)
       kwargs = variable_types.with_type(kwargs)
       if keras_variables.is_making() and not _is_floating(kwargs):
         # Keras does not expect its counters to be sharded.

@@ -7,11 +7,14 @@ and cannot be larger than a message, which has at most 2 GB.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
+import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import handles
 from tfps._compat import survivors
 from tfps.variables import sharded
 
@@ -100,6 +103,49 @@ def shards_of(variable: Any) -> Sequence[Any]:
   return variable.variables if is_sharded else [variable]
 
 
+def send(value: Any, dtype: tf.DType) -> tf.Tensor:
+  """Returns a large value as a tensor on the current device, which is remote.
+
+  Args:
+    value: an array, or a tensor of this process; it has at least one axis.
+    dtype: dtype of the result.
+
+  Raises:
+    tf.errors.OpError: the device is lost.
+  """
+  scratch = handles.scratch(value.shape, dtype)
+  scratch.assign(tf.zeros(value.shape, dtype))
+  write = _sending_function(dtype, tuple(value.shape[1:]))
+  num_bytes = math.prod(value.shape) * dtype.size
+  for rows in row_slices(value.shape[0], num_bytes, SLICE_BYTES):
+    with tf.device('/device:CPU:0'):  # of this process
+      first, part = (
+        tf.constant(rows.start, tf.int64),
+        tf.cast(value[rows], dtype),
+      )
+    with tf.device(None):
+      write(scratch.handle, first, part).numpy()
+  return scratch.read_value()
+
+
+@functools.cache
+def _sending_function(dtype: tf.DType, row_shape: tuple[int, ...]) -> Any:
+  def write(handle: tf.Tensor, first: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    _assign_rows(handle, first, rows)
+    return tf.constant(True)
+
+  # It captures no variable, so that nothing keeps the memory.
+  return tf.function(
+    write,
+    input_signature=[
+      tf.TensorSpec([], tf.resource),
+      tf.TensorSpec([], tf.int64),
+      tf.TensorSpec([None, *row_shape], dtype),
+    ],
+    autograph=False,
+  )
+
+
 def row_slices(
   num_rows: int, num_bytes: int, max_bytes: int
 ) -> Iterator[slice]:
@@ -119,7 +165,7 @@ def _function(
   variable: Any, update: Callable[..., None], indices_rank: int
 ) -> Any:
   def write(where: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    update(variable, where, rows)
+    update(variable.handle, where, rows)
     # With its result a caller waits for the write, and gets its error.
     return tf.constant(True)
 
@@ -132,11 +178,11 @@ def _function(
   return function.get_concrete_function()
 
 
-def _assign_rows(variable: Any, first: tf.Tensor, rows: tf.Tensor) -> None:
+def _assign_rows(handle: tf.Tensor, first: tf.Tensor, rows: tf.Tensor) -> None:
   end = first + tf.shape(rows, tf.int64)[0]
   # Unlike a scatter, it does not have later reads copy the variable.
   tf.raw_ops.ResourceStridedSliceAssign(
-    ref=variable.handle,
+    ref=handle,
     begin=first[tf.newaxis],
     end=end[tf.newaxis],
     strides=tf.ones([1], tf.int64),
@@ -144,7 +190,9 @@ def _assign_rows(variable: Any, first: tf.Tensor, rows: tf.Tensor) -> None:
   )
 
 
-def _scatter_rows(variable: Any, indices: tf.Tensor, rows: tf.Tensor) -> None:
+def _scatter_rows(
+  handle: tf.Tensor, indices: tf.Tensor, rows: tf.Tensor
+) -> None:
   tf.raw_ops.ResourceScatterUpdate(
-    resource=variable.handle, indices=indices, updates=rows
+    resource=handle, indices=indices, updates=rows
   )

@@ -56,6 +56,18 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     del copy  # the shards' values are copied in any case
     return np.asarray(self.numpy(), dtype)
 
+  def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Assigns all rows; see `tf.Variable.assign`."""
+    is_array = isinstance(value, np.ndarray)
+    if not is_array or value.shape != tuple(self.shape):
+      return super().assign(value, *args, **kwargs)
+    first = 0
+    for shard in self.variables:
+      # A view: as a tensor, all of it would be copied.
+      shard.assign(value[first : first + shard.shape[0]])
+      first += shard.shape[0]
+    return self
+
   def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
     """Returns rows, in the order of the indices.
 

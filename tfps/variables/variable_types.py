@@ -10,6 +10,7 @@ import functools
 import inspect
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps.variables import sharded
@@ -111,6 +112,13 @@ def _abstract(initial_value: Any, dtype: Any) -> Any:
   if initial_value is None:
     return None
   if not callable(initial_value):
-    return tf.convert_to_tensor(initial_value, dtype=dtype)
+    return _typed(initial_value, dtype)
   with tf.Graph().as_default():
-    return tf.convert_to_tensor(initial_value(), dtype=dtype)
+    return _typed(initial_value(), dtype)
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+  # An array would be copied, and a graph takes no tensor of eager mode.
+  if isinstance(value, np.ndarray | tf.__internal__.EagerTensor):
+    return tf.TensorSpec(value.shape, dtype or tf.as_dtype(value.dtype))
+  return tf.convert_to_tensor(value, dtype=dtype)
