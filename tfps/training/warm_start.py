@@ -35,7 +35,7 @@ from tfps.variables import row_writes
 __all__ = ['Vocabulary', 'WarmStart', 'warm_start']
 
 _Tokens = Sequence[Any] | str | os.PathLike[str]
-
+_Counts = tuple[int, int, int]
 _MARK = 'tfps/warm_start'
 _NAMED = 10  # variables that a message names
 
@@ -68,8 +68,8 @@ class WarmStart:
     path: the checkpoint.
     restored: names of the variables that have the values of the checkpoint.
     rows: for each variable of which only some rows were in the checkpoint, or
-      have moved, the number of rows that have their values from there, and the
-      number of all rows.
+      have moved, how many rows have their values from there, how many it has,
+      and how many the checkpoint has.
     left_out: for each variable that the checkpoint has a value for, and that
       could not take it, the reason.
     missing: names of variables that the checkpoint has no value for.
@@ -80,7 +80,7 @@ class WarmStart:
 
   path: str
   restored: tuple[str, ...] = ()
-  rows: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+  rows: dict[str, _Counts] = dataclasses.field(default_factory=dict)
   left_out: dict[str, str] = dataclasses.field(default_factory=dict)
   missing: tuple[str, ...] = ()
   unused: tuple[str, ...] = ()
@@ -90,8 +90,8 @@ class WarmStart:
     if self.is_elsewhere:
       return f'Warm start from {self.path}: done by another process.'
     lines = [f'Warm start from {self.path}: {len(self.restored)} variables.']
-    for name, (kept, total) in self.rows.items():
-      lines.append(f'{name}: {kept} of {total} rows.')
+    for name, (kept, total, saved) in self.rows.items():
+      lines.append(f'{name}: {kept} of {total} rows, of {saved} there.')
     for name, reason in self.left_out.items():
       lines.append(f'{name}: left out; {reason}.')
     for what, names in (
@@ -212,7 +212,8 @@ class _Plan:
         restored.append(saved.name)
       else:
         kept = self._restore_rows(saved, move)
-        rows[saved.name] = kept, int(saved.variable.shape[0])
+        total = int(saved.variable.shape[0])
+        rows[saved.name] = kept, total, self._shape(saved)[0]
     _check_values(self._matches.saved)
     return WarmStart(
       self._path,

@@ -118,7 +118,7 @@ def test_rows_and_slots_are_kept_by_number(tfps_cluster, tmp_path, kind):
   result = tfps.checkpoints.warm_start(path, root)
   _assert_moved(before, old, root, [(i, i) for i in range(_OLD)])
   assert int(root.optimizer.iterations) == 7
-  assert list(result.rows.values()) == [(_OLD, _NEW)] * 3
+  assert list(result.rows.values()) == [(_OLD, _NEW, _OLD)] * 3
   assert result.left_out == {}
   assert result.missing == result.unused == ()
 
@@ -159,7 +159,7 @@ def test_rows_and_slots_are_kept_by_token(
     if token in _NEW_TOKENS
   ]
   _assert_moved(before, old, root, moved)
-  assert result.rows[table.path] == (len(moved), _NEW)
+  assert result.rows[table.path] == (len(moved), _NEW, _OLD)
 
 
 @pytest.mark.exhaustive
