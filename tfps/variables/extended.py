@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import atomic_scatter
 from tfps import errors
+from tfps._compat import atomic_scatter
 from tfps._compat import autograph
 from tfps._compat import checkpoint_graph
 from tfps._compat import execution_variables
