@@ -207,7 +207,7 @@ def test_a_checkpoint_that_vanishes_is_skipped(tmp_path, monkeypatch, caplog):
     return held(checkpoint, folder)
 
   monkeypatch.setattr(checkpoint_files, 'held', delete_first)
-  with caplog.at_level(logging.INFO):
+  with caplog.at_level(logging.INFO, logger='absl'):
     (found,) = evaluate(tmp_path, max_evaluations=1)
   assert found.step == 2
   (line,) = [r for r in caplog.messages if 'was deleted' in r]
