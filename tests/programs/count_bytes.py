@@ -17,7 +17,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _NUM_STEPS = 60
 
 
-def _enter_a_network() -> bool:
+def enter_a_network() -> bool:
   """Leaves the machine's network for one with a loopback interface alone."""
   unshare = ctypes.CDLL(None, use_errno=True).unshare
   flags = _CLONE_NEWNET | (_CLONE_NEWUSER if os.geteuid() else 0)
@@ -29,7 +29,7 @@ def _enter_a_network() -> bool:
   return True
 
 
-def _bytes_on_loopback() -> int:
+def bytes_on_loopback() -> int:
   for line in pathlib.Path('/proc/net/dev').read_text().splitlines():
     name, _, counters = line.partition(':')
     if name.strip() == 'lo':
@@ -38,7 +38,7 @@ def _bytes_on_loopback() -> int:
 
 
 def main() -> None:
-  if not _enter_a_network():
+  if not enter_a_network():
     print('denied')
     return
   import keras
@@ -62,7 +62,7 @@ def main() -> None:
     dataset = dataset.map(lambda i: (tf.range(8) * 7 + i % 2000, [0.0]))
     dataset = dataset.batch(20)
     model.fit(dataset.take(4), verbose=0)
-    before, begun = strategy.wire_report(), _bytes_on_loopback()
+    before, begun = strategy.wire_report(), bytes_on_loopback()
     model.fit(dataset, verbose=0)
     report = strategy.wire_report()
     return {
@@ -71,7 +71,7 @@ def main() -> None:
       + sum(report.pushed)
       - sum(before.pulled)
       - sum(before.pushed),
-      'interface': _bytes_on_loopback() - begun,
+      'interface': bytes_on_loopback() - begun,
     }
 
   encoded = tfps.Wire(
