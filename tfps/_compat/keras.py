@@ -85,7 +85,7 @@ def _table_on_ps(x: Any) -> Any:
     not isinstance(x, backend.Variable) or stateless_scope.in_stateless_scope()
   ):
     return None
-  return x._value if _is_on_ps(x._value) else None
+  return x._value if reads.is_on_ps(x._value) else None
 
 
 def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
@@ -110,7 +110,7 @@ def _replace_additions() -> None:
     def ours(self: Any, value: Any) -> Any:
       # The value itself: the public property may cast it to another dtype.
       own = self._value
-      if stateless_scope.in_stateless_scope() or not _is_on_ps(own):
+      if stateless_scope.in_stateless_scope() or not reads.is_on_ps(own):
         return theirs(self, value)
       if isinstance(value, int | float) and own.shape.rank == 0:
         with tf.device(own.device):  # so that no tensor is sent
@@ -122,12 +122,3 @@ def _replace_additions() -> None:
   replace('assign_add')
   replace('assign_sub')
 
-
-def _is_on_ps(value: Any) -> bool:
-  """Returns whether our strategies have put a variable or its shards on ps."""
-  first = getattr(value, 'variables', [value])[0]
-  device = getattr(first, 'device', None)
-  if not device or tf.DeviceSpec.from_string(device).job != 'ps':
-    return False
-  # TensorFlow's own strategies for ps keep Keras' methods.
-  return hasattr(first._distribute_strategy, 'keras_functions')

@@ -9,6 +9,7 @@ tape is told of the replaced read.
 from collections.abc import Callable
 from collections.abc import Container
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import functools
 from typing import Any
@@ -21,6 +22,8 @@ from tensorflow.python.framework import auto_control_deps_utils as resources
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
+
+from tfps._compat import gathers
 
 _Variable = resource_variable_ops.BaseResourceVariable
 _READS = {
@@ -46,6 +49,14 @@ class Reader(Protocol):
     self, variable: Any, indices: Any, place: Any
   ) -> tf.Tensor | None:
     """Returns rows of the variable for the graph `place`, or None."""
+
+  def compute_on_ps(
+    self, variable: Any, function: Callable[[Any], tf.Tensor]
+  ) -> tf.Tensor | None:
+    """Returns a scalar function of the variable's value, or None."""
+
+  def note_shards(self, gradient: Any, parts: list[Any]) -> None:
+    """Notes of which gradients of shards a gradient was joined."""
 
   def write(self, variable: Any, value: Any, place: Any, *, sign: int) -> bool:
     """Assigns a value in the graph `place`; returns whether it did.
@@ -118,6 +129,60 @@ def num_writes(variable: Any, place: Any, home: Any) -> int:
   return sum(len(_writes(_inner(graph, variable))) for graph in graphs)
 
 
+def num_writes_here(variable: Any) -> int:
+  """Returns how many operations may write to a variable or its shards.
+
+  Those of the current graph up to here count, and of the graphs around it that
+  it is a branch or loop of.
+  """
+  place = home = ops.get_default_graph()
+  while isinstance(home, control_flow.ControlFlowFuncGraph):
+    home = home.outer_graph
+  shards = getattr(variable, 'variables', [variable])
+  return sum(num_writes(shard, place, home) for shard in shards)
+
+
+def note_value(value: tf.Tensor, variable: Any) -> None:
+  """Notes that a tensor has the value that a variable has here.
+
+  Gathers from the tensor then read rows of the variable.
+
+  Args:
+    value: the tensor.
+    variable: a variable, or one in shards, whose `sparse_read` is used.
+  """
+  if is_function_being_traced():
+    gathers.note(value, variable, num_writes_here(variable))
+
+
+def graph_of(tensors: Sequence[tf.Tensor]) -> Any:
+  """Returns a context of the graph that has some tensors.
+
+  What is made of them there, rather than in a loop that is being traced, enters
+  the loop only if something in the loop uses it.
+  """
+  if tf.executing_eagerly():
+    return contextlib.nullcontext()
+  graphs = {tensor.graph for tensor in tensors}
+  if graphs == {ops.get_default_graph()} or len(graphs) > 1:
+    return contextlib.nullcontext()
+  return graphs.pop().as_default()
+
+
+def is_in_vectorized_loop() -> bool:
+  """Returns whether the body of a `tf.vectorized_map` is being traced.
+
+  What the body has made is converted afterwards, from operations as they are
+  then. Nothing but the name of its scope tells.
+  """
+  graph = ops.get_default_graph()
+  while graph is not None:
+    if 'loop_body' in graph.get_name_scope().split('/'):
+      return True
+    graph = getattr(graph, 'outer_graph', None)
+  return False
+
+
 def writes_by_handle(graph: Any) -> dict[int, int]:
   """Returns how many operations may write, by the handle's identity."""
   captured = graph._function_captures.by_val_internal
@@ -188,6 +253,19 @@ def note_rows(
     gradient_of: converts the rows' gradient to the variable's.
   """
   _note('ResourceGather', variable, rows, lambda g: [gradient_of(g)])
+
+
+def note_function(
+  variable: Any, value: tf.Tensor, gradient_of: Callable[[tf.Tensor], Any]
+) -> None:
+  """Records on the tape that a tensor was computed from a variable.
+
+  Args:
+    variable: that it was computed from.
+    value: the tensor.
+    gradient_of: converts the tensor's gradient to the variable's.
+  """
+  _note('Identity', variable, value, lambda g: [gradient_of(g)])
 
 
 def read_distinct(
@@ -278,6 +356,36 @@ def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
         consumer._update_input(i, source)
 
 
+# What does nothing but pass a value on: without a consumer it is not executed.
+_PASSING = ('Identity', 'Cast', 'ConcatV2')
+
+
+def is_used(tensor: tf.Tensor) -> bool:
+  """Returns whether something consumes a tensor, other than to pass it on."""
+  return any(
+    consumer.type not in _PASSING or any(map(is_used, consumer.outputs))
+    for consumer in tensor.consumers()
+  )
+
+
+def terms(gradient: tf.Tensor) -> list[Any]:
+  """Returns what a tape has added up to a gradient.
+
+  TensorFlow adds up by `AddN`, with rows made dense by `UnsortedSegmentSum`.
+
+  Returns:
+    Tensors and `tf.IndexedSlices`; the gradient itself if it is no sum.
+  """
+  if gradient.op.type != 'AddN':
+    return [gradient]
+  return [
+    tf.IndexedSlices(term.op.inputs[0], term.op.inputs[1], gradient.shape)
+    if term.op.type == 'UnsortedSegmentSum' and term.shape == gradient.shape
+    else term
+    for term in gradient.op.inputs
+  ]
+
+
 def sources(tensor: tf.Tensor, ends: Container[str]) -> Iterator[tf.Operation]:
   """Yields all operations that a tensor's value depends on.
 
@@ -308,7 +416,11 @@ def _take_reads() -> None:
   def read_otherwise(self: Any, *args: Any, **kwargs: Any) -> Any:
     own = reader()
     value = own and own.read(self, ops.get_default_graph())
-    return read(self, *args, **kwargs) if value is None else value
+    if value is None:
+      value = read(self, *args, **kwargs)
+    if not tf.executing_eagerly() and is_on_ps(self):
+      note_value(value, self)
+    return value
 
   @functools.wraps(sparse_read)
   def sparse_read_otherwise(
@@ -322,6 +434,17 @@ def _take_reads() -> None:
   _Variable._read_variable_op = read_otherwise
   _Variable.sparse_read = sparse_read_otherwise
   _take_writes()
+  gathers.take_part(num_writes_here)
+
+
+def is_on_ps(variable: Any) -> bool:
+  """Returns whether our strategies have put a variable or its shards on ps."""
+  first = getattr(variable, 'variables', [variable])[0]
+  device = getattr(first, 'device', None)
+  if not device or tf.DeviceSpec.from_string(device).job != 'ps':
+    return False
+  # TensorFlow's own strategies for ps keep their ways.
+  return hasattr(first._distribute_strategy, 'keras_functions')
 
 
 def _uncolocated() -> Any:

@@ -57,6 +57,7 @@ def apply(
   if not optimizer.built:
     _check_is_fresh(optimizer, strategy)
   variables = shards.variables_of(optimizer, trainable_variables)
+  grads = shards.lean(optimizer, grads, variables)
   here, there = _divide(strategy, zip(grads, variables, strict=True))
   sync_step: Any = sync_apply.steps_of(optimizer).sync_step
   first = writes.num_operations()

@@ -92,6 +92,7 @@ def apply(
   if trainable_variables is not None:
     trainable_variables = list(trainable_variables)
     shards.build(optimizer, trainable_variables)
+  grads = shards.lean(optimizer, grads, trainable_variables)
   if step_replicas.is_replica_traced(strategy):
     variables = shards.variables_of(optimizer, trainable_variables)
     replica_apply.merge(

@@ -13,6 +13,7 @@ from tfps._compat import reads
 from tfps.updates.sync import aggregation
 from tfps.variables import sharded
 from tfps.wire import step_transfers as step_transfers_lib
+from tfps.wire import table_gradients
 
 
 def value(variable: Any) -> Any:
@@ -91,6 +92,50 @@ def pieces(
   ]
 
 
+def lean(
+  optimizer: Any,
+  gradients: Sequence[Any],
+  trainable_variables: Sequence[Any] | None,
+) -> Sequence[Any]:
+  """Returns gradients such that no more is sent to the ps than needed.
+
+  Args:
+    optimizer: the optimizer that is to apply them.
+    gradients: the gradients; None for a variable without one.
+    trainable_variables: their variables; by default the optimizer's.
+
+  Returns:
+    Gradients of equal values; see `table_gradients.lean`.
+  """
+  steps = reads.reader()
+  variables = trainable_variables
+  if variables is None:
+    variables = getattr(optimizer, '_trainable_variables', ())
+  if (
+    not isinstance(steps, step_transfers_lib.Steps)
+    or not steps.is_at_top_level()
+    or len(variables) != len(gradients)  # which Keras refuses
+  ):
+    return gradients
+  return [
+    None if gradient is None else _lean(steps, value(variable), gradient)
+    for variable, gradient in zip(variables, gradients, strict=True)
+  ]
+
+
+def _lean(
+  steps: step_transfers_lib.Steps, variable: Any, gradient: Any
+) -> Any:
+  parts = split(variable, gradient)
+  made = [
+    table_gradients.lean(steps, shard, part)
+    for shard, part in zip(of(variable), parts, strict=True)
+  ]
+  if all(one is other for one, other in zip(parts, made, strict=True)):
+    return gradient
+  return _whole(variable, iter(made))
+
+
 def whole(
   variables: Sequence[Any], gradients: Sequence[Any], parts: Sequence[Any]
 ) -> list[Any]:
@@ -122,16 +167,16 @@ def _whole(variable: Any, parts: Iterator[Any]) -> Any:
   joined = _joined(variable, found)
   steps = reads.reader()
   if isinstance(steps, step_transfers_lib.Steps):
-    steps.round.shards[id(joined)] = joined, found
+    steps.note_shards(joined, found)
   return joined
 
 
 def _joined(variable: Any, parts: Sequence[Any]) -> Any:
-  if not isinstance(parts[0], tf.IndexedSlices):
-    return tf.concat(parts, axis=0)
+  if not all(isinstance(part, tf.IndexedSlices) for part in parts):
+    return tf.concat([tf.convert_to_tensor(part) for part in parts], axis=0)
   first, indices = 0, []
   for shard, part in zip(of(variable), parts, strict=True):
-    indices.append(part.indices + first)
+    indices.append(tf.cast(part.indices, tf.int64) + first)
     first += shard.shape[0]
   shape = tf.constant(variable.shape.as_list(), tf.int64)
   return tf.IndexedSlices(

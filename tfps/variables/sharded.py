@@ -46,7 +46,12 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
 
   def value(self) -> tf.Tensor:
     """Returns all rows, on the current device."""
-    return tf.concat([shard.read_value() for shard in self.variables], axis=0)
+    parts = [shard.value() for shard in self.variables]
+    with reads.graph_of(parts):
+      value = tf.concat(parts, axis=0)
+    if reads.is_on_ps(self):
+      reads.note_value(value, self)
+    return value
 
   def read_value(self) -> tf.Tensor:
     """Returns all rows, on the current device."""
@@ -126,12 +131,23 @@ class _ShardGradients(compat.CompositeTensorGradient):
     if not found:
       return None
     if all(isinstance(g, tf.IndexedSlices) for g in found):
-      return _join_rows(value, component_grads)
+      joined = _join_rows(value, component_grads)
+      return _noted(joined, found) if len(found) == len(component_grads) else joined
     dense = [
       tf.zeros(shard.shape, shard.dtype) if g is None else g
       for shard, g in zip(value.variables, component_grads, strict=True)
     ]
-    return tf.concat([tf.convert_to_tensor(g) for g in dense], axis=0)
+    return _noted(
+      tf.concat([tf.convert_to_tensor(g) for g in dense], axis=0), dense
+    )
+
+
+def _noted(gradient: Any, parts: list[Any]) -> Any:
+  """Returns a joined gradient, of which steps can take the parts again."""
+  reader = reads.reader()
+  if reader is not None:
+    reader.note_shards(gradient, parts)
+  return gradient
 
 
 def _join_rows(
@@ -150,6 +166,25 @@ def _join_rows(
       variable.shape.as_list(), found[0][0].indices.dtype
     ),
   )
+
+
+def _to_tensor(
+  variable: ShardedVariable,
+  dtype: tf.DType | None = None,
+  name: str | None = None,
+  as_ref: bool = False,
+) -> Any:
+  """Converts to a tensor, within lookups of embeddings, too.
+
+  TensorFlow refuses it there. A gather from the tensor reads rows.
+  """
+  del name
+  if as_ref or (dtype is not None and dtype != variable.dtype):
+    return NotImplemented
+  return variable.value()
+
+
+tf.register_tensor_conversion_function(ShardedVariable, _to_tensor, priority=50)
 
 
 @tf.experimental.dispatch_for_api(

@@ -159,6 +159,7 @@ class FusedTransfers:
     self._promised: dict[_Call, list[tuple[Item, tf.Tensor]]] = (
       collections.defaultdict(list)
     )
+    self._aside: list[tuple[Route, tuple[Item, tf.Tensor]]] = []
     self._levels: dict[str, int] = {}
     self._num_unfused = 0
     self._placeholders: dict[Any, tf.Tensor] = {}
@@ -184,6 +185,32 @@ class FusedTransfers:
     self._levels[tensor.op.name] = 0 if level is None else level + 1
     return tensor
 
+  def set_aside(self, tensor: tf.Tensor) -> None:
+    """Has a promised tensor transferred alone, by `settle_alone`.
+
+    If nothing uses the tensor, it is not transferred.
+
+    Args:
+      tensor: as returned by `promise`; without effect if it was settled.
+    """
+    for call, promised in self._promised.items():
+      for i, (_, own) in enumerate(promised):
+        if own is tensor:
+          self._aside.append((call.route, promised.pop(i)))
+          return
+
+  def settle_alone(self) -> None:
+    """Builds the transfers of tensors that were set aside."""
+    with tf.control_dependencies(None):
+      for route, (item, tensor) in self._aside:
+        # TensorFlow prunes what has no consumer, which counts no bytes then.
+        workspace = self._workspace
+        if not compat.is_used(tensor):
+          workspace = dataclasses.replace(workspace, traffic=None)
+        (source,) = transfer([item], route, workspace)
+        compat.rewire(tensor, source)
+    self._aside.clear()
+
   def level(self, tensor: tf.Tensor) -> int | None:
     """Returns how many transfers a tensor depends on; None if unknown.
 
@@ -203,6 +230,7 @@ class FusedTransfers:
     chunks = [
       (call.route, chunk)
       for call, promised in self._promised.items()
+      if promised
       for chunk in chunking.divide(promised, lambda each: each[1])
     ]
     self._promised.clear()

@@ -1,5 +1,6 @@
 """Pulls: reads of variables on their ps, with the values sent to a worker."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 from typing import Any
@@ -102,6 +103,34 @@ class Puller:
       ('rows', round_index),
       level if level is None else level + 1,
     )
+
+  def compute(
+    self, variable: Any, function: Callable[[Any], tf.Tensor]
+  ) -> tf.Tensor:
+    """Has a ps compute a function of a variable, and its gradient.
+
+    Args:
+      variable: an unsharded variable, or one shard.
+      function: computes a scalar from the variable's value.
+
+    Returns:
+      The scalar, on the worker. Its gradient by the variable is on the ps.
+    """
+    with self._reading_at(variable.device):
+      value = tf.raw_ops.ReadVariableOp(
+        resource=variable.handle, dtype=variable.dtype
+      )
+      result = function(value)
+
+    def gradient_of(gradient: tf.Tensor) -> tf.Tensor | None:
+      with tf.device(variable.device), compat.stop_recording():
+        (found,) = tf.gradients(result, value, gradient)
+        return found
+
+    with compat.stop_recording():
+      pulled = tf.identity(result)
+    compat.note_function(variable, pulled, gradient_of)
+    return pulled
 
   @contextlib.contextmanager
   def _reading_at(self, device: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ worker reads and writes local copies of the variables.
 """
 
 import collections
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
@@ -27,6 +28,7 @@ from tfps.wire import fused_transfer
 from tfps.wire import local_copies as local_copies_lib
 from tfps.wire import pull
 from tfps.wire import sparse_rows as sparse_rows_lib
+from tfps.wire import tables as tables_lib
 from tfps.wire import traffic as traffic_lib
 
 _NUMBERS = frozenset(
@@ -90,6 +92,7 @@ class Steps:
     sync_step: the synchronization of workers; None if they do not wait.
     may_repeat: whether the trace can be repeated. If not, reads in loops are
       left to TensorFlow, as the loop may write to the variable later.
+    warned: names of variables that a warning was given for; extended in place.
 
   Attributes:
     round_length: number of steps of a round.
@@ -106,6 +109,7 @@ class Steps:
     policy: Any = None,
     sync_step: Any = None,
     may_repeat: bool = True,
+    warned: set[str] | None = None,
   ) -> None:
     self.wire = wire
     self.sync_step = sync_step
@@ -115,6 +119,9 @@ class Steps:
     self.round = Round(-1)
     self._graph = tf.compat.v1.get_default_graph()
     self._fused_transfers = fused_transfer.FusedTransfers(workspace)
+    self._tables = tables_lib.Tables(
+      self._fused_transfers, set() if warned is None else warned
+    )
     self._puller = pull.Puller(wire, self._fused_transfers, sync_step)
     self._num_steps = num_steps
     self._unfused = unfused
@@ -143,6 +150,8 @@ class Steps:
     self._check_loops()
     if self.round.is_ending:
       self.write_back()
+      if self._step + 1 == self._num_steps:
+        self._tables.settle()
       self._fused_transfers.settle()
 
   def read(self, variable: Any, place: Any) -> tf.Tensor | None:
@@ -164,6 +173,7 @@ class Steps:
   ) -> tf.Tensor | None:
     """Returns rows of the variable, if they are fused; see `_compat.reads`."""
     copy = self.round.copies.get(_key(variable))
+    self._tables.note_lookup(_key(variable))
     if copy is None and not self._is_fused(variable, place):
       return None
     if place is not self._graph:
@@ -175,6 +185,36 @@ class Steps:
     if sparse_rows_lib.are_distinct(indices):
       return read(indices)
     return compat.read_distinct(read, indices, variable.shape[1:])
+
+  def compute_on_ps(
+    self, variable: Any, function: Callable[[Any], tf.Tensor]
+  ) -> tf.Tensor | None:
+    """Returns a function of a variable that its ps computes.
+
+    The gradient stays on the ps, too.
+
+    Args:
+      variable: an unsharded variable, or one shard.
+      function: computes a scalar from the variable's value.
+
+    Returns:
+      The scalar; None if the worker has the value or must compute it, because
+      steps read a copy of its own.
+    """
+    key = _key(variable)
+    if self.round_length > 1 or not self._is_fused(variable, self._graph):
+      return None
+    if not self.is_at_top_level() or self._tables.is_read_whole(key):
+      return None
+    return self._puller.compute(variable, function)
+
+  def is_only_looked_up(self, variable: Any) -> bool:
+    """Returns whether the round reads nothing but rows of a variable."""
+    return self._tables.is_only_looked_up(_key(variable))
+
+  def note_shards(self, gradient: Any, parts: list[Any]) -> None:
+    """Notes of which gradients of shards a gradient was joined."""
+    self.round.shards[id(gradient)] = gradient, parts
 
   def read_tag(self, count: Any) -> tf.Tensor:
     """Returns a count as of when the parameters of its ps were read.
@@ -260,6 +300,8 @@ class Steps:
   def _is_fused(self, variable: Any, place: Any) -> bool:
     if not self.wire.fuse or variable.dtype not in _NUMBERS:
       return False
+    if compat.is_in_vectorized_loop():
+      return False
     if _key(variable) in self._unfused:
       return False
     if not _is_on_ps(variable.device) or _is_on_ps(compat.current_device()):
@@ -274,9 +316,9 @@ class Steps:
     # Values of prefetched rounds are read before this round's update.
     for index in range(self.round.index, last + 1):
       if (key, index, worker) not in self._values:
-        self._values[key, index, worker] = self._puller.value(
-          variable, (self._step, index)
-        )
+        value = self._puller.value(variable, (self._step, index))
+        self._values[key, index, worker] = value
+        self._tables.note_value(key, variable, value)
     return self._values[key, self.round.index, worker]
 
   @property

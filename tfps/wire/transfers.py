@@ -61,6 +61,7 @@ class Transfers:
     self._num_ps = num_ps
     self._totals = traffic_lib.Totals(num_ps)
     self._unfused: set[Any] = set()
+    self._warned: set[str] = set()
     self._process_traffic: traffic_lib.ProcessTraffic | None = None
 
   @property
@@ -92,6 +93,7 @@ class Transfers:
       self._unfused,
       policy=self.policy,
       sync_step=sync_step,
+      warned=self._warned,
     )
 
   def check_execution(self, num_steps: int) -> None:
@@ -150,7 +152,12 @@ class Transfers:
       self._process_traffic = traffic_lib.ProcessTraffic(self._num_ps)
     workspace = traffic_lib.Workspace(self._process_traffic)
     steps = step_transfers_lib.Steps(
-      self.wire, workspace, 1, self._unfused, may_repeat=False
+      self.wire,
+      workspace,
+      1,
+      self._unfused,
+      may_repeat=False,
+      warned=self._warned,
     )
     with steps.step():
       yield

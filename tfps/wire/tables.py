@@ -1,0 +1,101 @@
+"""Variables of which steps look rows up, and what they read of them besides.
+
+A step gets a variable's value as a promise. Gathers from it become reads of
+rows, so that the promise of the whole may turn out not to be needed: then the
+table is not transferred. If it is needed after all, a warning says so.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+
+from tfps._compat import gathers
+from tfps._compat import reads as compat
+from tfps.wire import chunking
+from tfps.wire import fused_transfer
+
+# Warnings are for tables that take longer than the rest of most steps: 4 MiB at
+# 1 Gbit/s are 34 ms.
+_MANY_BYTES = 1 << 22
+
+_SHARD = '/part_'
+
+
+class Tables:
+  """The variables that a function looks up.
+
+  Args:
+    transfers: the fused transfers of the function.
+    warned: names of variables that a warning was given for; extended in place.
+  """
+
+  def __init__(
+    self, transfers: fused_transfer.FusedTransfers, warned: set[str]
+  ) -> None:
+    self._transfers = transfers
+    self._warned = warned
+    self._looked_up: set[Any] = set()
+    self._values: dict[Any, list[tuple[Any, tf.Tensor]]] = {}
+
+  def note_value(self, key: Any, variable: Any, value: tf.Tensor) -> None:
+    """Notes the promise of a variable's value.
+
+    Args:
+      key: the variable's, which its wrappers share.
+      variable: an unsharded variable, or one shard.
+      value: the promise.
+    """
+    self._values.setdefault(key, []).append((variable, value))
+    if key in self._looked_up:
+      self._set_aside(value)
+
+  def note_lookup(self, key: Any) -> None:
+    """Notes that rows of a variable are read."""
+    if key in self._looked_up:
+      return
+    self._looked_up.add(key)
+    for _, value in self._values.get(key, ()):
+      self._set_aside(value)
+
+  def is_read_whole(self, key: Any) -> bool:
+    """Returns whether the current round uses the variable's whole value."""
+    return any(compat.is_used(value) for _, value in self._values.get(key, ()))
+
+  def is_only_looked_up(self, key: Any) -> bool:
+    """Returns whether the current round reads nothing but rows of it."""
+    return key in self._looked_up and not self.is_read_whole(key)
+
+  def settle(self) -> None:
+    """Transfers the tables that are needed as a whole, and warns of them."""
+    needless: dict[str, int] = {}
+    for name, num_bytes in self._needless():
+      needless[name] = needless.get(name, 0) + num_bytes
+    self._transfers.settle_alone()
+    for name, num_bytes in needless.items():
+      if num_bytes >= _MANY_BYTES and name not in self._warned:
+        self._warned.add(name)
+        logging.warning(
+          '%s: each step has all of this table sent to the worker, %.1f MiB, '
+          'although it looks rows up in it. Look them up in the variable '
+          'itself, before anything is computed from it and not from a value '
+          'that was read outside of a loop, or, for the largest of scores, by '
+          'tf.nn.sampled_softmax_loss; then only these rows are sent.',
+          name,
+          num_bytes / 2**20,
+        )
+
+  def _needless(self) -> Iterator[tuple[str, int]]:
+    """Yields names and bytes of tables that are sent, but are looked up."""
+    for key, values in self._values.items():
+      # Those of earlier rounds have been transferred; they are used alike.
+      variable, value = values[-1]
+      if not compat.is_used(value):
+        continue
+      if key in self._looked_up or gathers.is_gathered_from(value):
+        yield variable.name.split(_SHARD)[0], chunking.num_bytes(value) or 0
+
+  def _set_aside(self, value: tf.Tensor) -> None:
+    if (chunking.num_bytes(value) or 0) > gathers.FEW_BYTES:
+      self._transfers.set_aside(value)
