@@ -75,9 +75,15 @@ def is_gathered_from(value: tf.Tensor) -> bool:
     return True
   return any(
     consumer.type in _GATHERS
+    or (consumer.type == 'StridedSlice' and _is_at_an_index(consumer))
     or (consumer.type in _BY_ROW and any(map(is_gathered_from, consumer.outputs)))
     for consumer in value.consumers()
   )
+
+
+def _is_at_an_index(operation: tf.Operation) -> bool:
+  """Returns whether a slice begins where a tensor says."""
+  return tensor_util.constant_value(operation.inputs[1]) is None
 
 
 def take_part(num_writes: Any) -> None:

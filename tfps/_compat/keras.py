@@ -59,6 +59,56 @@ def look_up_on_ps() -> None:
     _replace_take()
 
 
+def regularize_on_ps() -> None:
+  """Makes the ps compute regularizers of what the worker does not have.
+
+  Keras computes the losses of a layer's weights from their values, which would
+  have to be sent. Does nothing until Keras is imported.
+  """
+  if 'keras' in sys.modules:
+    _replace_regularization()
+
+
+@functools.cache
+def _replace_regularization() -> None:
+  from keras.src.backend.common import stateless_scope
+  from keras.src.layers import layer
+
+  theirs = layer.Layer._get_regularization_losses
+
+  @functools.wraps(theirs)
+  def losses(self: Any) -> list[Any]:
+    reader = reads.reader()
+    if reader is None or stateless_scope.in_stateless_scope():
+      return list(theirs(self))
+    return [
+      _loss(reader, variable)
+      for variable in self.trainable_weights
+      if variable.regularizer is not None
+    ]
+
+  layer.Layer._get_regularization_losses = losses
+
+
+def _loss(reader: reads.Reader, variable: Any) -> Any:
+  """Returns the regularization loss of a variable, computed on ps if may be."""
+  function = variable.regularizer
+  shards = getattr(variable._value, 'variables', [variable._value])
+  if len(shards) == 1 or _is_additive(function):
+    terms = [reader.compute_on_ps(shard, function) for shard in shards]
+    if all(term is not None for term in terms):
+      return terms[0] if len(terms) == 1 else tf.add_n(terms)
+  return function(variable)
+
+
+def _is_additive(regularizer: Any) -> bool:
+  """Returns whether the loss of all rows is the sum of those of their parts."""
+  from keras.src import regularizers
+
+  kinds = (regularizers.L1, regularizers.L2, regularizers.L1L2)
+  return type(regularizer) in kinds
+
+
 @functools.cache
 def _replace_take() -> None:
   from keras.src import backend

@@ -379,7 +379,7 @@ def terms(gradient: tf.Tensor) -> list[Any]:
   if gradient.op.type != 'AddN':
     return [gradient]
   return [
-    tf.IndexedSlices(term.op.inputs[0], term.op.inputs[1], gradient.shape)
+    tf.IndexedSlices(*term.op.inputs[:2])
     if term.op.type == 'UnsortedSegmentSum' and term.shape == gradient.shape
     else term
     for term in gradient.op.inputs

@@ -241,6 +241,7 @@ def _register_with_keras() -> None:
   keras_compat.add_on_ps()
   keras_compat.look_up_on_ps()
   atomic_scatter.take_part()
+  keras_compat.regularize_on_ps()
   autograph.take_part()
   keras_optimizers.take_part()
   keras_trainer.take_part()

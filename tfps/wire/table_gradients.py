@@ -47,7 +47,13 @@ def _sum_on_ps(variable: Any, terms: list[Any]) -> tf.Tensor:
   }
   sent = push.send(terms, variable.device, names)
   with tf.device(variable.device):
-    return tf.add_n([tf.convert_to_tensor(term) for term in sent])
+    return tf.add_n([_dense(term, variable.shape[0]) for term in sent])
+
+
+def _dense(term: Any, num_rows: int) -> tf.Tensor:
+  if not isinstance(term, tf.IndexedSlices):
+    return term
+  return tf.math.unsorted_segment_sum(term.values, term.indices, num_rows)
 
 
 def _rows_of(gradient: tf.Tensor) -> tf.IndexedSlices:
