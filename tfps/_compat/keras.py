@@ -52,8 +52,9 @@ def look_up_on_ps() -> None:
   """Makes `keras.ops.take`, and so `Embedding`, read only the rows it needs.
 
   In Keras it reads the whole table, and again to get its number of rows. Tables
-  that our strategies have not put on a ps keep Keras' function. Does nothing
-  until Keras is imported.
+  that our strategies have not put on a ps keep Keras' function, and so do ragged
+  indices, which are gathered; see `gathers`. Does nothing until Keras is
+  imported.
   """
   if 'keras' in sys.modules:
     _replace_take()
@@ -118,9 +119,12 @@ def _replace_take() -> None:
   @functools.wraps(theirs)
   def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     table = _table_on_ps(x)
-    is_dense = not isinstance(indices, tf.SparseTensor | tf.RaggedTensor)
-    if table is None or axis != 0 or not is_dense:
+    is_ragged = isinstance(indices, tf.RaggedTensor)
+    if table is None or axis != 0 or is_ragged:
       return theirs(x, indices, axis)
+    if isinstance(indices, tf.SparseTensor):
+      # As in Keras, what is not given is looked up as 0.
+      indices = tf.sparse.to_dense(indices)
     return x._maybe_autocast(_rows(table, backend.convert_to_tensor(indices)))
 
   backend.numpy.take = take

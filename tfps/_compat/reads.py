@@ -360,11 +360,18 @@ def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
 _PASSING = ('Identity', 'Cast', 'ConcatV2')
 
 
-def is_used(tensor: tf.Tensor) -> bool:
-  """Returns whether something consumes a tensor, other than to pass it on."""
+def is_used(tensor: tf.Tensor, *, beyond: str | None = None) -> bool:
+  """Returns whether something consumes a tensor, other than to pass it on.
+
+  Args:
+    tensor: the tensor.
+    beyond: a device whose consumers do not count.
+  """
   return any(
-    consumer.type not in _PASSING or any(map(is_used, consumer.outputs))
+    consumer.type not in _PASSING
+    or any(is_used(output, beyond=beyond) for output in consumer.outputs)
     for consumer in tensor.consumers()
+    if consumer.device != beyond
   )
 
 

@@ -208,6 +208,10 @@ class Steps:
       return None
     return self._puller.compute(variable, function)
 
+  def note_on_ps(self, variable: Any, gradient: tf.Tensor) -> None:
+    """Notes a dense gradient that a ps has, and that is to stay there."""
+    self._tables.note_on_ps(variable, gradient)
+
   def is_only_looked_up(self, variable: Any) -> bool:
     """Returns whether the round reads nothing but rows of a variable."""
     return self._tables.is_only_looked_up(_key(variable))

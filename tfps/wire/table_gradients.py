@@ -34,7 +34,9 @@ def lean(
     return gradient
   terms = compat.terms(gradient)
   if any(getattr(term, 'device', '') == variable.device for term in terms):
-    return _sum_on_ps(variable, terms)
+    made = _sum_on_ps(variable, terms)
+    steps.note_on_ps(variable, made)
+    return made
   if steps.is_only_looked_up(variable):
     return _rows_of(gradient)
   return gradient
@@ -46,6 +48,8 @@ def _sum_on_ps(variable: Any, terms: list[Any]) -> tf.Tensor:
     id(getattr(term, 'values', term)): push.name_of(variable) for term in terms
   }
   sent = push.send(terms, variable.device, names)
+  if len(terms) == 1:
+    return terms[0]
   with tf.device(variable.device):
     return tf.add_n([_dense(term, variable.shape[0]) for term in sent])
 

@@ -5,7 +5,9 @@ rows, so that the promise of the whole may turn out not to be needed: then the
 table is not transferred. If it is needed after all, a warning says so.
 """
 
+import collections
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
@@ -38,6 +40,7 @@ class Tables:
     self._warned = warned
     self._looked_up: set[Any] = set()
     self._values: dict[Any, list[tuple[Any, tf.Tensor]]] = {}
+    self._on_ps: list[tuple[Any, tf.Tensor]] = []
 
   def note_value(self, key: Any, variable: Any, value: tf.Tensor) -> None:
     """Notes the promise of a variable's value.
@@ -67,34 +70,56 @@ class Tables:
     """Returns whether the current round reads nothing but rows of it."""
     return key in self._looked_up and not self.is_read_whole(key)
 
+  def note_on_ps(self, variable: Any, gradient: tf.Tensor) -> None:
+    """Notes a dense gradient that a ps has, and that is to stay there."""
+    self._on_ps.append((variable, gradient))
+
   def settle(self) -> None:
     """Transfers the tables that are needed as a whole, and warns of them."""
-    needless: dict[str, int] = {}
-    for name, num_bytes in self._needless():
-      needless[name] = needless.get(name, 0) + num_bytes
+    whole = list(self._sent_whole())
+    gradients = [
+      (variable, gradient)
+      for variable, gradient in self._on_ps
+      if compat.is_used(gradient, beyond=variable.device)
+    ]
     self._transfers.settle_alone()
-    for name, num_bytes in needless.items():
+    self._warn(
+      whole,
+      '%s: each step has all of this table sent to the worker, %.1f MiB, '
+      'although it looks rows up in it. Only rows are sent if all that is read '
+      'are lookups, as by tf.gather(table, ids), and what is to be computed is '
+      'computed from the rows: read no value outside of a loop for lookups '
+      'within, and take tf.nn.sampled_softmax_loss for scores of all rows.',
+    )
+    self._warn(
+      gradients,
+      '%s: each step has the dense gradient of this table sent from the ps and '
+      'back, %.1f MiB each way. The ps computes it, as it does the regularizer, '
+      'but something on the worker needs it, such as the clipping or the loss '
+      'scale of an optimizer. Do without these, or without the regularizer.',
+    )
+
+  def _warn(
+    self, found: Sequence[tuple[Any, tf.Tensor]], message: str
+  ) -> None:
+    sizes: dict[str, int] = collections.defaultdict(int)
+    for variable, value in found:
+      name = variable.name.split(_SHARD)[0]
+      sizes[name] += chunking.num_bytes(value) or 0
+    for name, num_bytes in sizes.items():
       if num_bytes >= _MANY_BYTES and name not in self._warned:
         self._warned.add(name)
-        logging.warning(
-          '%s: each step has all of this table sent to the worker, %.1f MiB, '
-          'although it looks rows up in it. Look them up in the variable '
-          'itself, before anything is computed from it and not from a value '
-          'that was read outside of a loop, or, for the largest of scores, by '
-          'tf.nn.sampled_softmax_loss; then only these rows are sent.',
-          name,
-          num_bytes / 2**20,
-        )
+        logging.warning(message, name, num_bytes / 2**20)
 
-  def _needless(self) -> Iterator[tuple[str, int]]:
-    """Yields names and bytes of tables that are sent, but are looked up."""
+  def _sent_whole(self) -> Iterator[tuple[Any, tf.Tensor]]:
+    """Yields tables that are sent, although they are looked up."""
     for key, values in self._values.items():
       # Those of earlier rounds have been transferred; they are used alike.
       variable, value = values[-1]
       if not compat.is_used(value):
         continue
       if key in self._looked_up or gathers.is_gathered_from(value):
-        yield variable.name.split(_SHARD)[0], chunking.num_bytes(value) or 0
+        yield variable, value
 
   def _set_aside(self, value: tf.Tensor) -> None:
     if (chunking.num_bytes(value) or 0) > gathers.FEW_BYTES:
