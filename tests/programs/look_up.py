@@ -28,7 +28,9 @@ def _layers():
 
   def by_loop(table, ids):
     def body(i, total):
-      return i + 1, total + tf.gather(table, (ids + tf.cast(i, ids.dtype)) % ROWS)
+      return i + 1, total + tf.gather(
+        table, (ids + tf.cast(i, ids.dtype)) % ROWS
+      )
 
     zeros = tf.zeros([tf.shape(ids)[0], WIDTH])
     return tf.while_loop(lambda i, _: i < 3, body, (0, zeros))[1]

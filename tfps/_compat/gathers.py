@@ -76,7 +76,9 @@ def is_gathered_from(value: tf.Tensor) -> bool:
   return any(
     consumer.type in _GATHERS
     or (consumer.type == 'StridedSlice' and _is_at_an_index(consumer))
-    or (consumer.type in _BY_ROW and any(map(is_gathered_from, consumer.outputs)))
+    or (
+      consumer.type in _BY_ROW and any(map(is_gathered_from, consumer.outputs))
+    )
     for consumer in value.consumers()
   )
 

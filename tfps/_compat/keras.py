@@ -52,9 +52,8 @@ def look_up_on_ps() -> None:
   """Makes `keras.ops.take`, and so `Embedding`, read only the rows it needs.
 
   In Keras it reads the whole table, and again to get its number of rows. Tables
-  that our strategies have not put on a ps keep Keras' function, and so do ragged
-  indices, which are gathered; see `gathers`. Does nothing until Keras is
-  imported.
+  that our strategies have not put on a ps keep Keras' function. So do ragged
+  indices; see `gathers`. Does nothing until Keras is imported.
   """
   if 'keras' in sys.modules:
     _replace_take()
@@ -175,4 +174,3 @@ def _replace_additions() -> None:
 
   replace('assign_add')
   replace('assign_sub')
-

@@ -7,7 +7,6 @@ tape is told of the replaced read.
 """
 
 from collections.abc import Callable
-from collections.abc import Container
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -18,21 +17,14 @@ import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.framework import auto_control_deps_utils as resources
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import gathers
+from tfps._compat import write_counts
 
 _Variable = resource_variable_ops.BaseResourceVariable
-_READS = {
-  'ReadVariableOp',
-  'ResourceGather',
-  'ResourceGatherNd',
-  'VarIsInitializedOp',
-  'VariableShape',
-}
 
 
 class Reader(Protocol):
@@ -111,37 +103,6 @@ def is_function_being_traced() -> bool:
   )
 
 
-def is_in_loop(place: Any, home: Any) -> bool:
-  """Returns whether a graph is within a loop of the graph `home`."""
-  loops = control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph
-  return any(isinstance(graph, loops) for graph in _up_to(place, home))
-
-
-def num_writes(variable: Any, place: Any, home: Any) -> int:
-  """Returns how many operations up to here may write to a variable.
-
-  Args:
-    variable: whose writes are counted.
-    place: the innermost graph.
-    home: the outermost graph.
-  """
-  graphs = [*_up_to(place, home), home]
-  return sum(len(_writes(_inner(graph, variable))) for graph in graphs)
-
-
-def num_writes_here(variable: Any) -> int:
-  """Returns how many operations may write to a variable or its shards.
-
-  Those of the current graph up to here count, and of the graphs around it that
-  it is a branch or loop of.
-  """
-  place = home = ops.get_default_graph()
-  while isinstance(home, control_flow.ControlFlowFuncGraph):
-    home = home.outer_graph
-  shards = getattr(variable, 'variables', [variable])
-  return sum(num_writes(shard, place, home) for shard in shards)
-
-
 def note_value(value: tf.Tensor, variable: Any) -> None:
   """Notes that a tensor has the value that a variable has here.
 
@@ -152,7 +113,7 @@ def note_value(value: tf.Tensor, variable: Any) -> None:
     variable: a variable, or one in shards, whose `sparse_read` is used.
   """
   if is_function_being_traced():
-    gathers.note(value, variable, num_writes_here(variable))
+    gathers.note(value, variable, write_counts.num_writes_here(variable))
 
 
 def graph_of(tensors: Sequence[tf.Tensor]) -> Any:
@@ -181,48 +142,6 @@ def is_in_vectorized_loop() -> bool:
       return True
     graph = getattr(graph, 'outer_graph', None)
   return False
-
-
-def writes_by_handle(graph: Any) -> dict[int, int]:
-  """Returns how many operations may write, by the handle's identity."""
-  captured = graph._function_captures.by_val_internal
-  return {handle: len(_writes(inner)) for handle, inner in captured.items()}
-
-
-def is_written_within(variable: Any, place: Any, home: Any) -> bool:
-  """Returns whether a complete graph, or one around it, may write to one.
-
-  Args:
-    variable: to look for.
-    place: the innermost graph.
-    home: the outermost graph, which is not considered.
-  """
-  return any(_writes(_inner(graph, variable)) for graph in _up_to(place, home))
-
-
-def _up_to(place: Any, home: Any) -> Iterator[Any]:
-  while place is not home:
-    yield place
-    place = place.outer_graph
-
-
-def _inner(graph: Any, variable: Any) -> Any:
-  """Returns the capture of a variable's handle in a graph, or None."""
-  return graph._function_captures.by_val_internal.get(id(variable.handle))
-
-
-def _writes(handle: Any) -> list[Any]:
-  if handle is None or handle.dtype != tf.resource:
-    return []
-  return [op for op in handle.consumers() if not _only_reads(op, handle)]
-
-
-def _only_reads(operation: Any, handle: Any) -> bool:
-  if operation.type in _READS:
-    return True
-  # Calls, branches and loops know which inputs they write to.
-  _, written = resources.get_read_write_resource_inputs(operation)
-  return handle not in written
 
 
 def write(variable: Any, value: tf.Tensor, *, is_added: bool) -> None:
@@ -342,78 +261,6 @@ def stop_recording() -> Any:
   return record.stop_recording()
 
 
-def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:
-  """Replaces the input of an identity, and makes its consumers bypass it.
-
-  Args:
-    tensor: the identity's output.
-    source: used instead.
-  """
-  tensor.op._update_input(0, source)
-  for consumer in tensor.consumers():
-    for i, taken in enumerate(consumer.inputs):
-      if taken is tensor:
-        consumer._update_input(i, source)
-
-
-# What does nothing but pass a value on: without a consumer it is not executed.
-_PASSING = ('Identity', 'Cast', 'ConcatV2')
-
-
-def is_used(tensor: tf.Tensor, *, beyond: str | None = None) -> bool:
-  """Returns whether something consumes a tensor, other than to pass it on.
-
-  Args:
-    tensor: the tensor.
-    beyond: a device whose consumers do not count.
-  """
-  return any(
-    consumer.type not in _PASSING
-    or any(is_used(output, beyond=beyond) for output in consumer.outputs)
-    for consumer in tensor.consumers()
-    if consumer.device != beyond
-  )
-
-
-def terms(gradient: tf.Tensor) -> list[Any]:
-  """Returns what a tape has added up to a gradient.
-
-  TensorFlow adds up by `AddN`, with rows made dense by `UnsortedSegmentSum`.
-
-  Returns:
-    Tensors and `tf.IndexedSlices`; the gradient itself if it is no sum.
-  """
-  if gradient.op.type != 'AddN':
-    return [gradient]
-  return [
-    tf.IndexedSlices(*term.op.inputs[:2])
-    if term.op.type == 'UnsortedSegmentSum' and term.shape == gradient.shape
-    else term
-    for term in gradient.op.inputs
-  ]
-
-
-def sources(tensor: tf.Tensor, ends: Container[str]) -> Iterator[tf.Operation]:
-  """Yields all operations that a tensor's value depends on.
-
-  Args:
-    tensor: of the graph that is being built.
-    ends: names of operations beyond which the search does not go.
-  """
-  seen: set[Any] = set()
-  waiting = [tensor.op]
-  while waiting:
-    operation = waiting.pop()
-    if operation.name in seen:
-      continue
-    seen.add(operation.name)
-    yield operation
-    if operation.name in ends:
-      continue
-    waiting.extend(t.op for t in operation.inputs)
-    waiting.extend(operation.control_inputs)
-
-
 @functools.cache
 def _take_reads() -> None:
   read = _Variable._read_variable_op
@@ -441,7 +288,7 @@ def _take_reads() -> None:
   _Variable._read_variable_op = read_otherwise
   _Variable.sparse_read = sparse_read_otherwise
   _take_writes()
-  gathers.take_part(num_writes_here)
+  gathers.take_part(write_counts.num_writes_here)
 
 
 def is_on_ps(variable: Any) -> bool:

@@ -123,9 +123,7 @@ def lean(
   ]
 
 
-def _lean(
-  steps: step_transfers_lib.Steps, variable: Any, gradient: Any
-) -> Any:
+def _lean(steps: step_transfers_lib.Steps, variable: Any, gradient: Any) -> Any:
   parts = split(variable, gradient)
   made = [
     table_gradients.lean(steps, shard, part)

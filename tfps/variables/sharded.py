@@ -132,7 +132,9 @@ class _ShardGradients(compat.CompositeTensorGradient):
       return None
     if all(isinstance(g, tf.IndexedSlices) for g in found):
       joined = _join_rows(value, component_grads)
-      return _noted(joined, found) if len(found) == len(component_grads) else joined
+      return (
+        _noted(joined, found) if len(found) == len(component_grads) else joined
+      )
     dense = [
       tf.zeros(shard.shape, shard.dtype) if g is None else g
       for shard, g in zip(value.variables, component_grads, strict=True)

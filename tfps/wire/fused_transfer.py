@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps._compat import reads as compat
+from tfps._compat import graphs
 from tfps.wire import chunking
 from tfps.wire import encoding
 from tfps.wire import packing
@@ -205,10 +205,10 @@ class FusedTransfers:
       for route, (item, tensor) in self._aside:
         # TensorFlow prunes what has no consumer, which counts no bytes then.
         workspace = self._workspace
-        if not compat.is_used(tensor):
+        if not graphs.is_used(tensor):
           workspace = dataclasses.replace(workspace, traffic=None)
         (source,) = transfer([item], route, workspace)
-        compat.rewire(tensor, source)
+        graphs.rewire(tensor, source)
     self._aside.clear()
 
   def level(self, tensor: tf.Tensor) -> int | None:
@@ -218,7 +218,7 @@ class FusedTransfers:
       tensor: a tensor of the function.
     """
     highest = 0
-    for operation in compat.sources(tensor, self._levels):
+    for operation in graphs.sources(tensor, self._levels):
       if operation.type in _STATEFUL_READS:
         return None
       highest = max(highest, self._levels.get(operation.name, 0))
@@ -240,7 +240,7 @@ class FusedTransfers:
         arrived = transfer(items, route, self._workspace)
         for (_, tensor), source in zip(promised, arrived, strict=True):
           self._levels[source.op.name] = self._levels[tensor.op.name]
-          compat.rewire(tensor, source)
+          graphs.rewire(tensor, source)
 
   def _join_calls(self) -> None:
     """Merges small pulls of level 0 into those of level 1 on the same route.

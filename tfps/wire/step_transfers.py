@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import reads as compat
+from tfps._compat import write_counts
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import config
@@ -159,7 +160,7 @@ class Steps:
     copy = self.round.copies.get(_key(variable))
     if copy is None and not self._is_fused(variable, place):
       return None
-    if copy is None and compat.is_in_loop(place, self._graph):
+    if copy is None and write_counts.is_in_loop(place, self._graph):
       if not self._may_repeat:
         return None
       self._hoisted.append((variable, place))
@@ -276,7 +277,7 @@ class Steps:
     for copy in self.round.copies.values():
       variable = copy.variable
       before = self.round.writes.get(id(variable.handle), 0)
-      if compat.num_writes(variable, self._graph, self._graph) > before:
+      if write_counts.num_writes(variable, self._graph, self._graph) > before:
         # The order of the two writes is known to TensorFlow only.
         self._unfused.add(_key(variable))
         raise HoistedError
@@ -299,7 +300,7 @@ class Steps:
   def _begin_round(self) -> None:
     self.round = Round(self.round.index + 1)
     if self.wire.fuse:
-      self.round.writes = compat.writes_by_handle(self._graph)
+      self.round.writes = write_counts.writes_by_handle(self._graph)
 
   def _is_fused(self, variable: Any, place: Any) -> bool:
     if not self.wire.fuse or variable.dtype not in _NUMBERS:
@@ -311,7 +312,7 @@ class Steps:
     if not _is_on_ps(variable.device) or _is_on_ps(compat.current_device()):
       return False
     before = self.round.writes.get(id(variable.handle), 0)
-    return compat.num_writes(variable, place, self._graph) <= before
+    return write_counts.num_writes(variable, place, self._graph) <= before
 
   def _value(self, variable: Any) -> tf.Tensor:
     """Returns the value that the current round uses."""
@@ -369,7 +370,7 @@ class Steps:
     wrong = [
       variable
       for variable, place in self._hoisted
-      if compat.is_written_within(variable, place, self._graph)
+      if write_counts.is_written_within(variable, place, self._graph)
     ]
     self._hoisted.clear()
     if wrong:

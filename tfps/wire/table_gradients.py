@@ -5,15 +5,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import gathers
-from tfps._compat import reads as compat
+from tfps._compat import graphs
 from tfps.wire import chunking
 from tfps.wire import push
 from tfps.wire import step_transfers as step_transfers_lib
 
 
-def lean(
-  steps: step_transfers_lib.Steps, variable: Any, gradient: Any
-) -> Any:
+def lean(steps: step_transfers_lib.Steps, variable: Any, gradient: Any) -> Any:
   """Returns a gradient such that no more is sent to the ps than needed.
 
   TensorFlow makes a dense gradient of lookups in a loop, and of lookups
@@ -32,7 +30,7 @@ def lean(
     return gradient
   if (chunking.num_bytes(gradient) or 0) <= gathers.FEW_BYTES:
     return gradient
-  terms = compat.terms(gradient)
+  terms = graphs.terms(gradient)
   if any(getattr(term, 'device', '') == variable.device for term in terms):
     made = _sum_on_ps(variable, terms)
     steps.note_on_ps(variable, made)

@@ -14,7 +14,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps._compat import gathers
-from tfps._compat import reads as compat
+from tfps._compat import graphs
 from tfps.wire import chunking
 from tfps.wire import fused_transfer
 
@@ -64,7 +64,7 @@ class Tables:
 
   def is_read_whole(self, key: Any) -> bool:
     """Returns whether the current round uses the variable's whole value."""
-    return any(compat.is_used(value) for _, value in self._values.get(key, ()))
+    return any(graphs.is_used(value) for _, value in self._values.get(key, ()))
 
   def is_only_looked_up(self, key: Any) -> bool:
     """Returns whether the current round reads nothing but rows of it."""
@@ -80,7 +80,7 @@ class Tables:
     gradients = [
       (variable, gradient)
       for variable, gradient in self._on_ps
-      if compat.is_used(gradient, beyond=variable.device)
+      if graphs.is_used(gradient, beyond=variable.device)
     ]
     self._transfers.settle_alone()
     self._warn(
@@ -94,14 +94,12 @@ class Tables:
     self._warn(
       gradients,
       '%s: each step has the dense gradient of this table sent from the ps and '
-      'back, %.1f MiB each way. The ps computes it, as it does the regularizer, '
-      'but something on the worker needs it, such as the clipping or the loss '
+      'back, %.1f MiB each way. The ps computes it, with the regularizer, but '
+      'something on the worker needs it, such as the clipping or the loss '
       'scale of an optimizer. Do without these, or without the regularizer.',
     )
 
-  def _warn(
-    self, found: Sequence[tuple[Any, tf.Tensor]], message: str
-  ) -> None:
+  def _warn(self, found: Sequence[tuple[Any, tf.Tensor]], message: str) -> None:
     sizes: dict[str, int] = collections.defaultdict(int)
     for variable, value in found:
       name = variable.name.split(_SHARD)[0]
@@ -116,7 +114,7 @@ class Tables:
     for key, values in self._values.items():
       # Those of earlier rounds have been transferred; they are used alike.
       variable, value = values[-1]
-      if not compat.is_used(value):
+      if not graphs.is_used(value):
         continue
       if key in self._looked_up or gathers.is_gathered_from(value):
         yield variable, value

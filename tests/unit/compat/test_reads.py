@@ -10,7 +10,9 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
 
+from tfps._compat import graphs
 from tfps._compat import reads
+from tfps._compat import write_counts
 
 
 class _Tens:
@@ -87,7 +89,7 @@ def test_writes_are_seen_in_branches_and_loops():
 
     def note():
       graph = tf.compat.v1.get_default_graph()
-      seen.append(reads.num_writes(variable, graph, home))
+      seen.append(write_counts.num_writes(variable, graph, home))
 
     def branch():
       note()
@@ -123,7 +125,7 @@ def test_an_identity_can_be_rewired():
   def function(x):
     promise = tf.identity(tf.zeros([2]))
     result = promise + 1.0
-    reads.rewire(promise, x)
+    graphs.rewire(promise, x)
     return result
 
   assert function(tf.constant([1.0, 2.0])).numpy().tolist() == [2.0, 3.0]
