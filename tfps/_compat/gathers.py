@@ -156,7 +156,7 @@ def _tensor(params: Any) -> Any:
 
 def _read_of(params: Any) -> _Read | None:
   """Returns the read that a tensor is the result of, or None."""
-  if tf.executing_eagerly() or not isinstance(params, tf.Tensor):
+  if not tf.is_symbolic_tensor(params):
     return None
   while True:
     read: _Read | None = getattr(params, '_tfps_read', None)

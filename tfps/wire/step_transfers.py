@@ -199,13 +199,15 @@ class Steps:
       function: computes a scalar from the variable's value.
 
     Returns:
-      The scalar; None if the worker has the value or must compute it, because
-      steps read a copy of its own.
+      The scalar; None if the worker has the value, or gets it for less than
+      the call costs, or steps read a copy of its own.
     """
     key = _key(variable)
     if self.round_length > 1 or not self._is_fused(variable, self._graph):
       return None
-    if not self.is_at_top_level() or self._tables.is_read_whole(key):
+    if not self.is_at_top_level() or not self._tables.is_large(variable):
+      return None
+    if self._tables.is_read_whole(key):
       return None
     return self._puller.compute(variable, function)
 

@@ -26,7 +26,8 @@ def lean(steps: step_transfers_lib.Steps, variable: Any, gradient: Any) -> Any:
     Equal values: `tf.IndexedSlices` of the rows that are not zero, a tensor on
     the ps, or the same gradient.
   """
-  if not isinstance(gradient, tf.Tensor):
+  is_dense = isinstance(gradient, tf.Tensor)
+  if not is_dense or not tf.is_symbolic_tensor(gradient):
     return gradient
   if (chunking.num_bytes(gradient) or 0) <= gathers.FEW_BYTES:
     return gradient

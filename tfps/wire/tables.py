@@ -62,6 +62,11 @@ class Tables:
     for _, value in self._values.get(key, ()):
       self._set_aside(value)
 
+  def is_large(self, value: Any) -> bool:
+    """Returns whether calls cost less than to send a variable or tensor."""
+    size = value.dtype.size * (value.shape.num_elements() or 0)
+    return bool(size > gathers.FEW_BYTES)
+
   def is_read_whole(self, key: Any) -> bool:
     """Returns whether the current round uses the variable's whole value."""
     return any(graphs.is_used(value) for _, value in self._values.get(key, ()))
@@ -120,5 +125,5 @@ class Tables:
         yield variable, value
 
   def _set_aside(self, value: tf.Tensor) -> None:
-    if (chunking.num_bytes(value) or 0) > gathers.FEW_BYTES:
+    if self.is_large(value):
       self._transfers.set_aside(value)

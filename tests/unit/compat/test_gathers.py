@@ -137,6 +137,12 @@ def test_what_a_matrix_product_uses_is_no_table(table):
   function.get_concrete_function()
 
 
+def test_constants_of_outside_are_gathered_from():
+  constant = tf.constant(_TABLE)
+  found = tf.function(lambda ids: tf.gather(constant, ids))(_IDS)
+  np.testing.assert_array_equal(found, _TABLE[_IDS])
+
+
 def test_small_values_stay_whole():
   small = tf.Variable(_TABLE[:100])
   function = tf.function(lambda: tf.gather(_noted(small), [1, 0]))
