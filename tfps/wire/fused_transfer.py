@@ -186,7 +186,7 @@ class FusedTransfers:
     return tensor
 
   def set_aside(self, tensor: tf.Tensor) -> None:
-    """Has a promised tensor transferred alone, by `settle_alone`.
+    """Sets a promised tensor aside, to be transferred by `settle_alone`.
 
     If nothing uses the tensor, it is not transferred.
 

@@ -107,7 +107,7 @@ class Puller:
   def compute(
     self, variable: Any, function: Callable[[Any], tf.Tensor]
   ) -> tf.Tensor:
-    """Has a ps compute a function of a variable, and its gradient.
+    """Computes a function of a variable, and its gradient, on the ps.
 
     Args:
       variable: an unsharded variable, or one shard.
