@@ -7,6 +7,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import earlier_objects
 from tfps._compat import functions
 from tfps._compat import server_def
 from tfps._compat import side_executor
@@ -98,6 +99,7 @@ def connect(
   # As in TensorFlow's own strategy: functions must see earlier assignments.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()
+  earlier_objects.take_over()
   functions.remove_late()
   if elsewhere and is_own:  # this process was this task before
     server_def.become(spec)

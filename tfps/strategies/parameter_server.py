@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import earlier_objects
 from tfps._compat import functions
 from tfps._compat import server_def
 from tfps._compat import side_executor
@@ -305,6 +306,7 @@ class ParameterServerStrategy(
     connection.stop_all()
     environment.set_default()
     compat.let_threads_sleep()
+    earlier_objects.take_over()
     functions.remove_late()
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
