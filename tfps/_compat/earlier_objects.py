@@ -23,6 +23,7 @@ from tensorflow.python.eager import context
 # The devices of a process that has not connected, in errors.
 _IS_EARLIER = re.compile(
   r'/job:localhost/\S* unknown device|target /job:localhost/\S* not found'
+  r'|(?P<python>PyFunc\b.* explicitly assigned to /job:localhost/)'
 )
 # From the one that makes an error to the one that has the operation's inputs.
 _FRAMES_TO_INPUTS = 3
@@ -44,9 +45,12 @@ def take_over() -> None:
   def __init__(
     self: Any, node_def: Any, op: Any, message: Any, *args: Any
   ) -> None:
-    if _IS_EARLIER.search(str(message)):
+    if found := _IS_EARLIER.search(str(message)):
       frame = sys._getframe(1)
-      message = _explanation(_owners(_inputs(frame)), _users(frame))
+      owners = _owners(_inputs(frame))
+      if found['python']:
+        owners = ['a dataset with Python code (from_generator, py_function)']
+      message = _explanation(owners, _users(frame))
     init(self, node_def, op, message, *args)
 
   kind.__init__ = __init__
@@ -146,7 +150,7 @@ def _explanation(owners: list[str], users: list[str]) -> str:
   used = f' It is used by {", in ".join(users)}.' if users else ''
   return (
     f'Made before the strategy, and not usable since: {what}.{used} Make the '
-    'strategy first, which connects this process to the cluster, and then all '
-    'variables, models, layers with a vocabulary, iterators and functions that '
-    'use them.'
+    'strategy first, which connects this process to the cluster, and then '
+    'variables, models, layers with a vocabulary, iterators, and the functions '
+    'and datasets that use them.'
   )

@@ -145,6 +145,7 @@ class BetweenGraphStrategy(
       connect_timeout_secs,
       listens=recovery is not None and self.is_chief,
     )
+    self._note_connected()
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(), self._cluster
     )
@@ -273,7 +274,9 @@ class BetweenGraphStrategy(
 
     Raises:
       errors.DeadlineError: tasks have not restarted in time; names them.
+      RuntimeError: the strategy is closed, or another one was made since.
     """
+    self.check_usable()
     return self.guard.surviving(function) if self.guard else function()
 
   def close(self) -> None:
@@ -283,6 +286,7 @@ class BetweenGraphStrategy(
     exit when the chief is done and no other worker runs.
     """
     self._stop_recovery()
+    self._be_closed()
     self._registration.stop()
     if self._local is not None:
       self._local.stop()

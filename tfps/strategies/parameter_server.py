@@ -133,6 +133,7 @@ class ParameterServerStrategy(
     self._local: local_pool.LocalCluster | None = None
     self._registration: registration_lib.Registration
     super().__init__(self._resolver(cluster), variable_partitioner)
+    self._note_connected()
     policy = placement_lib.within(
       placement or placement_lib.ByteBalanced(),
       spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
@@ -237,6 +238,8 @@ class ParameterServerStrategy(
     that run `tfps.serve` then exit.
     """
     self._stop_recovery()
+    if self._servers():  # those of this process go on
+      self._be_closed()
     self._registration.stop()
 
   def _greet(self, without: Collection[spec_lib.Task]) -> None:

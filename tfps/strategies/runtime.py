@@ -6,6 +6,7 @@ from tfps.recovery import client_recovery
 from tfps.recovery import coordinator_recovery
 from tfps.recovery import events as events_lib
 from tfps.recovery import preemption
+from tfps.server import connection
 from tfps.server import control_messages
 from tfps.training import step_log as step_log_lib
 from tfps.updates import reports
@@ -44,6 +45,7 @@ class Runtime:
 
   _requests: control_messages.Listener
   _preemption: preemption.Preemption
+  _unusable = ''  # why no steps can be executed any more
 
   def placement_report(self) -> placement_ledger.PlacementReport:
     """Returns the variables and bytes on each ps, and the replicas' bytes."""
@@ -74,6 +76,33 @@ class Runtime:
     if self.guard is None:
       return events_lib.RecoveryReport()
     return self.guard.events.report
+
+  def check_usable(self) -> None:
+    """Checks that steps can still be executed under this strategy.
+
+    Without it, one that waits for tasks which have ended would wait forever,
+    and one whose connection has been replaced would crash the process.
+
+    Raises:
+      RuntimeError: it is closed, or another strategy was made since.
+    """
+    if self._unusable:
+      raise RuntimeError(f'{type(self).__name__}: {self._unusable}')
+
+  def _note_connected(self) -> None:
+    connection.stop_before_next(self._be_replaced)
+
+  def _be_replaced(self) -> None:
+    self._unusable = (
+      'this process has made another strategy since, and uses one at a time. '
+      'Make models and coordinators anew under the latest one.'
+    )
+
+  def _be_closed(self) -> None:
+    self._unusable = (
+      'it is closed, so that its ps and workers may have ended. Close it, or '
+      'its coordinator, when all models have been used and saved.'
+    )
 
   def _stop_recovery(self) -> None:
     if self.guard is not None:

@@ -123,7 +123,8 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         the queue stayed full, or executions cancelled after an error did not
         end. The timeout is the constructor's.
       Exception: the error of an earlier function, which cancels those queued.
-      RuntimeError: the coordinator is closed.
+      RuntimeError: the coordinator or its strategy is closed, or this process
+        has made another strategy since.
     """
     with self._about_to_schedule(fn):
       return super().schedule(fn, args=args, kwargs=kwargs)
@@ -305,6 +306,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     """Sets the deadline of a call, also for waits within the queue."""
     if self._closed:
       raise RuntimeError(f'{what}: this coordinator is closed.')
+    getattr(self.strategy, 'check_usable', lambda: None)()
     timeout_secs = self._timeout(timeout_secs)
     self._queue.deadline = deadlines.after(timeout_secs)
     try:
