@@ -42,7 +42,7 @@ def take_over() -> None:
   init = kind.__init__
 
   # With the names that it has, by which errors are copied.
-  def __init__(
+  def explain(
     self: Any, node_def: Any, op: Any, message: Any, *args: Any
   ) -> None:
     if found := _IS_EARLIER.search(str(message)):
@@ -53,7 +53,7 @@ def take_over() -> None:
       message = _explanation(owners, _users(frame))
     init(self, node_def, op, message, *args)
 
-  kind.__init__ = __init__
+  kind.__init__ = explain
 
 
 def _renewed_variant(dataset: Any) -> Any:

@@ -80,8 +80,8 @@ class Runtime:
   def check_usable(self) -> None:
     """Checks that steps can still be executed under this strategy.
 
-    Without it, one that waits for tasks which have ended would wait forever,
-    and one whose connection has been replaced would crash the process.
+    Steps of a closed strategy may wait forever for tasks that have ended, and
+    those of one whose connection was replaced may crash the process.
 
     Raises:
       RuntimeError: it is closed, or another strategy was made since.
