@@ -31,7 +31,7 @@ _FRAMES_TO_INPUTS = 3
 
 @functools.cache
 def take_over() -> None:
-  """Has datasets renewed when they are used, and errors name other objects.
+  """Renews datasets when they are used, and names other objects in errors.
 
   Repeated calls do nothing.
   """

@@ -18,6 +18,7 @@ def main(_):
   with strategy.scope():
     number = tf.Variable(1.0)
   tf.get_logger().warning('A warning of TensorFlow.')
+  tfps.Coordinator(strategy).schedule(tf.function(lambda: number + 1.0)).fetch()
   print('ready', flush=True)
 
 
@@ -66,6 +67,7 @@ def test_they_are_hidden(output, imports):
     assert message not in found
   assert found.count('A warning of TensorFlow.') == 1
   assert 'chief:0 is in the cluster' in found  # ours are not
+  assert not found.partition('ready\n')[2]  # the end of the program is silent
 
 
 @pytest.mark.exhaustive
