@@ -162,6 +162,16 @@ class Cluster:
     """
     return self.jobs[task.job][task.index]
 
+  def with_address(self, task: Task, address: str) -> 'Cluster':
+    """Returns the same cluster with another address of a task, or a new task.
+
+    Args:
+      task: the task.
+      address: where its server listens.
+    """
+    tasks = {**self.jobs[task.job], task.index: address}
+    return dataclasses.replace(self, jobs={**self.jobs, task.job: tasks})
+
   def with_task(self, task: Task | None) -> 'Cluster':
     """Returns the same cluster for a process that is another task.
 

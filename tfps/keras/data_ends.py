@@ -59,7 +59,8 @@ class DataEnds:
           self._ended[worker] = iterator
           _warn(worker, int(args[0]))
       if sync_session is not None:
-        sync_session.run_out(attempt)
+        sync_session.leave(attempt)
+        sync_session.end(sync_session.worker())
       return _NONE
 
     call.note = getattr(attempt, 'note', lambda: None)  # type: ignore[attr-defined]

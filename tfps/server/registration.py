@@ -221,11 +221,11 @@ class Registration:
     self, joined: Mapping[spec_lib.Task, str], theirs: spec_lib.Cluster
   ) -> spec_lib.Cluster:
     """Returns the cluster with joined tasks where another one lists them."""
-    jobs = {job: dict(tasks) for job, tasks in self._cluster.jobs.items()}
+    cluster = self._cluster
     for task, address in joined.items():
       if task in theirs.tasks(task.job):
-        jobs[task.job][task.index] = address
-    return dataclasses.replace(self._cluster, jobs=jobs)
+        cluster = cluster.with_address(task, address)
+    return cluster
 
   def _greet(self, server: spec_lib.Task) -> None:
     address = self._address_of(server)

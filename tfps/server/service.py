@@ -1,7 +1,6 @@
 """Control loop of a serving task, which handles messages until its end."""
 
 import concurrent.futures
-import dataclasses
 import threading
 import time
 
@@ -46,7 +45,7 @@ class Service:
     self._task = task
     self._address = address
     self._cluster = cluster
-    self._notice = _with_address(cluster, task, address).tf_config()
+    self._notice = cluster.with_address(task, address).tf_config()
     self._hosted_tasks = hosted_tasks
     self._grace_secs = grace_secs
     self._client_registry = client_registry.ClientRegistry(timeout_secs)
@@ -135,11 +134,3 @@ class Service:
     joining.post_joined(mailbox, self._client_registry.clients(), self._cluster)
     if not message.done:
       self._joining.note_hello(message.task, message.address)
-
-
-def _with_address(
-  cluster: spec_lib.Cluster, task: spec_lib.Task, address: str
-) -> spec_lib.Cluster:
-  """Returns the cluster with the port that the server chose for port 0."""
-  jobs = {**cluster.jobs[task.job], task.index: address}
-  return dataclasses.replace(cluster, jobs={**cluster.jobs, task.job: jobs})

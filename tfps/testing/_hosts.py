@@ -1,9 +1,11 @@
 """Hosts of a cluster's tasks: network namespaces, or this machine."""
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tfps._utils import ports
+from tfps.cluster import spec as spec_lib
 from tfps.testing.chaos import network as network_lib
 
 _PORT = 2222  # the same on all hosts of a network
@@ -23,7 +25,17 @@ class Hosts:
       numbers = range(network.num_hosts)
       self._addresses = [f'{network.address(i)}:{_PORT}' for i in numbers]
 
-  def addresses(self) -> Iterator[str]:
+  def cluster(self, numbers: Mapping[str, int]) -> spec_lib.Cluster:
+    """Returns a cluster of so many tasks of each job, one on each host."""
+    addresses = self._all_addresses()
+    jobs = {
+      job: [next(addresses) for _ in range(number)]
+      for job, number in numbers.items()
+    }
+    task = spec_lib.Task('chief', 0) if 'chief' in numbers else None
+    return spec_lib.Cluster(jobs, task, source='ProcessCluster')
+
+  def _all_addresses(self) -> Iterator[str]:
     """Yields addresses of tasks: one a host, or any number on this machine."""
     yield from self._addresses
     while self._network is None:

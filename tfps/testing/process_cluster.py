@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
 import os
 import pathlib
 import signal
@@ -108,7 +107,7 @@ class ProcessCluster:
       _starts.check_trains(self._commands)
       self.network = network_lib.Network(sum(numbers.values()), mbit_per_sec)
     self._hosts = _hosts.Hosts(self.network)
-    self.cluster = self._choose_addresses(numbers)
+    self.cluster = self._hosts.cluster(numbers)
 
   def __enter__(self) -> 'ProcessCluster':
     self._logs.make_folder()
@@ -136,18 +135,14 @@ class ProcessCluster:
       elsewhere: whether it gets a new address, which other tasks are not told.
 
     Raises:
-      ValueError: the task runs, or is not in the cluster, or cannot get another
-        address.
+      ValueError: the task runs, is not in the cluster, or has its own host.
       errors.ServerStartError: its server does not answer in time.
     """
     task = self._task(job, index)
     if self._runs(task):
       raise ValueError(f'{task} runs already. Use restart, or kill it first.')
     if elsewhere:
-      if self.network is not None:
-        raise ValueError(f'{task}: there is no other host for it.')
       self._assign(task)
-      self._told.pop(task, None)
     self._start(task)
     self._wait_for_servers()
 
@@ -161,8 +156,6 @@ class ProcessCluster:
       ValueError: the tasks are on hosts, none of which is free.
       errors.ServerStartError: its server does not answer in time.
     """
-    if self.network is not None:
-      raise ValueError('add_worker: there is no host for another worker.')
     task = spec_lib.Task('worker', len(self.cluster.jobs['worker']))
     self._assign(task)
     self.start(task.job, task.index)
@@ -321,23 +314,12 @@ class ProcessCluster:
       self.network.stop()
     self._temporary.cleanup()
 
-  def _choose_addresses(self, numbers: Mapping[str, int]) -> spec_lib.Cluster:
-    addresses = self._hosts.addresses()
-    jobs = {
-      job: [next(addresses) for _ in range(number)]
-      for job, number in numbers.items()
-    }
-    task = _CHIEF if 'chief' in numbers else None
-    return spec_lib.Cluster(jobs, task, source='ProcessCluster')
-
   def _assign(self, task: spec_lib.Task) -> None:
     """Gives a task an address that tasks which have started do not know."""
-    tasks = {
-      **self.cluster.jobs[task.job],
-      task.index: f'localhost:{ports.pick()}',
-    }
-    jobs = {**self.cluster.jobs, task.job: tasks}
-    self.cluster = dataclasses.replace(self.cluster, jobs=jobs)
+    if self.network is not None:
+      raise ValueError(f'{task}: there is no host for it.')
+    self._told.pop(task, None)
+    self.cluster = self.cluster.with_address(task, f'localhost:{ports.pick()}')
 
   def _addresses(
     self, job: str, index: int, other: spec_lib.Task | None

@@ -235,15 +235,6 @@ class SyncSession:
       if worker is not None and attempt.comes_and_goes and self._rests:
         self._ps.try_to_call('leave_out', worker, ps_state_lib.AWAY)
 
-  def run_out(self, attempt: Any) -> None:
-    """Notes that this thread's worker has no data for an attempt's steps.
-
-    It is excluded from updates until it begins again.
-    """
-    with self._lock:
-      self._executions.end(attempt)
-      self._ps.try_to_call('leave_out', self.worker(), ps_state_lib.DONE)
-
   def attempt(self, num_steps: int) -> participation.Attempt:
     """Returns the attempt of an execution of a number of steps."""
     return participation.Attempt(self, num_steps)
