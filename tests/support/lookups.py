@@ -130,7 +130,12 @@ NAMES = tuple(_MODELS)
 # Like others in what they have TensorFlow do.
 RARELY = (
   *('gather, 2 axes', 'gather of ragged', 'gather of a value', 'with max_norm'),
-  *('safe_embedding_lookup_sparse', 'a variable in map_fn', 'while_loop'),
+  *(
+    'safe_embedding_lookup_sparse',
+    'a variable in map_fn',
+    'map_fn',
+    'while_loop',
+  ),
   *('Embedding', 'Embedding, mask_zero', 'Embedding, float16', 'of ragged'),
   *('take', 'take of sparse', 'gather_nd', 'embedding_lookup'),
 )

@@ -14,7 +14,12 @@ def rarely(cases: Sequence[Any], *, but: Sequence[Any] = ()) -> list[Any]:
   if missing:
     raise ValueError(f'{missing} are none of the cases.')
   return [
-    case if case in but else pytest.param(case, marks=pytest.mark.exhaustive)
+    case
+    if case in but
+    else pytest.param(
+      *(case if isinstance(case, tuple) else (case,)),
+      marks=pytest.mark.exhaustive,
+    )
     for case in cases
   ]
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.support import turns
 import tfps
 from tfps.variables import partitioners
 
@@ -39,33 +40,37 @@ def _fit(model, path):
   ).history
 
 
+_SHARDS = partitioners.FixedShards(2)
+_WAYS = {
+  'in shards': (tfps.ParameterServerStrategy, _SHARDS),
+  'between graphs': (tfps.BetweenGraphStrategy, None),
+  'whole': (tfps.ParameterServerStrategy, None),
+  'between graphs, in shards': (tfps.BetweenGraphStrategy, _SHARDS),
+}
+_OPTIMIZERS = {
+  'Adam': lambda: keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5),
+  'scaled SGD': lambda: keras.optimizers.LossScaleOptimizer(
+    keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+  ),
+}
+
+
 @pytest.mark.parametrize(
-  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
-)
-@pytest.mark.parametrize(
-  'partitioner', [None, partitioners.FixedShards(2)], ids=['whole', 'in shards']
-)
-@pytest.mark.parametrize(
-  'optimizer',
-  [
-    lambda: keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5),
-    lambda: keras.optimizers.LossScaleOptimizer(
-      keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
-    ),
-  ],
-  ids=['Adam', 'scaled SGD'],
+  ('kind', 'partitioner', 'name'),
+  turns.by_turns({name: name for name in _OPTIMIZERS}, _WAYS),
 )
 def test_weights_are_swapped_as_in_a_single_process(
-  tfps_cluster, tmp_path, kind, partitioner, optimizer
+  tfps_cluster, tmp_path, kind, partitioner, name
 ):
+  optimizer = _OPTIMIZERS[name]
   with kind(tfps_cluster.cluster, partitioner).scope():
     model = _build(optimizer)
   alone = _build(optimizer)
   paths = [str(tmp_path / f'{n}.weights.h5') for n in ('model', 'alone')]
   history = _fit(model, paths[0])
   expected = _fit(alone, paths[1])
-  for name, values in expected.items():
-    np.testing.assert_allclose(history[name], values, rtol=1e-5)
+  for metric, values in expected.items():
+    np.testing.assert_allclose(history[metric], values, rtol=1e-5)
   for _ in range(2):  # what was trained last, then what the callback has saved
     for mine, theirs in zip(
       model.get_weights(), alone.get_weights(), strict=True

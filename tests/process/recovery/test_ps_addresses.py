@@ -156,6 +156,7 @@ def test_a_ps_comes_back_at_another_address(tmp_path, kind):
     assert processes.wait('ps', 1, timeout_secs=60) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_ps_that_is_hosted_goes_home_to_another_address(tmp_path):
   with testing.ProcessCluster(1, 2) as processes:
     events = losses.Events()
