@@ -111,16 +111,32 @@ def lean(
   variables = trainable_variables
   if variables is None:
     variables = getattr(optimizer, '_trainable_variables', ())
+  if len(variables) != len(gradients):  # which Keras refuses
+    return gradients
+  for variable, gradient in zip(variables, gradients, strict=True):
+    if gradient is not None:
+      _set_shape(gradient, variable)
   if (
     not isinstance(steps, step_transfers_lib.Steps)
     or not steps.is_at_top_level()
-    or len(variables) != len(gradients)  # which Keras refuses
   ):
     return gradients
   return [
     None if gradient is None else _lean(steps, value(variable), gradient)
     for variable, gradient in zip(variables, gradients, strict=True)
   ]
+
+
+def _set_shape(gradient: Any, variable: Any) -> None:
+  """Tells a gradient the shape of its variable, which its graph may not know.
+
+  What is computed from a slice of an input, such as of one of many ids, often
+  has unknown dimensions.
+  """
+  if isinstance(gradient, tf.IndexedSlices):
+    gradient.values.set_shape([None, *variable.shape[1:]])
+  else:
+    gradient.set_shape(variable.shape)
 
 
 def _lean(steps: step_transfers_lib.Steps, variable: Any, gradient: Any) -> Any:

@@ -236,3 +236,31 @@ def test_models_outside_the_scope_are_keras_own(strategy):
   with mirrored.scope():
     model = _compile(MODELS['subclassed'][0], '')
   assert len(model.fit(_X, _Y, verbose=0).history['loss']) == 1
+
+
+@pytest.mark.parametrize(
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+)
+def test_columns_of_an_input_may_be_looked_up(tfps_cluster, kind):
+  """What Keras slices from an input has no static shape in a step."""
+  ids = np.random.default_rng(0).integers(0, 50, (30, 3))
+  dataset = tf.data.Dataset.from_tensor_slices((ids, ids.sum(1) * 1.0)).batch(8)
+
+  def build():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([3], dtype='int64')
+    rows = [keras.layers.Embedding(50, 4)(inputs[:, i]) for i in range(3)]
+    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(rows))
+    model = keras.Model(inputs, outputs)
+    model.compile('adagrad', 'mse', steps_per_execution=2)
+    return model
+
+  alone = build()
+  with kind(tfps_cluster.cluster).scope():
+    model = build()
+  for each in (alone, model):
+    each.fit(dataset, verbose=0)
+  for mine, theirs in zip(
+    model.get_weights(), alone.get_weights(), strict=True
+  ):
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
