@@ -135,10 +135,6 @@ class PerWorkerAdapter(keras_data.DataAdapter):
       self._batches = PerWorkerBatches(self)
     return self._batches
 
-  def reset(self) -> None:
-    """Forgets the iterators, so that the next epoch makes new ones."""
-    self._batches = None
-
   def iterators(self, executor: Any) -> Any:
     """Makes the workers' iterators."""
     return self._make(executor, self._dataset_fn)
@@ -174,7 +170,8 @@ class PerWorkerBatches:
 
   def end(self) -> None:
     """Lets the next epoch begin with new iterators."""
-    self._adapter.reset()
+    self._iterators = None
+    self.ends = data_ends.DataEnds()
 
 
 def take(

@@ -44,14 +44,12 @@ class _Scheduled:
     carried: the values carried to it.
     on_splits: whether its result is a list of parts, each with a number of
       steps, which may be less than `num_steps` together.
-    ends: notes whether the worker had batches; None if they were sent to it.
   """
 
   value: Any
   num_steps: int
   carried: list[np.ndarray]
   on_splits: bool
-  ends: data_ends.DataEnds | None
 
 
 class StepFunction:
@@ -187,7 +185,7 @@ class StepFunction:
     begin = functools.partial(self._begin_on_iterators, batches)
     num_scheduled = 0
     while left := batches.ends.take(number, num_workers):
-      self._schedule(begin, left, ends=batches.ends)
+      self._schedule(begin, left)
       num_scheduled += left
     return bool(num_scheduled)
 
@@ -227,11 +225,11 @@ class StepFunction:
     while self._schedule_left(self._model.steps_per_execution):
       self._collect_running()
     if self._batches is not None and self._batches.ends.num_left:
-      self._batches.end()
       logging.warning(
         'The data ended early: there were no batches for %d steps.',
         self._batches.ends.num_left,
       )
+      self._batches.end()
     self._batches = None
 
   def _collect_running(self) -> None:
@@ -241,42 +239,33 @@ class StepFunction:
       self._collect_oldest()
 
   def _schedule(
-    self,
-    begin: Begin,
-    num_steps: int,
-    *,
-    on_splits: bool = False,
-    ends: data_ends.DataEnds | None = None,
+    self, begin: Begin, num_steps: int, *, on_splits: bool = False
   ) -> None:
     try:
-      self._schedule_now(begin, num_steps, on_splits, ends)
+      self._schedule_now(begin, num_steps, on_splits)
     except model_program.NotAdditiveError:
       self._collect_running()
       self._executions.forget()
       self._attempts.forget()
-      self._schedule_now(begin, num_steps, on_splits, ends)
+      self._schedule_now(begin, num_steps, on_splits)
     except step_loop.OutOfScopeError as error:
       if not self._executions.unrolling.give_up(error):
         self._drop_all()
         raise
-      self._schedule_now(begin, num_steps, on_splits, ends)
+      self._schedule_now(begin, num_steps, on_splits)
     if self._state.must_wait(num_steps):
       self._collect_running()
     while len(self._running) > self._in_flight():
       self._collect_oldest()
 
   def _schedule_now(
-    self,
-    begin: Begin,
-    num_steps: int,
-    on_splits: bool,
-    ends: data_ends.DataEnds | None,
+    self, begin: Begin, num_steps: int, on_splits: bool
   ) -> None:
     carried = self._state.carry(num_steps)
     with self._dropping_on_error():
       value = transfers.trace_until_stable(lambda: begin(num_steps, carried))
     self._running.append(
-      _Scheduled(value, num_steps, carried, on_splits=on_splits, ends=ends)
+      _Scheduled(value, num_steps, carried, on_splits=on_splits)
     )
 
   def _begin_on_iterators(
@@ -351,8 +340,8 @@ class StepFunction:
     with self._dropping_on_error():
       fetched = self._executor.fetch(oldest.value)
     self._executions.unrolling.note_result()
-    if oldest.ends is not None:
-      oldest.ends.note(fetched, oldest.num_steps)
+    if self._batches is not None:
+      self._batches.ends.note(fetched, oldest.num_steps)
     parts = fetched or []
     if fetched and not oldest.on_splits:
       parts = [(oldest.num_steps, *fetched)]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import seen_metric
 import tfps
 
 _BATCH = 4
@@ -41,20 +42,10 @@ def _build(steps_per_execution) -> keras.Model:
   model.compile(
     keras.optimizers.SGD(0.5 * _BATCH),
     lambda y, value: keras.ops.sum(value, axis=1),
-    weighted_metrics=[_Seen()],
+    weighted_metrics=[seen_metric.Seen()],
     steps_per_execution=steps_per_execution,
   )
   return model
-
-
-class _Seen(keras.metrics.Sum):
-  """Counts examples."""
-
-  def __init__(self) -> None:
-    super().__init__(name='seen')
-
-  def update_state(self, y_true, y_pred, sample_weight=None):
-    return super().update_state(keras.ops.ones_like(y_true))
 
 
 def _table(model) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import seen_metric
 from tests.support import turns
 from tests.support import versions
 import tfps
@@ -57,22 +58,12 @@ def build(**compile_args) -> keras.Model:
   defaults = {
     'optimizer': keras.optimizers.SGD(0.05),
     'loss': 'mse',
-    'metrics': ['mae', keras.metrics.R2Score(), Seen()],
+    'metrics': ['mae', keras.metrics.R2Score(), seen_metric.Seen()],
     'weighted_metrics': ['mse'],
     'steps_per_execution': 2,
   }
   model.compile(**{**defaults, **compile_args})
   return model
-
-
-class Seen(keras.metrics.Sum):
-  """Counts examples."""
-
-  def __init__(self) -> None:
-    super().__init__(name='seen')
-
-  def update_state(self, y_true, y_pred, sample_weight=None):
-    return super().update_state(keras.ops.ones_like(y_true))
 
 
 def _dataset() -> tf.data.Dataset:
@@ -344,7 +335,7 @@ def test_a_step_that_fails_is_told_and_the_next_fit_works(strategy):
     model = keras.Sequential(
       [keras.layers.Input((4,)), _Raises(), keras.layers.Dense(1)]
     )
-    model.compile('sgd', 'mse', metrics=[Seen()])
+    model.compile('sgd', 'mse', metrics=[seen_metric.Seen()])
   wrong = _X.copy()
   wrong[50] = 11
   with pytest.raises(tf.errors.OpError, match='a number above 10'):
@@ -382,7 +373,9 @@ def test_tasks_are_asked_whether_they_are_alive_only_to_trace(
 @under_coordinator
 def test_counts_are_exact(strategy):
   with strategy.scope():
-    model = build(steps_per_execution=3, metrics=[Seen()], weighted_metrics=[])
+    model = build(
+      steps_per_execution=3, metrics=[seen_metric.Seen()], weighted_metrics=[]
+    )
   data = _dataset().repeat().take(210).prefetch(4)
   history = model.fit(data, verbose=0)
   assert int(model.optimizer.iterations) == 210
@@ -421,7 +414,9 @@ def test_callbacks_see_batches_and_epochs(strategy, tmp_path):
   assert set(ends[-1][1]) == {'loss', 'mae', 'mse', 'r2_score', 'seen'}
   assert (tmp_path / 'log.csv').read_text().count('\n') == 3
   loaded = keras.models.load_model(
-    tmp_path / 'best.keras', custom_objects={'Seen': Seen}, compile=False
+    tmp_path / 'best.keras',
+    custom_objects={'Seen': seen_metric.Seen},
+    compile=False,
   )
   np.testing.assert_array_equal(
     loaded.predict(_X, verbose=0), model.predict(_X, verbose=0)

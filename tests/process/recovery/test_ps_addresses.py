@@ -61,6 +61,13 @@ def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
     assert coordinator.surviving(lambda: int(count.numpy())) == steps
 
 
+def _counts(strategy):
+  """Counts on two ps, and a step that adds one to each."""
+  with strategy.scope():
+    counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
+  return counts, lambda batch: losses.add_one(counts)
+
+
 def _train(strategy, step, steps):
   """Trains to so many steps; gives what survives the loss of a ps."""
   if isinstance(strategy, tfps.BetweenGraphStrategy):
@@ -85,13 +92,7 @@ def test_who_comes_again_finds_tasks_where_they_are_by_then(
     )
 
   def count(strategy, steps):
-    with strategy.scope():
-      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
-
-    def step(batch):
-      for each in counts:
-        each.assign_add(1)
-
+    counts, step = _counts(strategy)
     surviving = _train(strategy, step, steps)
     processes.kill('ps', 1)
     assert surviving(lambda: losses.values(counts)) == {steps}
@@ -134,13 +135,7 @@ def test_a_ps_comes_back_at_another_address(tmp_path, kind):
         tmp_path, replicas=1, take_over_secs=120, on_event=events
       ),
     )
-    with strategy.scope():
-      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
-
-    def step(batch):
-      for each in counts:
-        each.assign_add(1)
-
+    counts, step = _counts(strategy)
     surviving = _train(strategy, step, 20)
     processes.kill('ps', 1)
     processes.start('ps', 1, elsewhere=True)
@@ -164,13 +159,7 @@ def test_a_ps_that_is_hosted_goes_home_to_another_address(tmp_path):
       processes.cluster,
       recovery=tfps.Recovery(tmp_path, replicas=1, on_event=events),
     )
-    with strategy.scope():
-      counts = [tf.Variable(0, dtype=tf.int64, name=name) for name in 'ab']
-
-    def step(batch):
-      for each in counts:
-        each.assign_add(1)
-
+    counts, step = _counts(strategy)
     surviving = _train(strategy, step, 20)
     processes.kill('ps', 1)
     assert surviving(lambda: losses.values(counts)) == {20}  # on ps:0

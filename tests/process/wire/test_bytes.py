@@ -1,29 +1,13 @@
 """What the wire counts is what the network carries."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-_PROGRAM = pathlib.Path(__file__).parents[2] / 'programs' / 'count_bytes.py'
+from tests.support import network_programs
 
 
 @pytest.mark.exhaustive
 def test_bytes_are_those_that_the_loopback_interface_counts():
-  done = subprocess.run(
-    [sys.executable, _PROGRAM],
-    capture_output=True,
-    text=True,
-    timeout=200,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
-  last = done.stdout.splitlines()[-1]
-  if last == 'denied':
-    pytest.skip('This user may not make a network namespace.')
-  found = json.loads(last)
+  found = network_programs.run('count_bytes.py', timeout_secs=200)
   assert len(found) == 4
   for way, numbers in found.items():
     assert numbers['steps'] == 60, way
