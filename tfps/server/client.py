@@ -15,7 +15,6 @@ from tfps._compat import strategy as compat
 from tfps._utils import deadlines
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
-from tfps.server import environment
 from tfps.server import fencing
 from tfps.server import local_pool
 from tfps.server import ps_addresses
@@ -95,7 +94,6 @@ def connect(
       server_lib.wait_for_port(task, address)
     spec = _ps_and_self(cluster, task, address_book)
   connection.stop_all()
-  environment.set_default()
   # As in TensorFlow's own strategy: functions must see earlier assignments.
   os.environ[_STREAMING] = 'False'
   compat.let_threads_sleep()

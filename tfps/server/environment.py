@@ -32,8 +32,9 @@ _OPTIONS = (
 def set_default() -> None:
   """Sets gRPC's options, and growth of GPU memory, unless they are set already.
 
-  It must be called before this process connects to any other. The growth holds
-  for GPUs that the process has not used yet.
+  It must be called before this process connects to any other: TensorFlow reads
+  gRPC's options once. The growth holds for GPUs that the process has not used
+  yet.
   """
   os.environ.setdefault(_VARIABLE, ','.join(_OPTIONS))
   os.environ.setdefault(GROWTH_VARIABLE, 'true')

@@ -8,6 +8,7 @@ which involve no other task and no eager context.
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
 
@@ -37,6 +38,8 @@ class Mailbox:
     *,
     timeout_secs: float | None,
   ) -> None:
+    # The first connection of most clients; later, gRPC's options are not read.
+    environment.set_default()
     device = f'/job:{task.job}/task:{task.index}'
     self._device = f'{device}/device:CPU:0'
     with tf.Graph().as_default() as graph, tf.device(self._device):

@@ -38,7 +38,6 @@ from tfps.recovery import worker_admission
 from tfps.server import client
 from tfps.server import connection
 from tfps.server import control_messages
-from tfps.server import environment
 from tfps.server import fencing
 from tfps.server import local_pool
 from tfps.server import ps_addresses
@@ -307,7 +306,6 @@ class ParameterServerStrategy(
       workers,
     )
     connection.stop_all()
-    environment.set_default()
     compat.let_threads_sleep()
     earlier_objects.take_over()
     functions.remove_late()
