@@ -20,6 +20,8 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import context
 
+from tfps._compat import captured_datasets
+
 # The devices of a process that has not connected, in errors.
 _IS_EARLIER = re.compile(
   r'/job:localhost/\S* unknown device|target /job:localhost/\S* not found'
@@ -66,7 +68,7 @@ def _renewed_variant(dataset: Any) -> Any:
       raise tf.errors.InvalidArgumentError(None, None, text)
     with tf.init_scope():
       dataset._variant_tensor_attr = variant = tf.identity(variant)
-  return variant
+  return captured_datasets.usable(variant)
 
 
 def _is_earlier(value: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps._compat import captured_datasets
 from tfps._utils import threads
 from tfps.input import per_worker as per_worker_lib
 from tfps.input import pipelines as pipelines_lib
@@ -46,12 +47,13 @@ class JointReaders(readers.QueueReaders):
     dataset_fn: per_worker_lib.DatasetFn,
   ) -> None:
     pipelines = pipelines_lib.Pipelines(dataset_fn)
-    traced = [
-      pipelines.trace(
-        tf.distribute.InputContext(len(devices), i, replicas.per_worker)
-      )
-      for i in range(len(devices))
-    ]
+    with captured_datasets.sent():
+      traced = [
+        pipelines.trace(
+          tf.distribute.InputContext(len(devices), i, replicas.per_worker)
+        )
+        for i in range(len(devices))
+      ]
     pipelines.queue.check()
     super().__init__(pipelines)
     self.devices = tuple(devices)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import captured_datasets
 from tfps._compat import coordinator as compat
 from tfps._compat import per_worker
 from tfps.input import iterators as iterators_lib
@@ -100,7 +101,8 @@ def _context(
 
 
 def _trace(dataset_fn: Callable[[], tf.data.Dataset]) -> Any:
-  traced = tf.function(dataset_fn).get_concrete_function()
+  with captured_datasets.sent():
+    traced = tf.function(dataset_fn).get_concrete_function()
   if not hasattr(traced.structured_outputs, 'element_spec'):
     raise ValueError(
       f'dataset_fn: returned {traced.structured_outputs!r}, '

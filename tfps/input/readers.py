@@ -15,6 +15,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import captured_datasets
 from tfps._compat import coordinator as compat
 from tfps._compat import writes
 from tfps._utils import timeouts
@@ -155,13 +156,13 @@ class WorkerReaders(QueueReaders):
   def _pipeline(self, worker: int) -> worker_reader.Pipeline:
     if worker not in self._traced:
       number = max(worker + 1, compat.num_workers(self._coordinator))
-      self._traced[worker] = self._pipelines.trace(
-        tf.distribute.InputContext(
-          num_input_pipelines=number,
-          input_pipeline_id=worker,
-          num_replicas_in_sync=self._coordinator.strategy.num_replicas_in_sync,
-        )
+      context = tf.distribute.InputContext(
+        num_input_pipelines=number,
+        input_pipeline_id=worker,
+        num_replicas_in_sync=self._coordinator.strategy.num_replicas_in_sync,
       )
+      with captured_datasets.sent():
+        self._traced[worker] = self._pipelines.trace(context)
     return self._traced[worker]
 
 

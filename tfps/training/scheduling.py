@@ -14,6 +14,7 @@ from typing import TypeVar
 from absl import logging
 import tensorflow as tf
 
+from tfps._compat import captured_datasets
 from tfps._compat import closure_queue
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
@@ -100,6 +101,19 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
   def num_workers(self) -> int:
     """Number of workers of the strategy's cluster."""
     return len(self._cluster.workers)
+
+  def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
+    """Makes a dataset on each worker, as TensorFlow's method does.
+
+    Args:
+      dataset_fn: makes a worker's dataset, and may use datasets that were made
+        outside of it; or a dataset.
+
+    Raises:
+      ValueError: it uses a dataset that cannot be sent to workers.
+    """
+    with captured_datasets.sent():
+      return super().create_per_worker_dataset(dataset_fn)
 
   def schedule(
     self,

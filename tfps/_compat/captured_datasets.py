@@ -1,0 +1,82 @@
+"""Datasets that are used in a function which another task executes.
+
+A function captures a dataset as a tensor of this process, which cannot be sent.
+The graph of a dataset can: it has the values that the dataset was made from,
+and those of the tables and variables that it reads.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+_MAX_BYTES = 2**30  # a graph has less than 2 GiB
+_OF_PYTHON = {'PyFunc', 'PyFuncStateless', 'EagerPyFunc'}
+# A tensor of fewer elements becomes a constant of the function, and then, when
+# the function is optimized, so does the dataset: it could not be sent either.
+_NUM_PARTS = 129
+_IGNORE_STATE = 1  # such as that of random numbers
+
+_own = threading.local()
+
+
+@contextlib.contextmanager
+def sent() -> Iterator[None]:
+  """Makes functions that this thread traces use datasets by their graphs."""
+  before = getattr(_own, 'is_sending', False)
+  _own.is_sending = True
+  try:
+    yield
+  finally:
+    _own.is_sending = before
+
+
+def usable(variant: Any) -> Any:
+  """Returns the tensor of a dataset as the function being traced can use it.
+
+  Args:
+    variant: the dataset's tensor.
+
+  Raises:
+    ValueError: within `sent`, the dataset has no graph that can be sent.
+  """
+  is_sending = getattr(_own, 'is_sending', False)
+  if not is_sending or not isinstance(variant, tf.__internal__.EagerTensor):
+    return variant
+  with tf.init_scope():
+    graph = _graph(variant)
+    size = -(-len(graph) // _NUM_PARTS)
+    parts = [graph[i * size : (i + 1) * size] for i in range(_NUM_PARTS)]
+    argument = tf.constant(parts)
+  return tf.raw_ops.DatasetFromGraph(graph_def=tf.strings.reduce_join(argument))
+
+
+def _graph(variant: Any) -> bytes:
+  try:
+    graph: bytes = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=variant,
+      external_state_policy=_IGNORE_STATE,
+      strip_device_assignment=True,
+    ).numpy()
+  except tf.errors.OpError as error:
+    raise ValueError(
+      _advice(f'which has no graph ({error.message})')
+    ) from error
+  if len(graph) > _MAX_BYTES:
+    raise ValueError(_advice(f'which has {len(graph) / 1e6:,.0f} MB of values'))
+  definition = tf.compat.v1.GraphDef.FromString(graph)
+  nodes = [*definition.node]
+  for function in definition.library.function:
+    nodes.extend(function.node_def)
+  if any(node.op in _OF_PYTHON for node in nodes):
+    raise ValueError(_advice('which executes Python code of this process'))
+  return graph
+
+
+def _advice(what: str) -> str:
+  return (
+    f'dataset_fn: uses a dataset that was made outside of it, {what}. Workers '
+    'cannot get it: make it within the function.'
+  )
