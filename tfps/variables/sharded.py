@@ -4,6 +4,7 @@ TensorFlow's class has no gradient, returns rows of `sparse_read` in an order
 other than requested, and looks up wrong rows for embeddings.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,20 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
       first += shard.shape[0]
     return self
 
+  def __getitem__(self, spec: Any) -> tf.Tensor:
+    """Returns what a tensor of all rows would; see `tf.Tensor.__getitem__`.
+
+    A row whose number is a tensor is gathered by its ps. All rows are read if
+    the bounds of a slice are tensors.
+    """
+    first, *others = spec if isinstance(spec, list | tuple) else (spec,)
+    if not any(tf.is_tensor(part) for part in _parts([first, *others])):
+      return super().__getitem__(spec)
+    if not tf.is_tensor(first) or first.shape.rank != 0 or first.dtype.is_bool:
+      return self.value()[spec]
+    row = self.sparse_read(tf.where(first < 0, first + self.shape[0], first))
+    return row[tuple(others)] if others else row
+
   def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
     """Returns rows, in the order of the indices.
 
@@ -107,6 +122,15 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     if isinstance(value, tf.IndexedSlices):
       return list(self._decompose_indexed_slices(value))
     return list(tf.split(value, [s.shape[0] for s in self._variables]))
+
+
+def _parts(spec: Sequence[Any]) -> Iterator[Any]:
+  """Yields the numbers of an index, those of its slices included."""
+  for each in spec:
+    if isinstance(each, slice):
+      yield from (each.start, each.stop, each.step)
+    else:
+      yield each
 
 
 class ShardedVariableSpec(compat.ShardedVariableSpec):

@@ -55,6 +55,26 @@ def test_lookups_find_the_rows_asked_for(table, lookup):
   np.testing.assert_array_equal(in_function(), VALUES[DISORDER])
 
 
+@pytest.mark.parametrize('run', [lambda f: f, tf.function], ids=['eager', 'fn'])
+@pytest.mark.parametrize(
+  'at',
+  [
+    lambda n: n(7),
+    lambda n: n(-1),
+    lambda n: (n(4), 1),
+    lambda n: (n(4), slice(None, n(2))),
+    lambda n: slice(n(2), n(8), 3),
+    lambda n: (slice(1, None), n(2)),
+    lambda n: (..., n(0)),
+    lambda n: (3, n(1)),
+  ],
+)
+def test_an_index_may_have_tensors(table, run, at):
+  np.testing.assert_array_equal(
+    run(lambda: table[at(tf.constant)])(), VALUES[at(int)]
+  )
+
+
 def test_lookup_clips_to_max_norm(table):
   expected = tf.nn.embedding_lookup(tf.constant(VALUES), DISORDER, max_norm=2.0)
   rows = tf.nn.embedding_lookup(table, DISORDER, max_norm=2.0)
@@ -105,7 +125,12 @@ def loss_of_rows_of_one_shard(table):
   return tf.reduce_sum(tf.square(table.sparse_read([2, 0])))
 
 
+def loss_of_one_row(table):
+  return tf.reduce_sum(tf.square(table[tf.constant(4)]))
+
+
 LOSSES = {
+  'one row': loss_of_one_row,
   'one shard': loss_of_one_shard,
   'rows of one shard': loss_of_rows_of_one_shard,
   'dense': loss_dense,
