@@ -1,6 +1,8 @@
 """Background threads: periodic calls, calls that may hang, many that wait."""
 
+import collections
 from collections.abc import Callable
+from collections.abc import Iterable
 import concurrent.futures
 import ctypes
 import functools
@@ -10,6 +12,7 @@ from typing import TypeVar
 
 from tfps._utils import timeouts
 
+_Item = TypeVar('_Item')
 _Result = TypeVar('_Result')
 
 # From <linux/prctl.h>.
@@ -74,6 +77,45 @@ def begin(
     target=_fulfil, args=(future, function), name=name, daemon=True
   ).start()
   return future
+
+
+def map_all(
+  name: str,
+  function: Callable[[_Item], _Result],
+  items: Iterable[_Item],
+  *,
+  at_once: int,
+) -> list[_Result]:
+  """Calls a function for each item on daemon threads; returns the results.
+
+  Unlike those of an executor, which refuses them, calls may begin while the
+  interpreter ends.
+
+  Args:
+    name: of the threads.
+    function: gets an item.
+    items: what to call it for.
+    at_once: the number of threads.
+
+  Raises:
+    Exception: that of a call, once all have ended.
+  """
+  left = collections.deque(enumerate(items))
+  results: dict[int, _Result] = {}
+
+  def work() -> None:
+    while left:
+      try:
+        index, item = left.popleft()
+      except IndexError:  # another thread has the last one
+        return
+      results[index] = function(item)
+
+  threads = [begin(name, work) for _ in range(min(at_once, len(left)))]
+  concurrent.futures.wait(threads)
+  for thread in threads:
+    thread.result()
+  return [results[index] for index in sorted(results)]
 
 
 @functools.cache

@@ -7,7 +7,6 @@ writes does not, but needs a disk that all tasks reach.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -22,6 +21,7 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.recovery import inventory
 from tfps.variables import placement_ledger
@@ -153,10 +153,12 @@ class SharedDisk:
 
   def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
     prefixes = [_prefix(folder, i) for i in range(len(groups))]
-    with concurrent.futures.ThreadPoolExecutor(
-      max(1, len(groups)), thread_name_prefix='tfps-write'
-    ) as pool:
-      list(pool.map(self._write, prefixes, groups))
+    threads.map_all(
+      'tfps-write',
+      lambda each: self._write(*each),
+      zip(prefixes, groups, strict=True),
+      at_once=len(groups),
+    )
     return prefixes
 
   def read(

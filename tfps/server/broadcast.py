@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 import concurrent.futures
-import threading
+import functools
 
 from tfps import errors
+from tfps._utils import threads
 from tfps.cluster import spec as spec_lib
 
 
@@ -26,7 +27,11 @@ def for_each(
   Returns:
     The errors, by task; a `DeadlineError` for calls that have not returned.
   """
-  calls = {task: _in_thread(call, task) for task in tasks}
+  # Not an executor, which would join a thread that hangs.
+  calls = {
+    task: threads.begin(f'tfps-tell-{task}', functools.partial(call, task))
+    for task in tasks
+  }
   concurrent.futures.wait(calls.values(), timeout=timeout_secs)
   late = errors.DeadlineError(f'no answer in {timeout_secs:g} seconds')
   failures = {
@@ -39,22 +44,3 @@ def for_each(
 def format_failures(failures: dict[spec_lib.Task, BaseException]) -> str:
   """Returns the errors that `for_each` returned as text."""
   return '; '.join(f'{task}: {error}' for task, error in failures.items())
-
-
-def _in_thread(
-  call: Callable[[spec_lib.Task], object], task: spec_lib.Task
-) -> 'concurrent.futures.Future[None]':
-  # Not an executor: it would join a thread that hangs, and it refuses work
-  # while the interpreter ends.
-  future: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-  def run() -> None:
-    try:
-      call(task)
-    except Exception as error:
-      future.set_exception(error)
-    else:
-      future.set_result(None)
-
-  threading.Thread(target=run, name=f'tfps-tell-{task}', daemon=True).start()
-  return future

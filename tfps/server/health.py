@@ -10,7 +10,6 @@ are called:
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-import concurrent.futures
 import dataclasses
 import enum
 import re
@@ -22,6 +21,7 @@ from google.protobuf import unknown_fields
 import grpc
 
 from tfps import errors
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
@@ -114,13 +114,12 @@ def probe_all(
     addresses: of the tasks' servers.
     timeout_secs: how long to wait for each answer; None for the default.
   """
-  number = max(1, min(_MAX_PROBES_AT_ONCE, len(addresses)))
-  with concurrent.futures.ThreadPoolExecutor(number, 'tfps-probe') as pool:
-    asked = [
-      pool.submit(probe, task, address, timeout_secs=timeout_secs)
-      for task, address in addresses.items()
-    ]
-    return [future.result() for future in asked]
+  return threads.map_all(
+    'tfps-probe',
+    lambda at: probe(*at, timeout_secs=timeout_secs),
+    addresses.items(),
+    at_once=_MAX_PROBES_AT_ONCE,
+  )
 
 
 def may_be_alive(
