@@ -76,14 +76,15 @@ def main(_: list[str]) -> None:
     )
     return examples.shuffle(2048).repeat().batch(_BATCH_SIZE)
 
+  directory = _DIRECTORY.value
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
     result = coordinator.train(
       step,
       dataset,
       steps=_STEPS.value,
       steps_per_execution=20,
-      checkpoint=tf.train.Checkpoint(model=model),
-      checkpoint_dir=_DIRECTORY.value,
+      checkpoint=tf.train.Checkpoint(model=model) if directory else None,
+      checkpoint_dir=directory,
       hooks=[hooks.LogProgress(every_secs=1.0, log=print)],
     )
     found = np.argmax(model(held_out[0]), axis=1)
