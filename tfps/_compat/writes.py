@@ -2,6 +2,8 @@
 
 import collections
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -18,6 +20,8 @@ def num_operations() -> int:
 
 
 _is_write = replicated_writes.is_write
+
+_LOCK, _RELEASE = 'MutexLock', 'ConsumeMutexLock'
 
 
 class Place(NamedTuple):
@@ -68,6 +72,9 @@ def put_last(first: int) -> None:
   done also if the step fails, for example because there is no batch. Where the
   same task was called, that costs no message.
 
+  What is done under a lock waits before the lock: to wait for another that the
+  step takes would be a deadlock.
+
   Args:
     first: how many operations of the function to skip.
   """
@@ -76,13 +83,56 @@ def put_last(first: int) -> None:
   order = {id(each): i for i, each in enumerate(operations)}
   places = [*by_place(first).values()]
   calls = [each for place in places for each in place if not _is_write(each)]
+  unlocked = [each for each in calls if each.type != _LOCK]
+  locked = {id(each) for each in _within_locks(operations)}
+
+  def earlier(than: Any, calls: Iterable[Any]) -> list[Any]:
+    return [each for each in calls if order[id(each)] < order[id(than)]]
+
   for place in places:
     own = [each for each in place if not _is_write(each)]
     for operation in filter(_is_write, place):
-      number = order[id(operation)]
-      earlier = [each for each in own if order[id(each)] < number]
-      earlier = earlier or [each for each in calls if order[id(each)] < number]
-      operation._add_control_inputs(earlier)
+      if id(operation) not in locked:
+        operation._add_control_inputs(
+          earlier(operation, own) or earlier(operation, calls)
+        )
+    for lock in place:
+      if lock.type == _LOCK and not _waits_for_any(lock, unlocked, order):
+        lock._add_control_inputs(earlier(lock, unlocked))
+
+
+def _within_locks(operations: Iterable[Any]) -> Iterator[Any]:
+  """Yields operations that were traced after a lock and before its release."""
+  is_locked = False
+  for operation in operations:
+    is_locked = operation.type == _LOCK or (
+      is_locked and operation.type != _RELEASE
+    )
+    if is_locked:
+      yield operation
+
+
+def _waits_for_any(
+  operation: Any, calls: Iterable[Any], order: Mapping[int, int]
+) -> bool:
+  """Returns whether an operation waits for one of some calls already.
+
+  Args:
+    operation: the operation.
+    calls: the calls.
+    order: has the ids of the operations that are looked through.
+  """
+  wanted, seen = {id(call) for call in calls}, set[int]()
+  left = [operation]
+  while left:
+    each = left.pop()
+    if id(each) in wanted:
+      return True
+    if id(each) in order and id(each) not in seen:
+      seen.add(id(each))
+      left += [tensor.op for tensor in each.inputs]
+      left += each.control_inputs
+  return False
 
 
 def current_device() -> str:

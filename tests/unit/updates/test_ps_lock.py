@@ -1,0 +1,56 @@
+"""Jobs under the lock of a device."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps._compat import writes
+from tfps._utils import threads
+from tfps.updates import ps_lock
+
+
+def _late():
+  time.sleep(0.2)
+  return np.float32(1.0)
+
+
+def test_a_step_may_take_its_second_lock_first():
+  first, second, count = (tf.Variable(0.0) for _ in range(3))
+
+  @tf.function(autograph=False)
+  def step():
+    begun = writes.num_operations()
+    late = tf.numpy_function(_late, [], tf.float32, stateful=False)
+    for variable, value in (first, late), (second, tf.constant(1.0)):
+      ps_lock.run([ps_lock.Job(variable, _adding_to(variable), [value])])
+    count.assign_add(1.0)
+    writes.put_last(begun)
+
+  done = threads.begin('step', step)
+  assert threads.is_done(done, 30)
+  done.result()
+  assert [float(v) for v in (first, second, count)] == [1, 1, 1]
+
+
+def test_a_lock_is_taken_once_there_is_a_batch():
+  variable = tf.Variable(0.0)
+
+  @tf.function(autograph=False)
+  def step(iterator):
+    begun = writes.num_operations()
+    next(iterator)
+    job = ps_lock.Job(variable, _adding_to(variable), [tf.constant(1.0)])
+    ps_lock.run([job])
+    writes.put_last(begun)
+
+  iterator = iter(tf.data.Dataset.range(2))
+  with pytest.raises(tf.errors.OutOfRangeError):
+    for _ in range(3):
+      step(iterator)
+  assert float(variable) == 2
+
+
+def _adding_to(variable):
+  return lambda value: [variable.assign_add(value, read_value=False)]
