@@ -75,10 +75,10 @@ def _layers():
     'map_fn': by_map,
     'a variable in map_fn': by_variable_in_loop,
     'while_loop': by_loop,
-    'cond': by_branch,
     'vectorized_map': lambda t, i: tf.vectorized_map(
       lambda each: tf.gather(t, each), i
     ),
+    'cond': by_branch,
     'tf.function': by_function,
   }
 
@@ -138,6 +138,7 @@ RARELY = (
   ),
   *('Embedding', 'Embedding, mask_zero', 'Embedding, float16', 'of ragged'),
   *('take', 'take of sparse', 'gather_nd', 'embedding_lookup'),
+  'tf.function',
 )
 
 

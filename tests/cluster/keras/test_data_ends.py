@@ -18,7 +18,7 @@ two_workers = pytest.mark.tfps_cluster(workers=2, ps=2)
 in_each_way = pytest.mark.parametrize(
   ('updates', 'steps_per_execution'),
   [
-    pytest.param(None, 1, id='async'),
+    pytest.param(None, 1, id='async', marks=pytest.mark.exhaustive),
     pytest.param(None, 3, id='async, 3 steps'),
     pytest.param(tfps.updates.Sync(), 1, id='sync'),
     pytest.param(

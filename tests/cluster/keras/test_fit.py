@@ -201,7 +201,7 @@ def test_evaluate_and_predict_are_as_in_a_single_process(strategy):
   ('strategy', 'partitioner'),
   [
     pytest.param(*way, id=name, marks=[] if often else _exhaustive)
-    for (name, way), often in zip(_WAYS.items(), [1, 0, 0, 0], strict=True)
+    for (name, way), often in zip(_WAYS.items(), [0, 0, 1, 0], strict=True)
   ],
   indirect=['strategy'],
 )
@@ -229,7 +229,12 @@ def test_validation_weights_and_epochs(strategy):
 
 @whole
 @two_workers
-@under_both
+@pytest.mark.parametrize(
+  'strategy',
+  turns.rarely(STRATEGIES, but=STRATEGIES[1:]),
+  indirect=True,
+  ids=lambda s: s.__name__,
+)
 def test_a_function_of_an_input_context(strategy):
   contexts = []
 
@@ -261,8 +266,14 @@ def _labelled(numbers=None) -> tf.data.Dataset:
 
 @whole
 @one_worker
-@under_both
-@pytest.mark.parametrize('source', ['datasets', 'a queue'])
+@pytest.mark.parametrize(
+  ('strategy', 'source'),
+  turns.by_turns(
+    {source: source for source in ('a queue', 'datasets')},
+    {strategy.__name__: (strategy,) for strategy in STRATEGIES},
+  ),
+  indirect=['strategy'],
+)
 def test_classes_have_their_weights_in_a_function_too(strategy, source):
   with strategy.scope():
     model = build(steps_per_execution=3)

@@ -169,7 +169,10 @@ def _fit_gan(scope=None):
 
 @pytest.mark.parametrize(
   ('kind', 'partitioner'),
-  [(tfps.ParameterServerStrategy, _SHARDS), (tfps.BetweenGraphStrategy, None)],
+  [
+    (tfps.ParameterServerStrategy, _SHARDS),
+    pytest.param(tfps.BetweenGraphStrategy, None, marks=pytest.mark.exhaustive),
+  ],
   ids=['coordinator, in shards', 'between graphs'],
 )
 def test_a_model_without_call_is_built_by_its_step(

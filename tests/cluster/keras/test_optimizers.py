@@ -87,6 +87,7 @@ _RARELY = {
   *('SGD-nesterov', 'Adadelta', 'RMSprop', 'AMSGrad', 'AdamW', 'Adamax'),
   *('Lion', 'Lamb', 'ScheduleFreeAdamW', 'clipnorm', 'clipvalue', 'ema'),
   *('weight_decay', 'accumulation', 'loss_scale_factor'),
+  *('SGD', 'Adagrad', 'RMSprop-centered'),
 }
 
 # Since when there are these, and work in a single process.

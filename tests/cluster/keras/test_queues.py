@@ -110,7 +110,7 @@ def test_an_epoch_is_one_of_the_queue(strategy, steps_per_execution):
   assert history.history['seen'] == [_TOTAL] * 3
 
 
-@in_modes('coordinator', 'between graphs')
+@in_modes('coordinator')
 def test_training_ends_with_the_last_epoch_of_the_queue(strategy):
   model, dataset = visiting(strategy, Largest, epochs=2, shuffle_seed=1)
   history = model.fit(dataset, epochs=5, verbose=0)
@@ -121,7 +121,7 @@ def test_training_ends_with_the_last_epoch_of_the_queue(strategy):
   assert history.history['seen'] == [_TOTAL] * 2
 
 
-@in_modes('coordinator', 'in graph')
+@in_modes('in graph')
 def test_an_epoch_may_have_a_number_of_steps(strategy):
   model, dataset = visiting(strategy, epochs=None, steps_per_execution=4)
   history = model.fit(dataset, epochs=3, steps_per_epoch=8, verbose=0)
@@ -201,7 +201,7 @@ def test_one_worker_trains_as_a_single_process(strategy, monkeypatch):
     np.testing.assert_allclose(history.history[name], values, rtol=1e-5)
 
 
-@in_modes('coordinator', 'between graphs', 'in graph')
+@in_modes('between graphs')
 def test_a_queue_is_for_fit_alone(strategy):
   model, dataset = visiting(strategy)
   with pytest.raises(ValueError, match='evaluate: x takes from a SplitQueue'):

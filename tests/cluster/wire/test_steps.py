@@ -203,8 +203,8 @@ def _calls_a_function(program, x, ids):
 _STEPS = {
   fn.__name__.strip('_'): fn
   for fn in (
-    _dense,
     _sparse,
+    _dense,
     _lookups_of_lookups,
     _few_rows,
     _branches,
@@ -221,6 +221,14 @@ _RARELY = {
 both = pytest.mark.parametrize(
   'make_strategy',
   [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+  ids=['coordinator', 'between-graph'],
+)
+between_graphs = pytest.mark.parametrize(
+  'make_strategy',
+  turns.rarely(
+    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+    but=[tfps.BetweenGraphStrategy],
+  ),
   ids=['coordinator', 'between-graph'],
 )
 
@@ -288,7 +296,7 @@ def test_what_crosses_is_counted(tfps_cluster, make_strategy):
   assert 'ps:1' in str(report)
 
 
-@both
+@between_graphs
 def test_few_parameters_come_with_rows(
   tfps_cluster, make_strategy, monkeypatch
 ):
@@ -308,7 +316,7 @@ def test_few_parameters_come_with_rows(
   assert len(pulled) == len({ps for ps, _ in pulled})
 
 
-@both
+@between_graphs
 def test_rows_that_have_come_are_not_sent_back(tfps_cluster, make_strategy):
   program = _Program(make_strategy, tfps_cluster.cluster, tfps.Wire())
   elsewhere = []
