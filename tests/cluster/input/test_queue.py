@@ -69,7 +69,9 @@ def queue_of(strategy, splits, **kwargs):
 
 
 @pytest.mark.tfps_cluster(workers=1, ps=1)
-@pytest.mark.parametrize('strategy', _MODES[:2], indirect=True)
+@pytest.mark.parametrize(
+  'strategy', turns.rarely(_MODES[:2], but=['coordinator']), indirect=True
+)
 def test_batches_are_buffered_on_the_workers_cpu(strategy, monkeypatch):
   devices = set()
   theirs = worker_reader.WorkerReader.gather
@@ -159,7 +161,8 @@ def test_all_is_visited_once_in_each_epoch(
 
 @in_mode('coordinator')
 def test_metrics_are_means_over_all_steps(strategy):
-  queue = queue_of(strategy, input_lib.Ranges(_TOTAL, 7))
+  total = 60
+  queue = queue_of(strategy, input_lib.Ranges(total, 7))
   result = train(
     strategy,
     lambda numbers: {'mean': tf.reduce_mean(numbers)},
@@ -167,8 +170,8 @@ def test_metrics_are_means_over_all_steps(strategy):
     steps_per_execution=2,
     log_every_secs=3600,
   )
-  assert result.step == _TOTAL
-  assert result.metrics['mean'] == pytest.approx((_TOTAL - 1) / 2)
+  assert result.step == total
+  assert result.metrics['mean'] == pytest.approx((total - 1) / 2)
 
 
 @pytest.mark.exhaustive
@@ -269,41 +272,50 @@ def _twice(queue, other):
   )
 
 
+_BAD_DATASETS = {
+  'repeat': (
+    lambda queue, other: lambda context: queue.dataset(context).repeat(),
+    5,
+    r'the dataset of a split has no end. Do not repeat\(\)',
+  ),
+  'two queues': (_twice, 5, 'reads from two queues'),
+  'no dataset': (
+    lambda queue, other: lambda context: [queue.dataset(context)],
+    5,
+    'is not a tf.data.Dataset',
+  ),
+  'endless': (
+    lambda queue, other: other.dataset,
+    None,
+    'steps=None is for input that ends',
+  ),
+  'no queue': (
+    lambda queue, other: lambda context: tf.data.Dataset.range(5),
+    None,
+    'steps=None is for input that ends',
+  ),
+}
+_BY_MODE = {mode: (mode,) for mode in _MODES}
+
+
 @pytest.mark.parametrize(
-  ('dataset_fn', 'steps', 'complaint'),
-  [
-    (
-      lambda queue, other: lambda context: queue.dataset(context).repeat(),
-      5,
-      r'the dataset of a split has no end. Do not repeat\(\)',
-    ),
-    (_twice, 5, 'reads from two queues'),
-    (
-      lambda queue, other: lambda context: [queue.dataset(context)],
-      5,
-      'is not a tf.data.Dataset',
-    ),
-    (
-      lambda queue, other: other.dataset,
-      None,
-      'steps=None is for input that ends',
-    ),
-    (
-      lambda queue, other: lambda context: tf.data.Dataset.range(5),
-      None,
-      'steps=None is for input that ends',
-    ),
-  ],
-  ids=['repeat', 'two queues', 'no dataset', 'endless', 'no queue'],
+  ('strategy', 'bad'),
+  turns.by_turns(_BAD_DATASETS, _BY_MODE),
+  indirect=['strategy'],
 )
-def test_bad_datasets_are_told(strategy, dataset_fn, steps, complaint):
+def test_bad_datasets_are_told(strategy, bad):
+  dataset_fn, steps, complaint = bad
   queue = queue_of(strategy, input_lib.Ranges(10, 5))
   other = queue_of(strategy, input_lib.Ranges(10, 5), epochs=None)
   with pytest.raises(ValueError, match=complaint):
     train(strategy, lambda batch: None, dataset_fn(queue, other), steps=steps)
 
 
-@pytest.mark.parametrize('damage', ['gone', 'damaged'])
+@pytest.mark.parametrize(
+  ('strategy', 'damage'),
+  turns.by_turns({damage: damage for damage in ('gone', 'damaged')}, _BY_MODE),
+  indirect=['strategy'],
+)
 def test_a_file_that_cannot_be_read_is_named(strategy, tmp_path, damage):
   paths = [str(tmp_path / name) for name in ('one', 'two')]
   for path in paths:

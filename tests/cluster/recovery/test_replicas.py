@@ -36,7 +36,10 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(params=[kind for (kind,) in STRATEGIES.values()])
+_KINDS = [kind for (kind,) in STRATEGIES.values()]
+
+
+@pytest.fixture(params=_KINDS)
 def strategy(request, tfps_cluster, tmp_path):
   strategy = request.param(
     tfps_cluster.cluster,
@@ -96,6 +99,11 @@ def test_optimizers_update_both(strategy, make_optimizer):
 
 
 @IN_PROCESS
+@pytest.mark.parametrize(
+  'strategy',
+  turns.rarely(_KINDS, but=[tfps.ParameterServerStrategy]),
+  indirect=True,
+)
 def test_rows_of_embeddings_are_updated_on_both(strategy):
   with strategy.scope():
     table = keras.Variable(np.ones([9, 4], 'f'))

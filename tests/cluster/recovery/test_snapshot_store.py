@@ -197,7 +197,7 @@ def make_two_cuts(strategy):
   return first, cut(strategy)
 
 
-@pytest.mark.parametrize('damage', DAMAGES)
+@pytest.mark.parametrize('damage', some(DAMAGES, [truncate, lose_index]))
 def test_a_damaged_cut_is_passed_over_for_the_one_before(make, caplog, damage):
   _, latest = make_two_cuts(make())
   damage(latest)

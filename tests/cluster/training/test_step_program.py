@@ -1,5 +1,7 @@
 """A step is traced once, and does the same in a loop as by itself."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -89,6 +91,11 @@ def _fitted(model):
   return history.history, model.get_weights()
 
 
+@functools.cache
+def _fitted_alone():
+  return _fitted(_model(1)[0])
+
+
 def _counting_calls(update):
   """A step that gives each batch to a function, and counts its traces."""
 
@@ -108,14 +115,13 @@ def _assert_equal(found, expected):
     np.testing.assert_array_equal(value, other)
 
 
+@pytest.mark.exhaustive
 @one_worker
-@pytest.mark.parametrize(
-  'steps_per_execution', turns.rarely([1, 5, 13, 40], but=[13])
-)
+@pytest.mark.parametrize('steps_per_execution', [1, 5, 13, 40])
 def test_what_depends_on_the_steps_number_is_that_of_a_single_process(
   tfps_cluster, steps_per_execution
 ):
-  expected = _fitted(_model(1)[0])
+  expected = _fitted_alone()
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     model, _ = _model(steps_per_execution)
@@ -126,7 +132,7 @@ def test_what_depends_on_the_steps_number_is_that_of_a_single_process(
 def test_values_are_the_same_across_the_change_to_unrolled_steps(
   tfps_cluster, monkeypatch
 ):
-  expected = _fitted(_model(1)[0])
+  expected = _fitted_alone()
   monkeypatch.setattr(unrolling, '_TIMES_BEFORE_UNROLLING', 0)
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
@@ -135,11 +141,17 @@ def test_values_are_the_same_across_the_change_to_unrolled_steps(
   assert own.num_calls == 1 + 5  # in the loop, and of a full execution only
 
 
+_BY_STRATEGY = {
+  kind.__name__: (kind,)
+  for kind in (tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy)
+}
+
+
 @one_worker
 @pytest.mark.parametrize(
-  'make', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+  ('make', 'has_queue'),
+  turns.by_turns({'endless': False, 'a queue': True}, _BY_STRATEGY),
 )
-@pytest.mark.parametrize('has_queue', [False, True])
 def test_steps_of_ones_own_are_unrolled_once_that_pays(
   tfps_cluster, monkeypatch, make, has_queue
 ):

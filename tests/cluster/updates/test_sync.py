@@ -52,13 +52,13 @@ def _model(optimizer, *, steps_per_execution=1):
       lambda: keras.optimizers.SGD(0.05, 0.9, nesterov=True),
       None,
       None,
-      marks=pytest.mark.exhaustive,
       id='momentum',
     ),
     pytest.param(
       lambda: keras.optimizers.Adam(0.05),
       partitioners.FixedShards(2),
       None,
+      marks=pytest.mark.exhaustive,
       id='Adam',
     ),
     pytest.param(
@@ -81,7 +81,7 @@ def test_fit_is_like_one_process_on_all_batches(
   request, tfps_cluster, make_optimizer, partitioner, num_steps
 ):
   if num_steps is None:
-    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 8
+    num_steps = _MAX_STEPS if request.config.getoption('--exhaustive') else 4
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, partitioner, updates=tfps.updates.Sync()
   )
@@ -126,8 +126,18 @@ def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
     report = strategy.updates_report()
     assert (report.updates, report.late, report.short) == (12, 0, 0)
     assert int(slopes.optimizer.iterations) == 12
-    coordinator.train(slopes.step, _dataset_fn, steps=14)
-    assert strategy.updates_report().updates == 14
+
+
+@pytest.mark.exhaustive
+def test_a_second_call_trains_on(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    for steps in (12, 14):
+      coordinator.train(slopes.step, _dataset_fn, steps=steps)
+      assert strategy.updates_report().updates == steps
 
 
 def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
