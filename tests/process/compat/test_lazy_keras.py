@@ -12,6 +12,8 @@ def _run(program):
   return done.stdout
 
 
+# Every server that is forked comes by it, too.
+@pytest.mark.exhaustive
 def test_tensorflow_comes_without_keras_which_comes_when_it_is_used():
   program = """
 import sys

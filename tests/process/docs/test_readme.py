@@ -2,8 +2,6 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -37,21 +35,15 @@ def _check_that_loss_falls(output: str) -> None:
   assert losses[-1] < losses[0] / 2
 
 
-def test_the_command_trains_on_a_local_cluster(tmp_path):
-  _write(tmp_path, _programs()['train.py'])
-  command = ('-m', 'tfps.launch', '--num_workers=1', '--num_ps=2')
-  done = subprocess.run(
-    [sys.executable, *command, '--preload=tensorflow,keras', 'train.py'],
-    cwd=tmp_path,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    timeout=240,
+def test_the_command_trains_on_a_local_cluster(tmp_path, capfd):
+  program = _write(tmp_path, _programs()['train.py'])
+  done = commands.launch(
+    capfd, '--num_workers=1', '--num_ps=2', program, cwd=tmp_path
   )
-  assert done.returncode == 0, done.stdout
-  _check_that_loss_falls(done.stdout)
-  assert re.search(r'\[chief:0\] ps:0\s+\d+', done.stdout)
-  assert re.search(r'\[chief:0\] ps:1\s+\d+', done.stdout)
+  assert done.status == 0, done.output
+  _check_that_loss_falls(done.output)
+  assert re.search(r'\[chief:0\] ps:0\s+\d+', done.output)
+  assert re.search(r'\[chief:0\] ps:1\s+\d+', done.output)
 
 
 @pytest.mark.exhaustive
@@ -65,6 +57,7 @@ def test_the_program_trains_between_graphs(tmp_path, capfd):
   assert re.search(r'\[chief:0\] ps:1\s+\d+', done.output)
 
 
+@pytest.mark.exhaustive
 def test_the_program_trains_alone(tmp_path):
   done = commands.run(_write(tmp_path, _programs()['train.py']), cwd=tmp_path)
   assert done.status == 0, done.output

@@ -203,7 +203,13 @@ def test_a_second_signal_kills_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'options', [[], ['--preload=tensorflow']], ids=['spawned', 'forked']
+  'options',
+  [
+    pytest.param([], id='spawned'),
+    pytest.param(
+      ['--preload=tensorflow'], id='forked', marks=pytest.mark.exhaustive
+    ),
+  ],
 )
 def test_a_killed_launcher_leaves_nothing(tmp_path, options):
   words = ['ps=deaf', 'worker=sleep_with_child', 'chief=sleep_with_child']

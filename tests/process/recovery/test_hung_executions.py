@@ -83,6 +83,7 @@ def test_what_does_not_end_after_the_loss_of_a_ps_is_done_again(
   assert story.go_on() == 8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('story', [{'every_secs': 0.2}], indirect=True)
 def test_it_is_done_again_while_a_snapshot_waits_for_its_end(
   processes, story, set_timeouts

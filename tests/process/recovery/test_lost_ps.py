@@ -166,9 +166,10 @@ def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
 
 
 def test_a_ps_that_knows_this_process_no_more_is_connected_to_anew(
-  processes, make_strategy
+  processes, make_strategy, set_timeouts
 ):
   """It is alive and has all values; nobody but its own errors tells."""
+  set_timeouts(stranger_secs=0.5)
   strategy = make_strategy(every_secs=3600)
   variables = losses.counters(strategy)
   ps = processes.cluster.tasks('ps')[1]

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import losses
+from tests.support import turns
 import tfps
 from tfps import testing
 from tfps._utils import ports
@@ -123,7 +124,11 @@ def test_a_process_may_be_a_worker_again(processes):
 
 
 @pytest.mark.parametrize(
-  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
+  'kind',
+  turns.rarely(
+    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
+    but=[tfps.BetweenGraphStrategy],
+  ),
 )
 def test_a_ps_comes_back_at_another_address(tmp_path, kind):
   with testing.ProcessCluster(1, 2) as processes:

@@ -81,11 +81,11 @@ def test_a_lost_ps_leaves_whole_updates(tmp_path, replicas):
       ones.step_fn = step
       with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(ones.train, coordinator)
-        ones_lib.wait_for_steps(ones)
+        ones_lib.wait_for_steps(ones, 6)
         for ps in range(2):
           cluster.kill('ps', ps)
           cluster.start('ps', ps)
-          ones_lib.wait_for_steps(ones)
+          ones_lib.wait_for_steps(ones, 6)
         ones.is_to_end.set()
         with pytest.raises(ones_lib.EnoughError):
           future.result(100)
