@@ -176,6 +176,7 @@ def _evaluate_alone(kind):
   return _evaluate_twice(_build(kind), kind)
 
 
+@pytest.mark.exhaustive
 def test_metrics_that_do_not_add_up_are_those_of_all_batches(strategy):
   with strategy.scope():
     model = _build('own')

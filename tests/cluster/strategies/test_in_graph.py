@@ -251,6 +251,7 @@ def test_training_goes_on_from_a_checkpoint(tfps_cluster, tmp_path):
   assert after == pytest.approx(before - (10 * np.arange(3) + 1).sum())
 
 
+@pytest.mark.exhaustive
 def test_workers_read_their_own_data(tfps_cluster):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -60,20 +60,22 @@ def _with_weights():
   return layer
 
 
-in_each_way = pytest.mark.parametrize(
-  ('make', 'shards'),
-  turns.rarely(
-    [
-      (make, shards)
-      for make in (tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy)
-      for shards in (1, 3)
-    ],
-    but=[(tfps.ParameterServerStrategy, 3), (tfps.BetweenGraphStrategy, 1)],
-  ),
-)
+def in_way(make, shards):
+  """Runs a test in this way, and with --exhaustive in all."""
+  return pytest.mark.parametrize(
+    ('make', 'shards'),
+    turns.rarely(
+      [
+        (make, shards)
+        for make in (tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy)
+        for shards in (1, 3)
+      ],
+      but=[(make, shards)],
+    ),
+  )
 
 
-@in_each_way
+@in_way(tfps.ParameterServerStrategy, 3)
 def test_initial_values_are_sent_in_slices(tfps_cluster, make, shards, sent):
   keras.utils.clear_session()
   strategy = make(tfps_cluster.cluster, partitioners.FixedShards(shards))
@@ -95,7 +97,7 @@ _ASSIGNMENTS = {
 }
 
 
-@in_each_way
+@in_way(tfps.BetweenGraphStrategy, 1)
 def test_assigned_values_are_sent_in_slices(tfps_cluster, make, shards, sent):
   strategy = make(tfps_cluster.cluster, partitioners.FixedShards(shards))
   with strategy.scope():

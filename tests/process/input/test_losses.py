@@ -200,6 +200,7 @@ def test_with_marks_one_batch_at_most_is_visited_again(processes, tmp_path):
   assert step == _TOTAL // _BATCH
 
 
+@pytest.mark.exhaustive
 def test_what_a_worker_that_leaves_was_at_is_gone_on_with(processes, tmp_path):
   visits = Visits(_strategy(processes, tmp_path), 'exactly_once')
   leave = losses.At(60, lambda: processes.terminate('worker', 1))

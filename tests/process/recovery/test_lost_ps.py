@@ -106,6 +106,7 @@ def test_a_dataset_that_a_loss_has_ended_begins_again(
     assert losses.values(variables) == {600}
 
 
+@pytest.mark.exhaustive
 def test_what_is_scheduled_is_done_after_the_loss(processes, make_strategy):
   strategy = make_strategy(every_secs=3600)
   variables = losses.counters(strategy)

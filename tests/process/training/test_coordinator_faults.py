@@ -154,6 +154,7 @@ def test_who_tells_a_frozen_worker_something_holds_up_no_other(
   assert_all_are(variables, 42)
 
 
+@pytest.mark.exhaustive
 def test_training_names_the_frozen_worker(
   coordinator, variables, processes, frozen
 ):
