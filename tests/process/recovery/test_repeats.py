@@ -74,8 +74,10 @@ LOSSES = {
 }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize(
+  'loss',
+  ['workers', pytest.param('ps with replicas', marks=pytest.mark.exhaustive)],
+)
 def test_train_repeats_one_step_at_most(processes, tmp_path, loss):
   replicas, tasks, cut_short = LOSSES[loss]
   events = []
