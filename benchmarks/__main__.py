@@ -5,6 +5,7 @@ import sys
 from benchmarks import codecs
 from benchmarks import command
 from benchmarks import crowd
+from benchmarks import dlrm
 from benchmarks import first_step
 from benchmarks import keras_fit
 from benchmarks import null_step
@@ -19,6 +20,7 @@ BENCHMARKS = {
   'null_step': null_step.compare,
   'keras_fit': keras_fit.compare,
   'first_step': first_step.compare,
+  'dlrm': dlrm.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,
   'codecs': codecs.compare,

@@ -1,4 +1,4 @@
-"""What processes use: bytes over TCP, and memory at its peak.
+"""What processes use: bytes over TCP, CPU time, and memory at its peak.
 
 Linux counts the bytes of each connection; its socket diagnostics tell them to
 anyone, so that neither side of a comparison has to count for itself.
@@ -6,6 +6,7 @@ anyone, so that neither side of a comparison has to count for itself.
 
 from collections.abc import Collection
 from collections.abc import Iterator
+import os
 import pathlib
 import socket
 import struct
@@ -28,6 +29,13 @@ def peak_megabytes(pid: int) -> float:
   status = pathlib.Path(f'/proc/{pid}/status').read_text()
   (line,) = (x for x in status.splitlines() if x.startswith('VmHWM:'))
   return int(line.split()[1]) * 1024 / 1e6
+
+
+def cpu_secs(pid: int) -> float:
+  """The CPU time that a process has used so far."""
+  stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  user, system = stat.rpartition(')')[2].split()[11:13]
+  return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
 
 
 def bytes_at_ports(ports: Collection[int]) -> int:
