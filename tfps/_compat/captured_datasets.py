@@ -24,13 +24,18 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def sent() -> Iterator[None]:
-  """Makes functions that this thread traces use datasets by their graphs."""
-  before = getattr(_own, 'is_sending', False)
-  _own.is_sending = True
+  """Makes functions that this thread traces use datasets by their graphs.
+
+  All that are traced within the context share them; it may be nested.
+  """
+  if _graphs() is not None:
+    yield
+    return
+  _own.graphs = {}
   try:
     yield
   finally:
-    _own.is_sending = before
+    _own.graphs = None
 
 
 def usable(variant: Any) -> Any:
@@ -42,15 +47,29 @@ def usable(variant: Any) -> Any:
   Raises:
     ValueError: within `sent`, the dataset has no graph that can be sent.
   """
-  is_sending = getattr(_own, 'is_sending', False)
-  if not is_sending or not isinstance(variant, tf.__internal__.EagerTensor):
+  graphs = _graphs()
+  if graphs is None or not isinstance(variant, tf.__internal__.EagerTensor):
     return variant
+  if id(variant) not in graphs:
+    graphs[id(variant)] = variant, _parts(variant)
+  _, parts = graphs[id(variant)]
+  return tf.raw_ops.DatasetFromGraph(graph_def=tf.strings.reduce_join(parts))
+
+
+def _graphs() -> dict[int, tuple[Any, tf.Tensor]] | None:
+  """Returns, by the ids of datasets' tensors, these and parts of graphs."""
+  graphs: dict[int, tuple[Any, tf.Tensor]] | None
+  graphs = getattr(_own, 'graphs', None)
+  return graphs
+
+
+def _parts(variant: Any) -> tf.Tensor:
   with tf.init_scope():
     graph = _graph(variant)
     size = -(-len(graph) // _NUM_PARTS)
-    parts = [graph[i * size : (i + 1) * size] for i in range(_NUM_PARTS)]
-    argument = tf.constant(parts)
-  return tf.raw_ops.DatasetFromGraph(graph_def=tf.strings.reduce_join(argument))
+    return tf.constant(
+      [graph[i * size : (i + 1) * size] for i in range(_NUM_PARTS)]
+    )
 
 
 def _graph(variant: Any) -> bytes:

@@ -67,14 +67,15 @@ def trace(
   Raises:
     ValueError: the workers' datasets have elements of different types.
   """
-  traced = [
-    _trace(
-      functools.partial(
-        dataset_fn, _context(index, num_workers, num_replicas_in_sync)
+  with captured_datasets.sent():
+    traced = [
+      _trace(
+        functools.partial(
+          dataset_fn, _context(index, num_workers, num_replicas_in_sync)
+        )
       )
-    )
-    for index in range(num_workers)
-  ]
+      for index in range(num_workers)
+    ]
   for index, fn in enumerate(traced):
     _check(index, fn, traced[0])
   return traced
