@@ -13,13 +13,14 @@ Handles of a connection that was replaced must not be used, not even to get
 their device: they and their devices have been deleted on the server.
 """
 
+import atexit
 from collections.abc import Callable
 from collections.abc import Iterator
+import concurrent.futures
 import contextlib
 import functools
 import queue
 import sys
-import threading
 import time
 from typing import Any
 from typing import NamedTuple
@@ -29,6 +30,7 @@ import tensorflow as tf
 
 from tfps._compat import eager_contexts
 from tfps._compat import side_executor
+from tfps._utils import threads
 from tfps._utils import timeouts
 
 # Of a handle that a function has in a variable: that, and the argument of
@@ -132,22 +134,48 @@ class _Unused(NamedTuple):
   connection: int
 
 
-@functools.cache
-def _deletions() -> queue.SimpleQueue[list[_Unused]]:
-  """Queue of lists of one iterator to delete, each on a thread of its own.
+class Deletions:
+  """Deletes iterators, each on a thread of its own, until the process exits.
 
   Finalizers run during garbage collection, where no thread should be started.
+
+  The exit waits for deletions under way, and begins no more: what TensorFlow
+  deletes has Python objects, and a thread that asks for the interpreter once
+  that has ended would abort the process.
+
+  Args:
+    delete: deletes the iterator of a list of one.
   """
-  deletions: queue.SimpleQueue[list[_Unused]] = queue.SimpleQueue()
 
-  def run() -> None:
-    while True:
-      threading.Thread(
-        target=_delete, args=(deletions.get(),), name='tfps-end', daemon=True
-      ).start()
+  def __init__(self, delete: Callable[[list[_Unused]], object]) -> None:
+    self._delete = delete
+    self._queue: queue.SimpleQueue[list[_Unused] | None] = queue.SimpleQueue()
+    self._under_way: list[concurrent.futures.Future[object]] = []
+    self._running = threads.begin('tfps-ends', self._run)
+    atexit.register(self.stop)
 
-  threading.Thread(target=run, name='tfps-ends', daemon=True).start()
-  return deletions
+  def put(self, box: list[_Unused]) -> None:
+    """Has an iterator deleted; does not wait."""
+    self._queue.put(box)
+
+  def stop(self) -> None:
+    """Waits for deletions under way, for seconds, and begins no more."""
+    self._queue.put(None)
+    secs = timeouts.current().thread_stop_secs
+    if threads.is_done(self._running, secs):
+      concurrent.futures.wait(self._under_way, secs)
+
+  def _run(self) -> None:
+    while (box := self._queue.get()) is not None:
+      delete = functools.partial(self._delete, box)
+      del box  # it would keep the handle
+      left = [each for each in self._under_way if not each.done()]
+      self._under_way = [*left, threads.begin('tfps-end', delete)]
+
+
+@functools.cache
+def _deletions() -> Deletions:
+  return Deletions(_delete)
 
 
 def _delete(box: list[_Unused]) -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfps
 from tfps import testing
+from tfps._utils import threads
 from tfps.input import iterators
 
 _LONG_SECS = 30.0
@@ -126,3 +127,23 @@ def test_those_of_earlier_connections_are_left_alone(tfps_cluster):
     iterator = make()
     del iterator
     wait_until(lambda: emptied)
+
+
+def test_the_exit_waits_for_deletions_and_begins_no_more():
+  begun, go_on, ended = [], threading.Event(), []
+
+  def delete(box):
+    begun.append(box)
+    go_on.wait(30)
+    ended.append(box)
+
+  deletions = iterators.Deletions(delete)
+  deletions.put([1])
+  wait_until(lambda: begun)
+  exiting = threads.begin('exit', deletions.stop)
+  assert not threads.is_done(exiting, 0.05)
+  go_on.set()
+  assert threads.is_done(exiting, 30)
+  assert ended == [[1]]
+  deletions.put([2])  # the thread that would begin it has ended
+  assert begun == [[1]]
