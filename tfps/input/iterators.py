@@ -155,7 +155,7 @@ class Deletions:
     atexit.register(self.stop)
 
   def put(self, box: list[_Unused]) -> None:
-    """Has an iterator deleted; does not wait."""
+    """Adds an iterator to be deleted; does not wait."""
     self._queue.put(box)
 
   def stop(self) -> None:
