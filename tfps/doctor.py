@@ -8,7 +8,6 @@ import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import concurrent.futures
 import dataclasses
 from importlib import metadata
 import itertools
@@ -190,17 +189,15 @@ def _read(path: str) -> str:
 
 def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
   """Probes all tasks but the own one in parallel."""
-  others = [task for task in cluster.tasks() if task != cluster.task]
-
-  def ask(task: spec_lib.Task) -> health.Status:
-    address = cluster.address(task)
-    return health.probe(task, address, timeout_secs=timeout_secs)
-
-  with concurrent.futures.ThreadPoolExecutor(32, 'tfps-doctor') as pool:
-    for status in pool.map(ask, others):
-      alive = status.state is health.State.ALIVE
-      text = f'{status.address} {status.detail}'
-      yield Finding(str(status.task), text, wrong=not alive)
+  others = {
+    task: cluster.address(task)
+    for task in cluster.tasks()
+    if task != cluster.task
+  }
+  for status in health.probe_all(others, timeout_secs=timeout_secs):
+    alive = status.state is health.State.ALIVE
+    text = f'{status.address} {status.detail}'
+    yield Finding(str(status.task), text, wrong=not alive)
 
 
 def _parse(
