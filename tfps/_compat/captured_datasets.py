@@ -19,7 +19,14 @@ _OF_PYTHON = {'PyFunc', 'PyFuncStateless', 'EagerPyFunc'}
 _NUM_PARTS = 129
 _IGNORE_STATE = 1  # such as that of random numbers
 
-_own = threading.local()
+
+class _Own(threading.local):
+  # By the ids of datasets' tensors, these and parts of graphs; None if not
+  # within `sent`.
+  graphs: dict[int, tuple[Any, tf.Tensor]] | None = None
+
+
+_own = _Own()
 
 
 @contextlib.contextmanager
@@ -28,7 +35,7 @@ def sent() -> Iterator[None]:
 
   All that are traced within the context share them; it may be nested.
   """
-  if _graphs() is not None:
+  if _own.graphs is not None:
     yield
     return
   _own.graphs = {}
@@ -47,20 +54,13 @@ def usable(variant: Any) -> Any:
   Raises:
     ValueError: within `sent`, the dataset has no graph that can be sent.
   """
-  graphs = _graphs()
+  graphs = _own.graphs
   if graphs is None or not isinstance(variant, tf.__internal__.EagerTensor):
     return variant
   if id(variant) not in graphs:
     graphs[id(variant)] = variant, _parts(variant)
   _, parts = graphs[id(variant)]
   return tf.raw_ops.DatasetFromGraph(graph_def=tf.strings.reduce_join(parts))
-
-
-def _graphs() -> dict[int, tuple[Any, tf.Tensor]] | None:
-  """Returns, by the ids of datasets' tensors, these and parts of graphs."""
-  graphs: dict[int, tuple[Any, tf.Tensor]] | None
-  graphs = getattr(_own, 'graphs', None)
-  return graphs
 
 
 def _parts(variant: Any) -> tf.Tensor:
