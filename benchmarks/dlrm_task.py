@@ -21,6 +21,7 @@ from tfps import testing
 
 _MAX_ROWS = 100_000  # of a table, as its size changes nothing but memory
 _NUM_TABLES, _NUM_NUMBERS, _WIDTH = 26, 13, 16
+_ROWS = [min(rows, _MAX_ROWS) for rows, _ in models.dlrm()[:_NUM_TABLES]]
 _BATCH, _NUM_BATCHES = 512, 20
 
 Fit = Callable[[int], object]
@@ -28,12 +29,11 @@ Fit = Callable[[int], object]
 
 def _build(keras: Any, steps_per_execution: int) -> Any:
   """Returns a model with the tables of `models.dlrm`, compiled."""
-  rows = [shape[0] for shape in models.dlrm()[:_NUM_TABLES]]
   ids = keras.layers.Input((_NUM_TABLES,), dtype='int32')
   numbers = keras.layers.Input((_NUM_NUMBERS,))
   vectors = [
-    keras.layers.Embedding(min(n, _MAX_ROWS), _WIDTH)(ids[:, i])
-    for i, n in enumerate(rows)
+    keras.layers.Embedding(rows, _WIDTH)(ids[:, i])
+    for i, rows in enumerate(_ROWS)
   ]
   dense = numbers
   for size in (512, 256, 64, _WIDTH):
@@ -59,9 +59,8 @@ def _build(keras: Any, steps_per_execution: int) -> Any:
 def _dataset(context: Any) -> tf.data.Dataset:
   """Returns batches, as often as wanted, that differ from worker to worker."""
   random = np.random.default_rng(context.input_pipeline_id)
-  rows = [min(shape[0], _MAX_ROWS) for shape in models.dlrm()[:_NUM_TABLES]]
   size = _NUM_BATCHES, _BATCH
-  ids = np.stack([random.integers(n, size=size) for n in rows], axis=2)
+  ids = np.stack([random.integers(n, size=size) for n in _ROWS], axis=2)
   numbers = random.random((*size, _NUM_NUMBERS), 'f')
   labels = random.integers(2, size=(*size, 1)).astype('f')
   return tf.data.Dataset.from_tensor_slices(
@@ -94,8 +93,8 @@ SIDES = {'ours': _ours, 'stock': _stock}
 def main(how: str, steps_per_execution: str, num_steps: str) -> None:
   number = int(steps_per_execution)
   with testing.ProcessCluster(num_workers=2, num_ps=2) as cluster:
-    tasks = [(t.job, t.index) for t in cluster.cluster.tasks()]
-    pids = [cluster.pid(*task) for task in tasks if task[0] != 'chief']
+    tasks = [t for t in cluster.cluster.tasks() if t.job != 'chief']
+    pids = [cluster.pid(task.job, task.index) for task in tasks]
     fit = SIDES[how](cluster.cluster, number)
 
     def cpu_secs() -> float:
