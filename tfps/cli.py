@@ -12,7 +12,7 @@ _COMMANDS = {
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
 _MODULES = {
-  'launch': 'tfps.launch.local',
+  'launch': 'tfps.launch.command',
   'doctor': 'tfps.doctor',
   'plan': 'tfps.plan.command',
 }

@@ -12,8 +12,8 @@ import sys
 import tempfile
 
 from tfps._utils import processes
+from tfps.launch import command
 from tfps.launch import forked_process
-from tfps.launch import local
 
 PRELOAD = ('tensorflow', 'keras')
 
@@ -56,7 +56,7 @@ def launch(capfd, *words, cwd=None) -> Ended:
   """Runs `tfps launch` within this process, whose tasks are forked."""
   with _within(cwd):
     preload = f'--preload={",".join(PRELOAD)}'
-    status = local.main([preload, *map(str, words)])
+    status = command.main([preload, *map(str, words)])
   return Ended(status, ''.join(capfd.readouterr()))
 
 

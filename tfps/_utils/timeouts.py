@@ -146,6 +146,13 @@ class Timeouts:
   # For a marker of the end of training to stay, before an evaluator ends: what
   # trains next would have removed it.
   training_end_secs: float = 30.0
+  # For hosts to answer by ssh, before any task is started.
+  ssh_secs: float = 25.0
+  # Between two signs of life of a launcher to the tasks on other machines.
+  launcher_beat_secs: float = 5.0
+  # For a launcher on another machine to give a sign of life, before its task
+  # is stopped.
+  launcher_silent_secs: float = 30.0
   # Between two warnings of a worker that cannot join: it repeats its request.
   warn_every_secs: float = 60.0
   # For training to continue after the last fault of a soak test, and for its

@@ -2,7 +2,7 @@
 
 import sys
 
-from tfps.launch import local
+from tfps.launch import command
 
 if __name__ == '__main__':
-  sys.exit(local.main())
+  sys.exit(command.main())

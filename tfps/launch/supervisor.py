@@ -214,7 +214,8 @@ class Supervisor:
       self._end_if_done()
     else:
       self._cause = end
-      self._stop(end.status, f'{_describe(end)}. Stopping the others.')
+      others = ' Stopping the others.' if self._running else ''
+      self._stop(end.status, f'{_describe(end)}.{others}')
 
   def _end_if_done(self) -> None:
     """Sets the deadline of the tasks that are left, if none of them trains."""
@@ -302,7 +303,7 @@ class Supervisor:
 
   def _explain(self) -> None:
     """Names the cause below the output that other tasks wrote while ending."""
-    if self._cause:
+    if self._cause and len(self._commands) > 1:
       task = self._cause.command.task
       self._output.say(
         f'{_describe(self._cause)}. Its last output '

@@ -24,7 +24,8 @@ class TaskOutput:
   Args:
     tasks: the tasks.
     folder: for files such as ps-0.log; created if missing, and files of an
-      earlier run are emptied.
+      earlier run are emptied. None keeps no files and shows lines without
+      prefixes, for a launcher of one task.
     stream: receives lines with prefixes such as `[ps:0] `; stdout by default.
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
@@ -34,7 +35,7 @@ class TaskOutput:
   def __init__(
     self,
     tasks: Sequence[spec_lib.Task],
-    folder: pathlib.Path,
+    folder: pathlib.Path | None,
     *,
     stream: BinaryIO | None = None,
     own_stream: BinaryIO | None = None,
@@ -48,28 +49,31 @@ class TaskOutput:
     self._prefixes = {
       task: _prefix(task, _COLOURS[i % len(_COLOURS)] if colour else None)
       for i, task in enumerate(tasks)
+      if folder
     }
     self._last_lines: dict[spec_lib.Task, collections.deque[bytes]] = {
       task: collections.deque(maxlen=_LAST_LINES) for task in tasks
     }
     self._lock = threading.Lock()
-    folder.mkdir(parents=True, exist_ok=True)
-    for task in tasks:
-      self.path(task).write_bytes(b'')
+    if folder:
+      folder.mkdir(parents=True, exist_ok=True)
+    for path in filter(None, map(self.path, tasks)):
+      path.write_bytes(b'')
 
-  def path(self, task: spec_lib.Task) -> pathlib.Path:
-    """Returns the file with a task's output, over all its starts."""
-    return self.folder / f'{task.job}-{task.index}.log'
+  def path(self, task: spec_lib.Task) -> pathlib.Path | None:
+    """Returns the file with a task's output, over all its starts, if any."""
+    return self.folder and self.folder / f'{task.job}-{task.index}.log'
 
   def copy(self, task: spec_lib.Task, pipe: IO[bytes]) -> None:
     """Copies lines from a task's pipe until it ends, and closes it."""
-    with pipe, self.path(task).open('ab', buffering=0) as file:
+    path = self.path(task) or os.devnull
+    with pipe, open(path, 'ab', buffering=0) as file:
       while line := pipe.readline(_MAX_LINE_BYTES):
         file.write(line)
         line = line.removesuffix(b'\n') + b'\n'
         self._last_lines[task].append(line)
         if self._is_shown(line):
-          self._write(self._stream, self._prefixes[task] + line)
+          self._write(self._stream, self._prefixes.get(task, b'') + line)
 
   def last_lines(self, task: spec_lib.Task) -> str:
     """Returns the last lines that a task has written."""

@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from tfps.cluster import spec as spec_lib
-from tfps.launch import local
+from tfps.launch import command as command_lib
 
 _PROGRAMS = pathlib.Path(__file__).parents[2] / 'programs'
 _PROGRAM = str(_PROGRAMS / 'launched.py')
@@ -31,14 +30,14 @@ def test_what_follows_the_program_is_its_own(
   capsys, words, expected, as_module
 ):
   run = ['-m', 'launched'] if as_module else [_PROGRAM]
-  assert local.main(['--dry_run', '--num_ps=1', *run, *words]) == 0
+  assert command_lib.main(['--dry_run', '--num_ps=1', *run, *words]) == 0
   for command in capsys.readouterr().out.splitlines()[1::2]:
     _, _, program = command.partition(f' {sys.executable} ')
     assert shlex.split(program) == [*run, *expected]
 
 
 def test_the_command_of_an_evaluator_is_printed(capsys):
-  assert local.main(['--dry_run', '--num_evaluators=1', _PROGRAM]) == 0
+  assert command_lib.main(['--dry_run', '--num_evaluators=1', _PROGRAM]) == 0
   commands = capsys.readouterr().out.splitlines()
   assert commands[0::2] == [
     '# chief:0',
@@ -81,28 +80,42 @@ def test_the_command_of_an_evaluator_is_printed(capsys):
 )
 def test_wrong_options_are_named(capsys, words, complaint):
   with pytest.raises(SystemExit) as caught:
-    local.main(words)
+    command_lib.main(words)
   assert caught.value.code == 2
   assert complaint in capsys.readouterr().err
 
 
 def test_the_page_tells_every_option(capsys):
   with pytest.raises(SystemExit):
-    local.main(['--help'])
+    command_lib.main(['--help'])
   options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
   page = pathlib.Path(__file__).parents[3] / 'docs' / 'launch.md'
   assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
 
 
-def test_a_cluster_has_a_port_for_each_task():
-  cluster = local.local_cluster(30, 20, num_chiefs=1)
-  addresses = {cluster.address(task) for task in cluster.tasks()}
+def test_each_task_has_a_port(capsys):
+  sizes = ['--num_workers=30', '--num_ps=20']
+  assert command_lib.main(['--dry_run', *sizes, _PROGRAM]) == 0
+  addresses = {
+    address
+    for jobs in _clusters(capsys.readouterr().out)
+    for addresses in jobs.values()
+    for address in addresses
+  }
   assert len(addresses) == 51
 
 
-def test_without_a_chief_worker_0_is_one():
-  cluster = local.local_cluster(1, 1, num_chiefs=0)
-  assert spec_lib.Task('chief', 0) not in cluster.tasks()
+def test_without_a_chief_worker_0_is_one(capsys):
+  assert command_lib.main(['--dry_run', '--num_chiefs=0', _PROGRAM]) == 0
+  clusters = _clusters(capsys.readouterr().out)
+  assert [set(jobs) for jobs in clusters] == 2 * [{'ps', 'worker'}]
+
+
+def _clusters(printed):
+  """The jobs in the TF_CONFIG of each printed command."""
+  commands = map(shlex.split, printed.splitlines()[1::2])
+  settings = [w for words in commands for w in words if 'TF_CONFIG' in w]
+  return [json.loads(s.partition('=')[2])['cluster'] for s in settings]
 
 
 def test_the_launcher_does_not_import_tensorflow():
@@ -116,4 +129,4 @@ def test_the_launcher_does_not_import_tensorflow():
 
 def test_tasks_may_be_left_alone():
   with pytest.raises(SystemExit):
-    local.main(['--silent_secs=-1', 'x.py'])
+    command_lib.main(['--silent_secs=-1', 'x.py'])

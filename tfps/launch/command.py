@@ -1,0 +1,253 @@
+"""Command `tfps launch`, which starts a program as all the tasks of a cluster.
+
+`tfps launch --num_workers=2 --num_ps=2 train.py --steps=1000`
+
+Each task is a process with the cluster and its place in it in its environment.
+By default all run on this machine; `--engine` names where else. The launcher
+shows the tasks' output, exits when they do, and names the task that failed
+first. It does not import TensorFlow.
+"""
+
+import argparse
+from collections.abc import Sequence
+import os
+import pathlib
+import sys
+
+from tfps.launch import forked_process
+from tfps.launch import hosts
+from tfps.launch import job as job_lib
+from tfps.launch import local
+
+_ENGINES = {
+  'local': local.start,
+  'hosts': hosts.start,
+}
+_EPILOG = """\
+Options precede the program; all that follows it are the program's arguments.
+Status: 0 when all tasks exited 0; else that of the first task that failed, or
+128 + n for signal n to the task or the launcher; 2 for a wrong option. That of
+an evaluator counts when no other task failed.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the launcher.
+
+  Args:
+    argv: options, the program and its arguments; by default the command
+      line's.
+
+  Returns:
+    The exit status: 0 when all tasks exited with 0, otherwise that of the
+    first task that failed, or 128 + n for signal n.
+
+  Raises:
+    SystemExit: with status 2, after a message, for wrong options.
+  """
+  parser = _parser()
+  options, program = _parse(parser, sys.argv[1:] if argv is None else argv)
+  try:
+    return _ENGINES[options.engine](_job(options, program), options)
+  except ValueError as error:
+    parser.error(str(error))
+
+
+def _parse(
+  parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[argparse.Namespace, tuple[str, ...]]:
+  """Returns the options, and the program with its arguments."""
+  words = list(argv)
+  # The program may have an option -m, too, but only after its name.
+  end = words.index('-m') if '-m' in words else len(words)
+  options = parser.parse_args(words[:end])
+  if options.engine is None:
+    by_hosts = options.hosts or options.hostfile
+    options.engine = 'hosts' if by_hosts else 'local'
+  if options.chief_ends_job and not options.num_chiefs:
+    parser.error('--chief_ends_job needs --num_chiefs=1.')
+  run = [*_without_dashes(options.program), *words[end:]]
+  if run in ([], ['-m']):
+    parser.error('no program. Give prog.py or -m module after the options.')
+  if run[0] != '-m' and not os.path.exists(run[0]):
+    parser.error(f'the program {run[0]!r} does not exist in {os.getcwd()}.')
+  num_words = 2 if run[0] == '-m' else 1
+  return options, (*run[:num_words], *_without_dashes(run[num_words:]))
+
+
+def _job(options: argparse.Namespace, program: tuple[str, ...]) -> job_lib.Job:
+  return job_lib.Job(
+    program,
+    num_workers=options.num_workers,
+    num_ps=options.num_ps,
+    num_chiefs=options.num_chiefs,
+    num_evaluators=options.num_evaluators,
+    env=dict(options.env),
+    gpus_per_worker=options.gpus_per_worker,
+    max_restarts=options.max_restarts,
+    grace_secs=options.grace_secs,
+    log_dir=pathlib.Path(options.log_dir) if options.log_dir else None,
+  )
+
+
+def _without_dashes(words: list[str]) -> list[str]:
+  return words[1:] if words[:1] == ['--'] else words
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog='tfps launch',
+    usage='%(prog)s [options] (prog.py | -m module) [--] [args ...]',
+    description='Starts a program as all the tasks of a cluster.',
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  parser.add_argument(
+    '--engine',
+    choices=_ENGINES,
+    help='what starts the tasks (default: local, this machine)',
+  )
+  _add_cluster_options(parser)
+  _add_run_options(parser)
+  for add_options in (hosts.add_options,):
+    add_options(parser)
+  parser.add_argument(
+    'program',
+    nargs=argparse.REMAINDER,
+    help='the program, or -m and a module, and its arguments',
+  )
+  return parser
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--num_workers', type=_positive, default=1, metavar='N')
+  parser.add_argument('--num_ps', type=_positive, default=1, metavar='N')
+  parser.add_argument(
+    '--num_chiefs',
+    type=int,
+    choices=(0, 1),
+    default=1,
+    help='0: worker:0 is the chief, which only between-graph programs allow',
+  )
+  parser.add_argument(
+    '--num_evaluators',
+    type=int,
+    choices=(0, 1),
+    default=0,
+    help='1: evaluator:0, too, which is no part of the cluster; its program '
+    'calls tfps.evaluate_checkpoints',
+  )
+  parser.add_argument(
+    '--env',
+    type=_setting,
+    action='append',
+    default=[],
+    metavar='NAME=VALUE',
+    help="added to the tasks' environment; may be repeated",
+  )
+  parser.add_argument(
+    '--gpus_per_worker',
+    type=_natural,
+    metavar='N',
+    help='GPUs that each worker sees; the other tasks see none (default: each '
+    'task sees all GPUs of its machine)',
+  )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    '--log_dir',
+    help="where each task's output goes, as ps-0.log; by default a new "
+    'folder in runs/launch',
+  )
+  parser.add_argument(
+    '--preload',
+    type=_modules,
+    default=(),
+    metavar='MODULES',
+    help='such as tensorflow,keras: imported once; tasks are forked from that '
+    'process, so that they start and restart at once. Environment variables '
+    'that the program itself sets come too late for these modules',
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='print the commands for a shell and start nothing',
+  )
+  parser.add_argument(
+    '--max_restarts',
+    type=_natural,
+    default=0,
+    metavar='N',
+    help='how many tasks, in all, are started again after a status of 128 or '
+    'more, after which a retry may help',
+  )
+  parser.add_argument(
+    '--silent_secs',
+    type=_seconds,
+    default=10.0,
+    metavar='SECS',
+    help='seconds after which a task whose server no longer answers, such as '
+    'a frozen one, is killed; 0 for never (default: 10)',
+  )
+  parser.add_argument(
+    '--grace_secs',
+    type=_seconds,
+    default=10.0,
+    metavar='SECS',
+    help='seconds to exit: for the ps once all others are done, and for all '
+    'between SIGTERM and SIGKILL (default: 10)',
+  )
+  parser.add_argument(
+    '--evaluator_secs',
+    type=_seconds,
+    default=600.0,
+    metavar='SECS',
+    help='seconds for the evaluator to exit once training is done '
+    '(default: 600)',
+  )
+  parser.add_argument(
+    '--chief_ends_job',
+    action='store_true',
+    help='stop workers, too, once the chief is done; for workers that join() '
+    'a server forever',
+  )
+
+
+def _natural(text: str) -> int:
+  if not text.isdecimal():
+    raise argparse.ArgumentTypeError(f'{text!r} is not 0, 1, 2, ...')
+  return int(text)
+
+
+def _positive(text: str) -> int:
+  if not text.isdecimal() or not int(text):
+    raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
+  return int(text)
+
+
+def _modules(text: str) -> tuple[str, ...]:
+  try:
+    return forked_process.check_preload(list(filter(None, text.split(','))))
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+  try:
+    secs = float(text)
+  except ValueError:
+    secs = -1.0
+  if not 0 <= secs < float('inf'):
+    raise argparse.ArgumentTypeError(f'{text!r} is no number of seconds')
+  return secs
+
+
+def _setting(text: str) -> tuple[str, str]:
+  name, equals, value = text.partition('=')
+  if not name or not equals:
+    raise argparse.ArgumentTypeError(f'{text!r} is not NAME=VALUE')
+  if name == 'TF_CONFIG':
+    raise argparse.ArgumentTypeError('TF_CONFIG is set by the launcher')
+  return name, value

@@ -1,0 +1,124 @@
+"""A job to launch: how many tasks of each kind, and the program they run."""
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import pathlib
+import sys
+
+from tfps.cluster import spec as spec_lib
+from tfps.server import environment
+
+EVALUATOR = 'evaluator'
+_VISIBLE = 'CUDA_VISIBLE_DEVICES'
+_NO_GPUS = '-1'
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """A program and the tasks that run it, the same for every engine.
+
+  `Job(('train.py', '--steps=1000'), num_workers=4, num_ps=2)`
+
+  Attributes:
+    program: a file or `-m` and a module, and arguments.
+    num_workers: number of workers, at least 1.
+    num_ps: number of ps, at least 1.
+    num_chiefs: 1, or 0 for between-graph programs whose chief is worker:0.
+    num_evaluators: 1 for a task that evaluates checkpoints, otherwise 0.
+    env: variables that are added to each task's environment.
+    gpus_per_worker: GPUs that each worker sees, and no other task any; None
+      leaves to each task what it sees by itself.
+    max_restarts: how many tasks are started again after a status of 128 or
+      more: in all where one process supervises all tasks, else of each task.
+    grace_secs: seconds that a task has to exit after SIGTERM.
+    log_dir: the folder for each task's output, such as ps-0.log; None for the
+      engine's default.
+
+  Raises:
+    ValueError: a number is too small, or the program is empty.
+  """
+
+  program: tuple[str, ...]
+  num_workers: int = 1
+  num_ps: int = 1
+  num_chiefs: int = 1
+  num_evaluators: int = 0
+  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  gpus_per_worker: int | None = None
+  max_restarts: int = 0
+  grace_secs: float = 10.0
+  log_dir: pathlib.Path | None = None
+
+  def __post_init__(self) -> None:
+    if self.program in ((), ('-m',)):
+      raise ValueError('The job has no program. Give prog.py or -m module.')
+    for name in ('num_workers', 'num_ps'):
+      if getattr(self, name) < 1:
+        raise ValueError(f'{name} is {getattr(self, name)}, not 1, 2, 3, ...')
+    for name in ('num_chiefs', 'num_evaluators'):
+      if getattr(self, name) not in (0, 1):
+        raise ValueError(f'{name} is {getattr(self, name)}, not 0 or 1.')
+    for name in ('gpus_per_worker', 'max_restarts', 'grace_secs'):
+      if (getattr(self, name) or 0) < 0:
+        raise ValueError(f'{name} is {getattr(self, name)}, less than 0.')
+
+  def sizes(self) -> dict[str, int]:
+    """Returns the number of tasks of each job of the cluster that has any."""
+    sizes = {
+      'chief': self.num_chiefs,
+      'ps': self.num_ps,
+      'worker': self.num_workers,
+    }
+    return {job: number for job, number in sizes.items() if number}
+
+  def tasks(self) -> tuple[spec_lib.Task, ...]:
+    """Returns all tasks: the cluster's, and the evaluator, which is in none."""
+    sizes = {**self.sizes(), EVALUATOR: self.num_evaluators}
+    return tuple(
+      spec_lib.Task(job, i)
+      for job, number in sizes.items()
+      for i in range(number)
+    )
+
+  def command(self) -> tuple[str, ...]:
+    """Returns the command that runs the program, with this interpreter."""
+    return (sys.executable, *self.program)
+
+  def added_env(self) -> dict[str, str]:
+    """Returns what each task's environment has besides the engine's."""
+    growth = os.environ.get(environment.GROWTH_VARIABLE, 'true')
+    return {
+      'PYTHONUNBUFFERED': '1',
+      # Here, too, for programs that use a GPU before they connect.
+      environment.GROWTH_VARIABLE: growth,
+      **self.env,
+    }
+
+  def visible_gpus(
+    self, task: spec_lib.Task, *, place: int, env: Mapping[str, str]
+  ) -> dict[str, str]:
+    """Returns the variable that has a task see its GPUs, on a shared machine.
+
+    Args:
+      task: the task.
+      place: how many workers come before it on its machine.
+      env: the machine's environment, whose CUDA_VISIBLE_DEVICES, if it is set,
+        names the GPUs that may be used.
+
+    Raises:
+      ValueError: CUDA_VISIBLE_DEVICES names too few.
+    """
+    if self.gpus_per_worker is None:
+      return {}
+    if task.job != 'worker':
+      return {_VISIBLE: _NO_GPUS}
+    start, end = (self.gpus_per_worker * n for n in (place, place + 1))
+    named = env.get(_VISIBLE)
+    gpus = named.split(',') if named else list(map(str, range(end)))
+    if len(gpus) < end:
+      raise ValueError(
+        f'{_VISIBLE}={named} names {len(gpus)} GPUs, and workers up to {task} '
+        f'need {end}: gpus_per_worker is {self.gpus_per_worker}.'
+      )
+    return {_VISIBLE: ','.join(gpus[start:end]) or _NO_GPUS}
