@@ -5,10 +5,13 @@ import time
 
 
 def until(
-  condition: Callable[[], object], *, timeout_secs: float = 60.0
+  condition: Callable[[], object],
+  *,
+  timeout_secs: float = 60.0,
+  say: Callable[[], object] = lambda: 'the condition still does not hold',
 ) -> None:
-  """Returns once the condition holds."""
+  """Returns once the condition holds; `say` tells why it does not."""
   deadline = time.monotonic() + timeout_secs
   while not condition():
-    assert time.monotonic() < deadline, 'the condition still does not hold'
+    assert time.monotonic() < deadline, say()
     time.sleep(0.02)
