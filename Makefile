@@ -1,5 +1,6 @@
 # demo: train on real data on a local cluster.  quick: tests for every change.
 # test: the suite.  exhaustive: each of its cases in every way.
+# engines: the same job on every engine that can start one, where installed.
 # check: formatting, lint, types, layering.     bench: ours against stock.
 # Everything is installed into .venv; nothing outside this folder changes.
 
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo quick test exhaustive check format bench clean
+.PHONY: help install demo quick test exhaustive engines check format bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,6 +39,10 @@ test: $(STAMP)
 
 exhaustive: $(STAMP)
 	$(PYTEST) --exhaustive -o timeout=1200
+
+engines: $(STAMP)
+	tools/install_engines.sh hosts
+	$(BIN)/python -m pytest -n0 --exhaustive -o timeout=1200 tests/launch --write_matrix
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

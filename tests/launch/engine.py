@@ -195,14 +195,15 @@ def launch_command(
   num_ps: int,
   max_restarts: int,
   options: Sequence[str],
+  program: pathlib.Path = PROGRAM,
 ) -> list[str]:
-  """Returns the command `tfps launch` that runs `PROGRAM`."""
+  """Returns the command `tfps launch` that runs a program."""
   return [
     *(sys.executable, '-m', 'tfps.launch'),
     f'--num_workers={num_workers}',
     f'--num_ps={num_ps}',
     f'--max_restarts={max_restarts}',
     *options,
-    str(PROGRAM),
+    str(program),
     *words,
   ]

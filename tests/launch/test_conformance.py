@@ -1,4 +1,7 @@
-"""What every engine does with the same program: real engines, real jobs."""
+"""What every engine does with the same program: real engines, real jobs.
+
+The table in docs/launch.md has a row for each test, called as its docstring.
+"""
 
 import pytest
 
@@ -59,6 +62,7 @@ def start(engine, data, tmp_path):
 
 
 def test_a_job_trains_to_its_end(start):
+  """a chief, 2 ps and 2 workers train to the same AUC, with logs in place"""
   job = start(f'--steps={_STEPS}', '--shows=MARK', env={'MARK': 'seen'})
   assert job.wait(_JOB_SECS) == 0, job.output()
   assert job.number('STEP') == _STEPS
@@ -71,6 +75,7 @@ def test_a_job_trains_to_its_end(start):
 
 @pytest.mark.exhaustive
 def test_the_status_of_a_failing_task_is_the_jobs(start, engine):
+  """a failing task's status is the job's"""
   job = start('--fails=worker:1')
   assert job.wait(_JOB_SECS) == engine.failed, job.output()
   assert 'worker:1' in job.output()
@@ -79,6 +84,7 @@ def test_the_status_of_a_failing_task_is_the_jobs(start, engine):
 
 @pytest.mark.exhaustive
 def test_killed_tasks_are_back_and_counts_are_exact(start):
+  """a killed worker and a killed ps are back, and counts are exact"""
   job = start(f'--steps={_STEPS}', '--pause_secs=0.3', max_restarts=4)
   job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
   job.kill('worker:0')
@@ -98,6 +104,7 @@ def test_killed_tasks_are_back_and_counts_are_exact(start):
 
 @pytest.mark.exhaustive
 def test_a_preempted_job_goes_on_from_its_snapshot(start, engine):
+  """a preempted job goes on from its snapshot"""
   first = start(f'--steps={_STEPS}', '--pause_secs=0.3')
   first.wait_for('chief:0', r'^AT [1-9]\d\d$', _JOB_SECS)
   first.stop()
@@ -111,6 +118,7 @@ def test_a_preempted_job_goes_on_from_its_snapshot(start, engine):
 
 @pytest.mark.exhaustive
 def test_mistakes_are_named_soon(start, engine):
+  """mistakes are named within 30 seconds"""
   for mistake in engine.mistakes():
     job = start(options=mistake.words, env=mistake.env, **mistake.sizes)
     assert job.wait(_ERROR_SECS) not in (0, None), mistake.what

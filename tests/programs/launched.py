@@ -29,7 +29,12 @@ def _sleep_with_child():
 
 def _tell():
   task = json.loads(os.environ['TF_CONFIG'])['task']
-  facts = {'task': task, 'args': sys.argv[1:], 'mark': os.environ.get('MARK')}
+  facts = {
+    'task': task,
+    'args': sys.argv[1:],
+    'mark': os.environ.get('MARK'),
+    'tmp': os.environ.get('TMPDIR'),  # which belongs to a login
+  }
   print(json.dumps(facts), flush=True)
 
 

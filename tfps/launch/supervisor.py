@@ -303,11 +303,13 @@ class Supervisor:
 
   def _explain(self) -> None:
     """Names the cause below the output that other tasks wrote while ending."""
-    if self._cause and len(self._commands) > 1:
-      task = self._cause.command.task
+    if not self._cause:
+      return
+    task = self._cause.command.task
+    if path := self._output.path(task):
       self._output.say(
-        f'{_describe(self._cause)}. Its last output '
-        f'({self._output.path(task)}):\n{self._output.last_lines(task)}'
+        f'{_describe(self._cause)}. Its last output ({path}):\n'
+        f'{self._output.last_lines(task)}'
       )
 
 

@@ -34,7 +34,7 @@ from tfps.launch import task_output
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """What a task is to run, as a launcher sends it to another machine.
+  """Command, environment and folder, as a launcher sends them to a task.
 
   Attributes:
     args: program and arguments.

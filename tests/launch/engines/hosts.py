@@ -27,7 +27,7 @@ LogLevel ERROR
 
 
 class Hosts(engine_lib.Engine):
-  """`tfps launch --hosts=...` on a host that has ssh to two others."""
+  """`tfps launch --hosts=...` on host 0, which has ssh to hosts 1 and 2."""
 
   name = 'hosts'
 
@@ -47,9 +47,9 @@ class Hosts(engine_lib.Engine):
     self._config.write_text(_CLIENT.format(folder=folder))
     pathlib.Path('/run/sshd').mkdir(exist_ok=True)
     (folder / 'sshd_config').write_text(_SERVER.format(folder=folder))
-    with network_lib.Network(num_hosts=4) as self._network:
+    with network_lib.Network(num_hosts=4) as self.network:
       for host in (1, 2):
-        self._network.popen(
+        self.network.popen(
           host, [_SSHD, '-D', '-e', '-f', str(folder / 'sshd_config')]
         )
       for host in (1, 2):
@@ -57,8 +57,8 @@ class Hosts(engine_lib.Engine):
       yield
 
   def _answers(self, host):
-    command = ['ssh', '-F', self._config, self._network.address(host), 'true']
-    ran = self._network.popen(0, [*map(str, command)])
+    command = ['ssh', '-F', self._config, self.network.address(host), 'true']
+    ran = self.network.popen(0, [*map(str, command)])
     return ran.wait(10) == 0
 
   def start(
@@ -71,9 +71,10 @@ class Hosts(engine_lib.Engine):
     max_restarts=0,
     options=(),
     env=None,
+    program=engine_lib.PROGRAM,
   ):
     logs = folder / 'logs'
-    addresses = [self._network.address(i) for i in (1, 2)]
+    addresses = [self.network.address(i) for i in (1, 2)]
     hosts = f'--hosts={addresses[0]}:3,{addresses[1]}:2'
     if any(option.startswith('--host') for option in options):
       hosts = '--engine=hosts'
@@ -88,13 +89,14 @@ class Hosts(engine_lib.Engine):
         f'--log_dir={logs}',
         *options,
       ],
+      program=program,
     )
     return engine_lib.Launched(
-      self._network.within(0, command), folder, logs, env
+      self.network.within(0, command), folder, logs, env
     )
 
   def mistakes(self):
-    nowhere = self._network.address(3)
+    nowhere = self.network.address(3)
     return [
       engine_lib.Mistake(
         'too few slots',

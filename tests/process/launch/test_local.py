@@ -244,6 +244,7 @@ def test_dry_run_prints_what_a_shell_can_run(tmp_path):
     'task': {'type': 'ps', 'index': 0},
     'args': ["it's", '$HOME'],
     'mark': 'two words',
+    'tmp': os.environ.get('TMPDIR'),
   }
 
 

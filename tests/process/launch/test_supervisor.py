@@ -227,7 +227,7 @@ def test_a_failure_of_training_counts_more_than_that_of_an_evaluator(tmp_path):
   }
   status, said, _ = _supervise(tmp_path, programs)
   assert status == 9
-  assert 'worker:0 failed with status 9. Stopping' in said
+  assert 'worker:0 failed with status 9.' in said
 
 
 def test_an_evaluator_is_told_when_training_is_done(tmp_path):

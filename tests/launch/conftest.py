@@ -1,0 +1,39 @@
+"""Keeps what the conformance suite sees, for the table in docs/launch.md."""
+
+import pytest
+
+from tests.launch import matrix
+
+_SEEN = pytest.StashKey[dict[tuple[str, str], str]]()
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    '--write_matrix',
+    action='store_true',
+    help='write into docs/launch.md what each engine was seen to do',
+  )
+
+
+def pytest_configure(config):
+  config.stash[_SEEN] = {}
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+  report = (yield).get_result()
+  params = getattr(item, 'callspec', None) and item.callspec.params
+  engine = params and params.get('engine')
+  if engine is None or not (report.when == 'call' or report.skipped):
+    return
+  cell = {'passed': 'yes', 'failed': 'NO'}.get(report.outcome)
+  if report.skipped:
+    cell = report.longrepr[2].removeprefix('Skipped: ')
+  item.config.stash[_SEEN][item.function.__doc__, engine.name] = cell
+
+
+def pytest_sessionfinish(session):
+  if not session.config.getoption('--write_matrix'):
+    return
+  seen = session.config.stash[_SEEN]
+  matrix.PAGE.write_text(matrix.update(matrix.PAGE.read_text(), seen))
