@@ -9,11 +9,13 @@ import sys
 _COMMANDS = {
   'launch': 'start a program as all the tasks of a local cluster',
   'doctor': 'check versions, devices, the cluster and its reachability',
+  'health': "ask this task's own server, for probes",
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
 _MODULES = {
   'launch': 'tfps.launch.command',
   'doctor': 'tfps.doctor',
+  'health': 'tfps.health',
   'plan': 'tfps.plan.command',
 }
 

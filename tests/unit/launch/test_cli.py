@@ -18,7 +18,7 @@ def test_launch_is_a_subcommand(capsys):
   assert all(line.endswith(f'{_PROGRAM} --x') for line in lines[1::2])
 
 
-@pytest.mark.parametrize('command', ['launch', 'doctor', 'plan'])
+@pytest.mark.parametrize('command', ['launch', 'doctor', 'health', 'plan'])
 def test_help_of_a_subcommand_is_its_own(capsys, command):
   with pytest.raises(SystemExit) as caught:
     cli.main([command, '--help'])
@@ -32,6 +32,7 @@ def test_help_lists_the_subcommands(capsys):
   shown = capsys.readouterr().out
   assert '  launch  ' in shown
   assert '  doctor  ' in shown
+  assert '  health  ' in shown
   assert '  plan  ' in shown
 
 
