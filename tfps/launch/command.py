@@ -17,12 +17,15 @@ import sys
 from tfps.launch import forked_process
 from tfps.launch import hosts
 from tfps.launch import job as job_lib
+from tfps.launch import kubernetes
 from tfps.launch import local
 
 _ENGINES = {
   'local': local.start,
   'hosts': hosts.start,
+  'kubernetes': kubernetes.start,
 }
+_ELSEWHERE = ('kubernetes',)  # engines whose tasks have files of their own
 _EPILOG = """\
 Options precede the program; all that follows it are the program's arguments.
 Status: 0 when all tasks exited 0; else that of the first task that failed, or
@@ -69,7 +72,8 @@ def _parse(
   run = [*_without_dashes(options.program), *words[end:]]
   if run in ([], ['-m']):
     parser.error('no program. Give prog.py or -m module after the options.')
-  if run[0] != '-m' and not os.path.exists(run[0]):
+  is_here = run[0] != '-m' and options.engine not in _ELSEWHERE
+  if is_here and not os.path.exists(run[0]):
     parser.error(f'the program {run[0]!r} does not exist in {os.getcwd()}.')
   num_words = 2 if run[0] == '-m' else 1
   return options, (*run[:num_words], *_without_dashes(run[num_words:]))
@@ -110,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
   )
   _add_cluster_options(parser)
   _add_run_options(parser)
-  for add_options in (hosts.add_options,):
-    add_options(parser)
+  for engine in (hosts, kubernetes):
+    engine.add_options(parser)
   parser.add_argument(
     'program',
     nargs=argparse.REMAINDER,
