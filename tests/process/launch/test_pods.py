@@ -1,0 +1,151 @@
+"""The pods of rendered manifests run as processes, each on a host of its own.
+
+They have what pods would have and no more: the environment, host names, the one
+port, a root that is read-only, `/tmp` for themselves, and no capabilities. In
+place of a kubelet, the test runs the commands of the probes.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.support import on_hosts
+from tests.support import pods as pods_lib
+from tests.support import waiting
+from tfps.launch import job as job_lib
+from tfps.launch import manifests
+from tfps.testing.chaos import network as network_lib
+
+pytestmark = on_hosts.needs_network
+
+_ROOT = pathlib.Path(__file__).parents[3]
+_IMAGE = '/srv'  # where the pods find this repository
+_PROGRAM = f'{_IMAGE}/tests/programs/served.py'
+_CONTAINER = f"""
+mount --make-rprivate /
+mount --bind "$0" /etc/hosts
+mount --bind {_ROOT} {_IMAGE}
+mount -o remount,bind,ro {_IMAGE}
+mount -t tmpfs tmpfs /tmp
+mount -o remount,bind,ro /
+exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
+"""
+
+
+@dataclasses.dataclass
+class _Kubelet:
+  """Runs pods, and commands within them.
+
+  Attributes:
+    network: the pods' hosts.
+    folder: for what they write.
+    pods: the pods, by host.
+  """
+
+  network: network_lib.Network
+  folder: pathlib.Path
+  pods: list[pods_lib.Pod]
+
+  def start(self, pod) -> subprocess.Popen:
+    """Starts a pod's command."""
+    with self.output(pod).open('wb') as output:
+      return self.network.popen(
+        *self._within(pod, pod.command()),
+        stdout=output,
+        stderr=output,
+      )
+
+  def output(self, pod) -> pathlib.Path:
+    """The file with what a pod has said."""
+    return self.folder / f'{pod.host}.log'
+
+  def probe(self, pod, kind) -> subprocess.CompletedProcess:
+    """Runs the command of a pod's probe."""
+    command = pod.container[f'{kind}Probe']['exec']['command']
+    host, words = self._within(pod, command)
+    return subprocess.run(
+      self.network.within(host, words),
+      capture_output=True,
+      text=True,
+      timeout=pod.container[f'{kind}Probe']['timeoutSeconds'],
+    )
+
+  def _within(self, pod, command):
+    image = {
+      'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
+      'PYTHONPATH': _IMAGE,
+    }
+    env = [f'{k}={v}' for k, v in (image | pod.env).items()]
+    return self.pods.index(pod), [
+      *('unshare', '--mount', 'sh', '-ec', _CONTAINER),
+      *(str(self.folder / 'hosts'), 'env', '-i', *env, *command),
+    ]
+
+  def write_hosts(self) -> None:
+    """Writes what stands in for the name service."""
+    lines = [
+      f'{self.network.address(i)} {pod.host}\n'
+      for i, pod in enumerate(self.pods)
+    ]
+    text = '127.0.0.1 localhost\n' + ''.join(lines)
+    (self.folder / 'hosts').write_text(text)
+
+
+@contextlib.contextmanager
+def _kubelet(kind, folder, job):
+  text = manifests.render(job, manifests.Settings('train', kind))
+  pods = pods_lib.pods(list(yaml.safe_load_all(text)))
+  with network_lib.Network(len(pods)) as network:
+    kubelet = _Kubelet(network, folder, pods)
+    kubelet.write_hosts()
+    yield kubelet
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'jobset',
+    pytest.param('statefulset', marks=pytest.mark.exhaustive),
+    pytest.param('tfjob', marks=pytest.mark.exhaustive),
+  ],
+)
+def test_pods_meet_and_train_and_probes_tell_their_state(kind, tmp_path):
+  job = job_lib.Job((_PROGRAM,))
+  with _kubelet(kind, tmp_path, job) as kubelet:
+    chief, *servers = sorted(kubelet.pods, key=lambda pod: pod.job != 'chief')
+    assert [pod.job for pod in servers] == ['ps', 'worker']
+    probe = 'liveness' if kind == 'tfjob' else 'readiness'
+    running = {pod.host: kubelet.start(pod) for pod in servers}
+    for pod in servers:
+      waiting.until(
+        lambda pod=pod: 'is alive' in kubelet.probe(pod, probe).stdout
+      )
+    assert 'does not run' in kubelet.probe(chief, 'liveness').stdout
+    running[chief.host] = kubelet.start(chief)
+    for pod in kubelet.pods:
+      status = running[pod.host].wait(120)
+      assert status == 0, kubelet.output(pod).read_text()
+    assert 'count 10' in kubelet.output(chief).read_text()
+
+
+def test_a_pod_can_write_to_tmp_alone(tmp_path):
+  lines = (
+    'touch "$HOME"/a && echo written',
+    f'touch {_IMAGE}/a 2>&1 || true',
+    'mount -t tmpfs tmpfs /tmp 2>&1 || true',
+  )
+  program = f'import os; os.execvp("sh", ["sh", "-c", {"; ".join(lines)!r}])'
+  with _kubelet('jobset', tmp_path, job_lib.Job(('-c', program))) as kubelet:
+    pod = kubelet.pods[0]
+    assert kubelet.start(pod).wait(60) == 0
+    said = kubelet.output(pod).read_text()
+  assert said.startswith('written\n')
+  assert 'Read-only file system' in said
+  assert 'permission denied' in said
+  assert not (_ROOT / 'a').exists()
