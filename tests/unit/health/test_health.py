@@ -5,10 +5,8 @@ import json
 import socket
 import subprocess
 import sys
-import time
 
 import portpicker
-import psutil
 import pytest
 
 from tfps import health
@@ -99,20 +97,6 @@ def test_wrong_options_are_named(capsys, words, complaint):
     health.main(words)
   assert caught.value.code == 2
   assert complaint in capsys.readouterr().err
-
-
-def test_the_command_takes_less_than_a_second_of_cpu_time():
-  port = portpicker.pick_unused_port()
-  words = ['-m', 'tfps.cli', 'health', f'--address=127.0.0.1:{port}']
-  process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE)
-  times = psutil.Process(process.pid).cpu_times()
-  deadline = time.monotonic() + 60
-  while process.poll() is None and time.monotonic() < deadline:
-    with contextlib.suppress(psutil.NoSuchProcess):
-      times = psutil.Process(process.pid).cpu_times()
-    time.sleep(0.01)
-  assert process.returncode == 1, process.stderr.read()
-  assert times.user + times.system < 1
 
 
 def test_the_command_does_not_import_tensorflow():
