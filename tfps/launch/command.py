@@ -65,8 +65,7 @@ def _parse(
   end = words.index('-m') if '-m' in words else len(words)
   options = parser.parse_args(words[:end])
   if options.engine is None:
-    by_hosts = options.hosts or options.hostfile
-    options.engine = 'hosts' if by_hosts else 'local'
+    options.engine = _engine(options)
   if options.chief_ends_job and not options.num_chiefs:
     parser.error('--chief_ends_job needs --num_chiefs=1.')
   run = [*_without_dashes(options.program), *words[end:]]
@@ -77,6 +76,13 @@ def _parse(
     parser.error(f'the program {run[0]!r} does not exist in {os.getcwd()}.')
   num_words = 2 if run[0] == '-m' else 1
   return options, (*run[:num_words], *_without_dashes(run[num_words:]))
+
+
+def _engine(options: argparse.Namespace) -> str:
+  """Returns the engine that the options stand for."""
+  if options.hosts or options.hostfile:
+    return 'hosts'
+  return 'kubernetes' if options.image else 'local'
 
 
 def _job(options: argparse.Namespace, program: tuple[str, ...]) -> job_lib.Job:

@@ -20,13 +20,21 @@ from tfps.launch import manifests
 _KUBECTL = 'kubectl'
 _REQUEST_SECS = 10
 APPLY_SECS = 25.0
+_NOT_HERE = {
+  'hostfile': 'Kubernetes chooses where pods run',
+  'hosts': 'Kubernetes chooses where pods run',
+  'log_dir': '`kubectl logs` has the output of pods',
+  'preload': 'pods are not forked',
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
   """Adds this engine's options."""
   group = parser.add_argument_group('kubernetes')
   group.add_argument(
-    '--image', help='the container image with the program, and with tfps'
+    '--image',
+    help='the container image with the program, and with tfps; stands for '
+    '--engine=kubernetes',
   )
   group.add_argument(
     '--kind',
@@ -79,12 +87,9 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   Raises:
     ValueError: an option is wrong, or there is no kubectl.
   """
-  for name in ('preload', 'log_dir'):
+  for name, reason in _NOT_HERE.items():
     if getattr(options, name):
-      raise ValueError(
-        f'--{name} is for tasks of this machine; leave it out. `kubectl logs` '
-        'has the output of pods.'
-      )
+      raise ValueError(f'--{name}: {reason}; leave it out.')
   settings = _settings(options)
   text = manifests.render(job, settings)
   if options.dry_run:

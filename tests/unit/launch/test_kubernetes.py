@@ -1,7 +1,12 @@
 """The engine kubernetes: its options, and kubectl against a stand-in."""
 
+import os
+import pathlib
+import shlex
 import shutil
 import socket
+import subprocess
+import sys
 
 import portpicker
 import pytest
@@ -12,6 +17,7 @@ from tfps.launch import command as command_lib
 from tfps.launch import kubernetes
 from tfps.launch import manifests
 
+_ROOT = pathlib.Path(__file__).parents[3]
 _ENGINE = ('--engine=kubernetes', '--image=registry.example/train:1')
 
 needs_kubectl = pytest.mark.skipif(
@@ -49,6 +55,12 @@ def test_a_dry_run_prints_the_objects(capsys, kind, objects):
   assert found == [*objects, 'PodDisruptionBudget', 'NetworkPolicy']
 
 
+def test_an_image_stands_for_the_engine(capsys):
+  words = ['--dry_run', '--image=registry.example/train:1', 'train.py']
+  assert command_lib.main(words) == 0
+  assert 'kind: JobSet\n' in capsys.readouterr().out
+
+
 def test_options_are_in_the_objects(capsys):
   documents = _printed(
     capsys,
@@ -78,8 +90,10 @@ def test_options_are_in_the_objects(capsys):
     (['--engine=kubernetes'], '--image=: give the image'),
     ([*_ENGINE, '--kind=pod'], "invalid choice: 'pod'"),
     ([*_ENGINE, '--name=A'], '--name=A: a name has'),
-    ([*_ENGINE, '--preload=os'], '--preload is for tasks of this machine'),
-    ([*_ENGINE, '--log_dir=x'], '--log_dir is for tasks of this machine'),
+    ([*_ENGINE, '--preload=os'], '--preload: pods are not forked'),
+    ([*_ENGINE, '--log_dir=x'], '--log_dir: `kubectl logs` has'),
+    ([*_ENGINE, '--hosts=h1'], '--hosts: Kubernetes chooses'),
+    ([*_ENGINE, '--hostfile=h'], '--hostfile: Kubernetes chooses'),
     ([*_ENGINE, '--resources=pss:cpu=1'], "names the job 'pss'"),
     ([*_ENGINE, '--resources=ps'], "'ps' is not JOB:NAME=N"),
     ([*_ENGINE, '--resources=cpu='], "'cpu=' is not JOB:NAME=N"),
@@ -131,6 +145,38 @@ def _as_given(created):
   assert list(annotations) == [added]
   assert created['metadata'].pop('namespace') == 'default'
   return created
+
+
+def _readmes_commands():
+  """The page's commands for the shell, without that of Docker."""
+  text = (_ROOT / 'launch' / 'kubernetes' / 'README.md').read_text()
+  lines = text.replace('\\\n', '').splitlines()
+  return [
+    shlex.split(line)
+    for line in lines
+    if line.startswith(('    kubectl', '    tfps'))
+  ]
+
+
+@needs_kubectl
+@pytest.mark.parametrize('words', _readmes_commands(), ids=' '.join)
+def test_readmes_commands_create_objects(tmp_path, words):
+  scripts = pathlib.Path(sys.executable).parent
+  with api_server.ApiServer().running() as server:
+    done = subprocess.run(
+      words,
+      cwd=_ROOT,
+      env={
+        **os.environ,
+        'KUBECONFIG': str(server.config(tmp_path)),
+        'PATH': f'{scripts}:{os.environ["PATH"]}',
+      },
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+  assert done.returncode == 0, done.stderr
+  assert 'JobSet' in {each['kind'] for each in server.created}
 
 
 @needs_kubectl
