@@ -108,10 +108,22 @@ def _settings(options: argparse.Namespace) -> manifests.Settings:
     name=options.name,
     namespace=options.namespace,
     resources=resources,
-    claims=dict(options.claim),
-    secrets=dict(options.secret),
+    claims=_by_name('claim', options.claim),
+    secrets=_by_name('secret', options.secret),
     silent_secs=options.silent_secs,
   )
+
+
+def _by_name(option: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+  found: dict[str, str] = {}
+  for name, folder in pairs:
+    if name in found:
+      raise ValueError(
+        f'--{option}={name}:{folder}: it is at {found[name]} already. Give it '
+        'once.'
+      )
+    found[name] = folder
+  return found
 
 
 def _apply(text: str, settings: manifests.Settings, *, num_tasks: int) -> int:

@@ -25,7 +25,9 @@ KINDS = ('jobset', 'statefulset', 'tfjob')
 PORT = 2222
 _TEMPLATES = 'templates/kubernetes'
 _HOLE = re.compile(r'@\{(\w+)\}')
-_LABEL = re.compile(r'[a-z]([-a-z0-9]*[a-z0-9])?')
+# A name of the job is one of a service, too, and begins with a letter.
+_NAME = re.compile(r'[a-z]([-a-z0-9]*[a-z0-9])?')
+_OTHER_NAME = re.compile(r'[a-z0-9]([-.a-z0-9]*[a-z0-9])?')
 _YAML_WORDS = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
 _QUANTITY = re.compile(r'[0-9]+(\.[0-9]+)?(m|[kMGTP]|[KMGTP]i)?')
 _RESOURCE = re.compile(r'[a-z0-9]([-a-z0-9./]*[a-z0-9])?')
@@ -80,9 +82,13 @@ class Settings:
         f'--image={self.image}: give the image that has the program, such as '
         '--image=registry.example/train:1.'
       )
-    _check_label('--name', self.name)
+    if not _NAME.fullmatch(self.name) or self.name in _YAML_WORDS:
+      raise ValueError(
+        f'--name={self.name}: a name has a-z, 0-9 and -, begins with a letter, '
+        'and is no word of YAML such as on.'
+      )
     if self.namespace:
-      _check_label('--namespace', self.namespace)
+      _check_name('--namespace', self.namespace)
     for job, quantities in self.resources.items():
       for name, quantity in quantities.items():
         if not _RESOURCE.fullmatch(name) or not _QUANTITY.fullmatch(quantity):
@@ -90,14 +96,19 @@ class Settings:
             f'--resources: {job or "every task"} has {name}={quantity}. Write '
             'such as cpu=2, cpu=500m or memory=8Gi.'
           )
-    for option in ('claims', 'secrets'):
-      for name, folder in getattr(self, option).items():
-        _check_label(f'--{option[:-1]}', name)
+    taken = {'/tmp': 'which every task has'}
+    for option, volumes in (('claim', self.claims), ('secret', self.secrets)):
+      for name, folder in volumes.items():
+        given = f'--{option}={name}:{folder}'
+        _check_name(f'--{option}', name)
         if not folder.startswith('/') or folder == '/':
+          raise ValueError(f'{given}: {folder!r} is no folder such as /data.')
+        if folder in taken:
           raise ValueError(
-            f'--{option[:-1]}={name}:{folder}: {folder!r} is no folder such as '
-            '/data.'
+            f'{given}: {folder} is the folder of another volume, '
+            f'{taken[folder]}. Choose another.'
           )
+        taken[folder] = f'that of {given}'
 
   def quantities(self, job: str) -> dict[str, str]:
     """Returns the resources of each task of a job."""
@@ -105,16 +116,9 @@ class Settings:
     return {**_DEFAULTS, **self.resources.get('', {}), **own}
 
 
-def _check_label(option: str, value: str) -> None:
-  if not _LABEL.fullmatch(value) or len(value) > _MAX_NAME:
-    raise ValueError(
-      f'{option}={value}: a name has up to {_MAX_NAME} of a-z, 0-9 and -, and '
-      'begins with a letter.'
-    )
-  if value in _YAML_WORDS:
-    raise ValueError(
-      f'{option}={value}: YAML would not take it for a name. Choose another.'
-    )
+def _check_name(option: str, value: str) -> None:
+  if not _OTHER_NAME.fullmatch(value):
+    raise ValueError(f'{option}={value}: a name has a-z, 0-9, - and dots.')
 
 
 def render(job: job_lib.Job, settings: Settings) -> str:
@@ -230,11 +234,8 @@ class _Renderer:
       env=self._env(job),
       resources=self._resources(job),
       probes=self._probes(job),
-      mounts='\n'.join(
-        f'- name: {kind}-{name}\n  mountPath: {json.dumps(folder)}{read_only}'
-        for kind, name, folder, read_only in self._volumes()
-      ),
-      volumes='\n'.join(map(_volume, self._volumes())),
+      mounts='\n'.join(mount for mount, _ in self._volumes()),
+      volumes='\n'.join(volume for _, volume in self._volumes()),
     )
 
   def _env(self, job: str) -> str:
@@ -275,16 +276,13 @@ class _Renderer:
       parts.append(self._fill('liveness_probe', failures=failures))
     return '\n'.join(parts)
 
-  def _volumes(self) -> list[tuple[str, str, str, str]]:
-    """Returns kind, name, folder and what is added to the mount of each."""
-    claims = self._settings.claims.items()
-    secrets = self._settings.secrets.items()
+  def _volumes(self) -> list[tuple[str, str]]:
+    """Returns the mount of each volume, and the volume."""
+    claims = enumerate(self._settings.claims.items())
+    secrets = enumerate(self._settings.secrets.items())
     return [
-      *(('claim', name, folder, '') for name, folder in claims),
-      *(
-        ('secret', name, folder, '\n  readOnly: true')
-        for name, folder in secrets
-      ),
+      *(_volume('claim', i, *each) for i, each in claims),
+      *(_volume('secret', i, *each) for i, each in secrets),
     ]
 
   def _cluster(self) -> str:
@@ -319,7 +317,7 @@ class _Renderer:
       'metadata',
       name=name + suffix,
       instance=name,
-      namespace=f'namespace: {namespace}' if namespace else '',
+      namespace=f'namespace: {json.dumps(namespace)}' if namespace else '',
     )
     return self._fill(template, metadata=metadata, **values)
 
@@ -340,12 +338,13 @@ def _check_hosts(hosts: Mapping[str, list[str]], settings: Settings) -> None:
     )
 
 
-def _volume(volume: tuple[str, str, str, str]) -> str:
-  kind, name, _, _ = volume
-  if kind == 'secret':
-    return f'- name: {kind}-{name}\n  secret:\n    secretName: {name}'
+def _volume(kind: str, i: int, name: str, folder: str) -> tuple[str, str]:
+  """Returns the mount of a claim or secret at a folder, and its volume."""
+  values = {'volume': f'{kind}-{i}', 'name': json.dumps(name)}
+  folder = json.dumps(folder)
   return (
-    f'- name: {kind}-{name}\n  persistentVolumeClaim:\n    claimName: {name}'
+    _fill(f'{kind}_mount', folder=folder, **values),
+    _fill(f'{kind}_volume', **values),
   )
 
 

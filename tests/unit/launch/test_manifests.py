@@ -186,7 +186,7 @@ def test_pods_have_no_rights(kind):
 
 @each_kind
 def test_claims_and_secrets_are_in_every_pod(kind):
-  settings = {'claims': {'data': '/data'}, 'secrets': {'certs': '/etc/certs'}}
+  settings = {'claims': {'7': '/data'}, 'secrets': {'a.b': '/etc/certs'}}
   for pod in _pods(kind, settings=settings, num_evaluators=1):
     volumes = {each.pop('name'): each for each in pod.spec['volumes']}
     mounted = {
@@ -195,8 +195,8 @@ def test_claims_and_secrets_are_in_every_pod(kind):
     }
     assert mounted == {
       '/tmp': ({'emptyDir': {}}, False),
-      '/data': ({'persistentVolumeClaim': {'claimName': 'data'}}, False),
-      '/etc/certs': ({'secret': {'secretName': 'certs'}}, True),
+      '/data': ({'persistentVolumeClaim': {'claimName': '7'}}, False),
+      '/etc/certs': ({'secret': {'secretName': 'a.b'}}, True),
     }
 
 
@@ -306,13 +306,18 @@ def test_the_files_are_what_is_rendered_by_default(kind):
     ({'image': 'a b'}, '--image=a b'),
     ({'name': 'Train'}, '--name=Train: a name has'),
     ({'name': '7up'}, '--name=7up: a name has'),
-    ({'name': 'on'}, '--name=on: YAML'),
-    ({'namespace': 'a.b'}, '--namespace=a.b'),
+    ({'name': 'on'}, '--name=on: a name has'),
+    ({'namespace': 'A'}, '--namespace=A'),
     ({'resources': {'ps': {'cpu': 'two'}}}, '--resources: ps has cpu=two'),
     ({'resources': {'': {'a b': '1'}}}, 'every task has a b=1'),
     ({'claims': {'data': 'data'}}, "--claim=data:data: 'data' is no folder"),
     ({'secrets': {'certs': '/'}}, "--secret=certs:/: '/' is no folder"),
     ({'secrets': {'a_b': '/a'}}, '--secret=a_b: a name has'),
+    ({'claims': {'a': '/tmp'}}, '/tmp is the folder of another volume'),
+    (
+      {'claims': {'a': '/a'}, 'secrets': {'b': '/a'}},
+      '--secret=b:/a: /a is the folder of another volume, that of --claim=a:/a',
+    ),
   ],
 )
 def test_wrong_settings_are_named(settings, complaint):
