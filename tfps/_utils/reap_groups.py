@@ -13,6 +13,8 @@ import sys
 
 def main() -> None:
   """Reads to the end, then kills."""
+  # A scheduler may send it to each process: the writer has to end first.
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
   groups = set()
   for line in sys.stdin:
     if line[0] == '+':

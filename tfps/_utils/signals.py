@@ -9,6 +9,7 @@ handler writes at once, `signal.set_wakeup_fd`, is always heard.
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import os
 import signal
@@ -17,6 +18,11 @@ import threading
 from typing import NoReturn
 
 from absl import logging
+
+# Whether SIGTERM may arrive more than once: from a supervisor, which kills this
+# process when its time is over, and from a scheduler, which signals each
+# process that it finds.
+REPEATS_VARIABLE = 'TFPS_SIGTERM_REPEATS'
 
 
 @contextlib.contextmanager
@@ -65,6 +71,11 @@ def _report_all(
     while number := numbers.read(1):
       if number[0] in wanted:
         report(signal.Signals(number[0]))
+
+
+def ends_at_once(env: Mapping[str, str] = os.environ) -> bool:
+  """Returns whether a second SIGTERM ends this process at once."""
+  return not env.get(REPEATS_VARIABLE)
 
 
 def exit_now(status: int) -> NoReturn:

@@ -109,6 +109,13 @@ class Supervisor:
     self._since = ''  # how the deadline was set
     self._lost: tuple[spec_lib.Task, float] | None = None  # last, and when
 
+  @property
+  def failure(self) -> tuple[spec_lib.Task, int] | None:
+    """The task that ended the job, with its status, or the last evaluator."""
+    if self._cause is None:
+      return None
+    return self._cause.command.task, self._cause.status
+
   def run(self) -> int:
     """Starts the tasks and waits until they end.
 
@@ -262,7 +269,8 @@ class Supervisor:
   def _on_signal(self, number: signal.Signals) -> None:
     if self._status is None:
       self._stop(128 + number, f'Stopping all tasks on {number.name}.')
-    elif number != signal.SIGPIPE:  # sent for each line that is lost
+    # Schedulers repeat SIGTERM, and SIGPIPE is sent for each line that is lost.
+    elif number not in (signal.SIGTERM, signal.SIGPIPE):
       self._kill(f'Killing {self._names()} on another {number.name}.')
 
   def _on_silence(self, task: spec_lib.Task) -> None:

@@ -7,6 +7,11 @@ started again after a status of 128 or more, and killed when its server no
 longer answers. On SIGTERM it has `--grace_secs` to exit. It dies with this
 process, however this process ends.
 
+With `--log_dir`, its output is kept there, too, as in ps-0.log, behind that of
+earlier runs. The first task that fails, but for those that were told to end,
+leaves its name and status in a file `failure`, for engines that stop the
+others: the status of these may hide it.
+
 With `--orders`, the environment, the folder and the command are read from
 standard input, as a line of JSON. Each further line is a sign of life of the
 launcher, or `stop`. When the input ends, or says nothing for
@@ -16,20 +21,27 @@ launcher, or `stop`. When the input ends, or says nothing for
 import argparse
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import functools
 import json
 import os
+import pathlib
 import select
 import signal
 import sys
 import threading
 
+from tfps._compat import messages
 from tfps._utils import ports
+from tfps._utils import signals
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
+
+_FAILURE = 'failure'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,19 +112,42 @@ def _supervise(
   command = supervisor_lib.Command(
     task,
     order.args,
-    dict(os.environ),
+    {**os.environ, signals.REPEATS_VARIABLE: '1'},
     address=cluster.address(task) if serves and options.silent_secs else '',
   )
   supervisor = supervisor_lib.Supervisor(
     [command],
-    task_output.TaskOutput([task], None),
+    _output(task, options.log_dir),
     grace_secs=options.grace_secs,
     max_restarts=options.max_restarts,
     silent_secs=options.silent_secs,
   )
   if options.orders:
     threading.Thread(target=_heed, name='tfps-orders', daemon=True).start()
-  return supervisor.run()
+  status = supervisor.run()
+  if options.log_dir and supervisor.failure:
+    _leave_failure(options.log_dir, *supervisor.failure)
+  return status
+
+
+def _output(
+  task: spec_lib.Task, folder: pathlib.Path | None
+) -> task_output.TaskOutput:
+  if folder is None:
+    return task_output.TaskOutput([task], None)
+  is_shown = functools.partial(messages.is_shown, env=os.environ)
+  return task_output.TaskOutput([task], folder, is_shown=is_shown, appends=True)
+
+
+def _leave_failure(
+  folder: pathlib.Path, task: spec_lib.Task, status: int
+) -> None:
+  """Writes who failed, unless another task has been first."""
+  with (
+    contextlib.suppress(FileExistsError),
+    open(folder / _FAILURE, 'x') as file,
+  ):
+    file.write(f'{task} {status}\n')
 
 
 def _own_order(command: Sequence[str]) -> Order:
@@ -160,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--max_restarts', type=int, default=0)
   parser.add_argument('--silent_secs', type=float, default=10.0)
   parser.add_argument('--grace_secs', type=float, default=10.0)
+  parser.add_argument('--log_dir', type=pathlib.Path)
   parser.add_argument('--orders', action='store_true')
   parser.add_argument(
     '--free_ports', type=int, help='print as many free ports, and end'

@@ -30,6 +30,7 @@ class TaskOutput:
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
     is_shown: whether a line is written to the stream; by default all are.
+    appends: whether files of an earlier run are kept, and written at their end.
   """
 
   def __init__(
@@ -41,6 +42,7 @@ class TaskOutput:
     own_stream: BinaryIO | None = None,
     colour: bool = False,
     is_shown: Callable[[bytes], bool] = lambda line: True,
+    appends: bool = False,
   ) -> None:
     self.folder = folder
     self._is_shown = is_shown
@@ -58,7 +60,7 @@ class TaskOutput:
     if folder:
       folder.mkdir(parents=True, exist_ok=True)
     for path in filter(None, map(self.path, tasks)):
-      path.write_bytes(b'')
+      path.open('ab' if appends else 'wb').close()
 
   def path(self, task: spec_lib.Task) -> pathlib.Path | None:
     """Returns the file with a task's output, over all its starts, if any."""

@@ -17,8 +17,9 @@ _STATUS = 128 + signal.SIGTERM
 class Preemption:
   """Handler of SIGTERM that saves and ends the process.
 
-  A second SIGTERM ends it at once. A handler that the program has set is kept.
-  Handlers can only be set in the main thread; elsewhere this does nothing.
+  A second SIGTERM ends it at once, unless a supervisor repeats it. A handler
+  that the program has set is kept. Handlers can only be set in the main thread;
+  elsewhere this does nothing.
 
   Args:
     save: called first, in a thread; nothing may be trained after it.
@@ -41,8 +42,10 @@ class Preemption:
       self._is_set = False
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
-    if self._is_told:
+    if self._is_told and signals.ends_at_once():
       signals.exit_now(_STATUS)
+    if self._is_told:
+      return
     self._is_told = True
     # In a thread: saving may wait for what the main thread executes.
     threading.Thread(target=self._leave, name='tfps-preemption').start()

@@ -181,7 +181,7 @@ def serve(
       the start; None: without limit. The clients are the chief, if the cluster
       has one, and the processes that registered, as strategies do.
     grace_secs: how long clients may take to release this task on SIGTERM; a
-      second SIGTERM ends the process at once.
+      second SIGTERM ends the process at once, unless a supervisor repeats it.
 
   Raises:
     ValueError: the cluster's own task is not one that serves.
@@ -308,13 +308,18 @@ class _Signals:
   """
 
   on_first_sigterm: Callable[[], object] | None = None
+  _is_leaving = False
 
   def __call__(self, number: int, frame: types.FrameType | None) -> None:
     function, self.on_first_sigterm = self.on_first_sigterm, None
     if function is not None and number == signal.SIGTERM:
+      self._is_leaving = True
       function()
-    else:
+    elif number != signal.SIGTERM or self._ends_at_once():
       _leave_on(signal.Signals(number))
+
+  def _ends_at_once(self) -> bool:
+    return signals.ends_at_once() or not self._is_leaving
 
 
 @contextlib.contextmanager
