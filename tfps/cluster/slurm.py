@@ -4,6 +4,11 @@
 same ports on each of its nodes; the first task on a node takes the first port,
 the second the second. Process ids are assigned to the jobs in their order.
 
+A heterogeneous step, as of `srun --het-group=0 ... : --het-group=1 ...`, has
+components that share no node. Process ids go on from one to the next, while the
+step's nodes are listed in the order of their names. Each component reserves
+ports of its own, and all see them one after the other.
+
 Where Slurm reserves none, which needs MpiParams=ports= in its slurm.conf, ports
 follow from the ids of the job and the step.
 """
@@ -19,6 +24,7 @@ from absl import logging
 from tfps.cluster import validation
 
 _MAX_HOSTS = 100_000
+_GROUP = 'SLURM_JOB_NODELIST_HET_GROUP_'
 
 # Above those of services, and below those that Linux gives to connections.
 _FREE_PORTS = range(10_000, 32_000)
@@ -153,6 +159,23 @@ def expand_ports(text: str, source: str) -> list[int]:
 
 def _addresses(env: Mapping[str, str]) -> list[str]:
   """Returns the address of each process of the step, by process id."""
+  components = _components(env)
+  counts = [n for nodes in components for n in nodes.values()]
+  _check_distribution(env, counts)
+  ports = _ports(env, max(counts), len(components))
+  return [
+    f'{host}:{port}'
+    for nodes, own_ports in zip(components, ports, strict=True)
+    for host, n in nodes.items()
+    for port in own_ports[:n]
+  ]
+
+
+def _components(env: Mapping[str, str]) -> list[dict[str, int]]:
+  """Returns each component's nodes, with the number of their tasks.
+
+  All are in the order of the ids of their processes.
+  """
   hosts, counts = _hosts(env), _counts(env)
   if len(hosts) != len(counts):
     raise ValueError(
@@ -160,11 +183,26 @@ def _addresses(env: Mapping[str, str]) -> list[str]:
       f'{_quote(env, "SLURM_STEP_TASKS_PER_NODE")} {len(counts)}. '
       'Start this program by srun, which sets both.'
     )
-  _check_distribution(env, counts)
-  ports = _ports(env, max(counts))
-  return [
-    f'{h}:{p}' for h, n in zip(hosts, counts, strict=True) for p in ports[:n]
+  tasks = dict(zip(hosts, counts, strict=True))
+  groups = [
+    {host: tasks.pop(host) for host in group if host in tasks}
+    for group in _groups(env) or [hosts]
   ]
+  if tasks:
+    raise ValueError(
+      f'{_quote(env, "SLURM_STEP_NODELIST")} has {", ".join(tasks)}, which no '
+      f'{_GROUP}0, {_GROUP}1, ... names. Start this program by srun in the '
+      "heterogeneous job's own script."
+    )
+  return list(filter(None, groups))
+
+
+def _groups(env: Mapping[str, str]) -> list[list[str]]:
+  """Returns the nodes of each component of a heterogeneous job."""
+  name = 'SLURM_HET_SIZE'
+  size = validation.index(env[name], name) if env.get(name) else 0
+  names = [f'{_GROUP}{i}' for i in range(size)]
+  return [expand_hosts(_value(env, name), name) for name in names]
 
 
 def _hosts(env: Mapping[str, str]) -> list[str]:
@@ -177,17 +215,28 @@ def _counts(env: Mapping[str, str]) -> list[int]:
   return expand_counts(_value(env, name), name)
 
 
-def _ports(env: Mapping[str, str], num_needed: int) -> list[int]:
+def _ports(
+  env: Mapping[str, str], num_needed: int, num_components: int
+) -> list[list[int]]:
+  """Returns the ports of each component."""
   name = 'SLURM_STEP_RESV_PORTS'
   if not env.get(name, '').strip():
-    return _derived_ports(env, num_needed)
+    return [_derived_ports(env, num_needed)] * num_components
   ports = expand_ports(_value(env, name), name)
-  if len(ports) < num_needed:
+  share = len(ports) // num_components
+  if share < num_needed or len(ports) % num_components:
     raise ValueError(
       f'{_quote(env, name)} has {len(ports)} ports for {num_needed} tasks on '
-      f'one node. Start the step with srun --resv-ports={num_needed}.'
+      f'one node{_in_each(num_components)}. Start the step with srun '
+      f'--resv-ports={num_needed}{_in_each(num_components)}.'
     )
-  return ports
+  return [ports[i : i + share] for i in range(0, len(ports), share)]
+
+
+def _in_each(num_components: int) -> str:
+  return (
+    '' if num_components == 1 else f' in each of {num_components} components'
+  )
 
 
 def _derived_ports(env: Mapping[str, str], num_needed: int) -> list[int]:

@@ -300,3 +300,115 @@ def test_refuses_what_no_ports_follow_from(changes, words):
     slurm.parse({**_WITHOUT_PORTS, **changes}, JOBS)
   for word in words:
     assert word in str(caught.value)
+
+
+# Of a step whose first component has n3, as Slurm 22.05 gave it.
+_HETEROGENEOUS = {
+  'SLURM_HET_SIZE': '2',
+  'SLURM_JOB_NODELIST_HET_GROUP_0': 'n3',
+  'SLURM_JOB_NODELIST_HET_GROUP_1': 'n[1-2]',
+  'SLURM_STEP_NODELIST': 'n[1-3]',
+  'SLURM_STEP_TASKS_PER_NODE': '1(x2),2',
+  'SLURM_STEP_RESV_PORTS': '12011-12014',
+  'SLURM_PROCID': '2',
+  'SLURM_NODEID': '1',
+}
+
+
+def test_processes_of_components_go_on_from_one_to_the_next():
+  cluster = spec_lib.Cluster.from_slurm(_HETEROGENEOUS, {'ps': 2, 'worker': 2})
+  assert cluster.task == Task('worker', 0)
+  assert cluster.jobs == {
+    'ps': {0: 'n3:12011', 1: 'n3:12012'},
+    'worker': {0: 'n1:12013', 1: 'n2:12013'},
+  }
+
+
+@pytest.mark.parametrize(
+  ('changes', 'jobs', 'addresses'),
+  [
+    pytest.param(
+      {
+        'SLURM_STEP_NODELIST': 'n3',
+        'SLURM_STEP_TASKS_PER_NODE': '2',
+        'SLURM_STEP_RESV_PORTS': '12011-12012',
+        'SLURM_PROCID': '1',
+        'SLURM_NODEID': '0',
+      },
+      {'ps': 1, 'worker': 1},
+      ['n3:12011', 'n3:12012'],
+      id='one component',
+    ),
+    pytest.param(
+      {
+        'SLURM_STEP_NODELIST': 'n[1,3]',
+        'SLURM_STEP_TASKS_PER_NODE': '1,2',
+      },
+      {'ps': 2, 'worker': 1},
+      ['n3:12011', 'n3:12012', 'n1:12013'],
+      id='part of a component',
+    ),
+  ],
+)
+def test_a_step_may_have_a_part_of_a_heterogeneous_job(
+  changes, jobs, addresses
+):
+  cluster = spec_lib.Cluster.from_slurm({**_HETEROGENEOUS, **changes}, jobs)
+  assert [cluster.address(task) for task in cluster.tasks()] == addresses
+
+
+def test_without_reserved_ports_components_have_the_same():
+  env = {
+    **_HETEROGENEOUS,
+    'SLURM_STEP_RESV_PORTS': '',
+    'SLURM_JOB_ID': '9',
+    'SLURM_STEP_ID': '0',
+  }
+  cluster = spec_lib.Cluster.from_slurm(env, {'ps': 2, 'worker': 2})
+  addresses = [cluster.address(task).split(':') for task in cluster.tasks()]
+  assert [host for host, _ in addresses] == ['n3', 'n3', 'n1', 'n2']
+  first, second, *others = [port for _, port in addresses]
+  assert int(second) == int(first) + 1
+  assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    pytest.param(
+      {'SLURM_HET_SIZE': 'two'},
+      ['SLURM_HET_SIZE', "'two'", 'Give a whole number'],
+      id='no number',
+    ),
+    pytest.param(
+      {'SLURM_JOB_NODELIST_HET_GROUP_1': ''},
+      ['SLURM_JOB_NODELIST_HET_GROUP_1 is not set', 'by srun'],
+      id='no nodes of a component',
+    ),
+    pytest.param(
+      {'SLURM_JOB_NODELIST_HET_GROUP_1': 'n[1-'},
+      ["SLURM_JOB_NODELIST_HET_GROUP_1='n[1-'", 'Write it as Slurm does'],
+      id='malformed nodes',
+    ),
+    pytest.param(
+      {'SLURM_JOB_NODELIST_HET_GROUP_1': 'n1'},
+      ["SLURM_STEP_NODELIST='n[1-3]' has n2,", 'own script'],
+      id='a node of no component',
+    ),
+    pytest.param(
+      {'SLURM_STEP_RESV_PORTS': '12011-12013'},
+      ['has 3 ports for 2 tasks', '--resv-ports=2 in each of 2 components'],
+      id='too few ports',
+    ),
+    pytest.param(
+      {'SLURM_NODEID': '2'},
+      ['SLURM_NODEID=2 for SLURM_PROCID=2', '--distribution=block'],
+      id='processes dealt in turns',
+    ),
+  ],
+)
+def test_refuses_a_broken_heterogeneous_step(changes, words):
+  with pytest.raises(ValueError) as caught:
+    slurm.parse({**_HETEROGENEOUS, **changes}, {'ps': 2, 'worker': 2})
+  for word in words:
+    assert word in str(caught.value)
