@@ -27,6 +27,8 @@ from tfps.cluster import flags as flags_lib
 from tfps.cluster import slurm
 from tfps.cluster import spec as spec_lib
 
+JOBS_VARIABLE = 'TFPS_JOBS'
+
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the flags that describe a cluster, unless they are defined already.
@@ -90,8 +92,8 @@ def _resolve(
     return spec_lib.Cluster.from_flags(flag_values)
   if env.get('TF_CONFIG', '').strip():
     return spec_lib.Cluster.from_tf_config(env)
-  if 'SLURM_PROCID' in env and env.get('TFPS_JOBS', '').strip():
-    jobs = slurm.parse_jobs(env['TFPS_JOBS'], 'TFPS_JOBS')
+  if 'SLURM_PROCID' in env and env.get(JOBS_VARIABLE, '').strip():
+    jobs = slurm.parse_jobs(env[JOBS_VARIABLE], JOBS_VARIABLE)
     return spec_lib.Cluster.from_slurm(env, jobs)
   return spec_lib.Cluster.local()
 
