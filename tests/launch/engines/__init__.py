@@ -2,5 +2,6 @@
 
 from tests.launch.engines import hosts
 from tests.launch.engines import local
+from tests.launch.engines import slurm
 
-ALL = (local.Local, hosts.Hosts)
+ALL = (local.Local, hosts.Hosts, slurm.Slurm)
