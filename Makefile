@@ -41,7 +41,9 @@ exhaustive: $(STAMP)
 	$(PYTEST) --exhaustive -o timeout=1200
 
 engines: $(STAMP)
-	tools/install_engines.sh hosts
+	tools/install_engines.sh hosts slurm spark
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[engines,ray,spark]'
 	$(BIN)/python -m pytest -n0 --exhaustive -o timeout=1200 tests/launch --write_matrix
 
 check: $(STAMP)

@@ -7,6 +7,8 @@ set -euo pipefail
 packages() {
   case $1 in
     hosts) echo openssh-server openssh-client iproute2 ;;
+    slurm) echo slurm-wlm munge iproute2 ;;
+    spark) command -v java > /dev/null || echo default-jre-headless ;;
     *) echo "$0: no engine $1" >&2; exit 2 ;;
   esac
 }

@@ -31,7 +31,7 @@ def _cases():
 def engine(request, tmp_path_factory):
   engine = request.param()
   if reason := engine.missing():
-    pytest.skip(f'{engine.name}: {reason}')
+    pytest.skip(reason)
   with engine.up(tmp_path_factory.mktemp(engine.name)):
     yield engine
 

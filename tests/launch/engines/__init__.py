@@ -1,7 +1,8 @@
 """The engines that the conformance suite runs."""
 
 from tests.launch.engines import hosts
+from tests.launch.engines import kubernetes
 from tests.launch.engines import local
 from tests.launch.engines import slurm
 
-ALL = (local.Local, hosts.Hosts, slurm.Slurm)
+ALL = (local.Local, hosts.Hosts, slurm.Slurm, kubernetes.Kubernetes)
