@@ -45,12 +45,13 @@ def not_restarted(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:
   """Returns the error for lost tasks that were not restarted in time.
 
   Args:
-    tasks: names of the tasks, such as 'ps:0'.
+    tasks: the tasks and their addresses, such as 'ps:0 at host:2222'.
     timeout_secs: how long they were waited for.
   """
   return DeadlineError(
     f'{", ".join(tasks)} was lost and has not been restarted within '
-    f'{timeout_secs:g} seconds. Start it again at the same address.'
+    f'{timeout_secs:g} seconds. Start it again, there or at another address '
+    'that its own cluster specification has beside those of the other tasks.'
   )
 
 

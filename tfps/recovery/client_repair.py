@@ -261,7 +261,11 @@ class ClientRepair:
 
   def _timeout_error(self, found: Found) -> errors.DeadlineError:
     secs = self._recovery.timeout_secs
-    missing = [f'ps:{ps}' for ps, value in found.items() if value is None]
+    missing = [
+      self._address_book.describe(ps)
+      for ps, value in found.items()
+      if value is None
+    ]
     if missing:
       return errors.not_restarted(missing, secs)
     return errors.DeadlineError(

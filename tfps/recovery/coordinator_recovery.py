@@ -233,6 +233,9 @@ class CoordinatorRecovery(repair_interface.Repairs):
       for task, address in self._address_book.moved.items()
     }
 
+  def describe(self, ps: int) -> str:
+    return self._address_book.describe(ps)
+
   def check(self, found: Mapping[str, Collection[int]]) -> None:
     self._fence.check(found)
 

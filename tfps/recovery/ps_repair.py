@@ -276,7 +276,9 @@ class PsRepairs:
   def _gives_up(self, ps: Mapping[int, int | None]) -> bool:
     if not self._is_overdue():
       return False
-    names = [f'ps:{i}' for i, value in sorted(ps.items()) if value is None]
+    assert self.repairs is not None
+    lost = [i for i, value in sorted(ps.items()) if value is None]
+    names = [self.repairs.describe(i) for i in lost]
     self._error = errors.not_restarted(names, self._timeout_secs)
     return True
 

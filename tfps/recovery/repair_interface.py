@@ -14,6 +14,10 @@ class Repairs:
     """Returns addresses of tasks that have moved, by job and index."""
     return {}
 
+  def describe(self, ps: int) -> str:
+    """Returns the name of a ps, and its address if it is known."""
+    return f'ps:{ps}'
+
   def check(self, found: Mapping[str, Collection[int]]) -> None:
     """Checks that this process may still use its cluster.
 

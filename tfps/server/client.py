@@ -110,6 +110,7 @@ def connect(
     task, lambda: {ps: address_book.addresses[ps] for ps in elsewhere}
   )
   fence.take()
+  address_book.keep_homes()
   return presence, fence
 
 

@@ -6,9 +6,6 @@ keep their devices, and functions that were traced with them continue to work.
 
 Clients send the request to the host's mailbox; the host posts the addresses of
 its hosted tasks, where clients look them up.
-
-A ps may also come back at another address than before, which only its own
-cluster specification has. It tells the other ps, which post that address, too.
 """
 
 from collections.abc import Callable
@@ -22,18 +19,16 @@ import tensorflow as tf
 from tfps import errors
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
-from tfps.server import control_messages
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 
 _HOST = 'host'
-_HOME = 'home'
 
 Addresses = Mapping[spec_lib.Task, str]
 
 
 class HostedTasks:
-  """Tasks that this process hosts, and the own addresses of others.
+  """Tasks that this process hosts.
 
   Args:
     start: starts a server for a task and returns its address.
@@ -43,26 +38,22 @@ class HostedTasks:
     self._start = start
     # Servers cannot be stopped, so tasks are never removed.
     self._addresses: dict[spec_lib.Task, str] = {}
-    self._homes: dict[spec_lib.Task, str] = {}
 
   def hear(self, message: str, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Hosts a task if a message requests it, or posts a task's own address.
+    """Hosts a task if a message requests it, and posts its address.
 
     Args:
       message: from the mailbox.
-      mailbox: this task's own, where the addresses are posted.
+      mailbox: this task's own, where the address is posted.
 
     Returns:
-      Whether the message is about either.
+      Whether it does.
     """
     facts = json.loads(message)
     if _HOST in facts:
       self._host(spec_lib.Task(**facts[_HOST]))
       mailbox.post(_format(self._addresses), mailbox_lib.HOSTED)
-    elif _HOME in facts:
-      self._homes[spec_lib.Task(**facts[_HOME])] = facts['at']
-      mailbox.post(_format(self._homes), mailbox_lib.HOMES)
-    return bool({_HOST, _HOME} & facts.keys())
+    return _HOST in facts
 
   def _host(self, task: spec_lib.Task) -> None:
     if task not in self._addresses:
@@ -99,31 +90,16 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
     ) from error
 
 
-def tell_home(task: spec_lib.Task, address: str, others: Addresses) -> None:
-  """Tells other tasks the own address of a task, for clients to find it.
-
-  Args:
-    task: the task.
-    address: where its server listens.
-    others: the addresses of the others. Those that do not answer are skipped.
-  """
-  message = json.dumps({_HOME: dataclasses.asdict(task), 'at': address})
-  control_messages.pass_on(message, others)
-
-
-def find(
-  task: spec_lib.Task, hosts: Addresses, about: str = mailbox_lib.HOSTED
-) -> str | None:
-  """Returns an address that other tasks have posted for a task, or None.
+def find(task: spec_lib.Task, hosts: Addresses) -> str | None:
+  """Returns the address at which another task hosts a task, or None.
 
   Args:
     task: the task, which must answer there.
     hosts: the addresses of the others. Those that do not answer are skipped.
-    about: the name of the notice: where the task is hosted, or its own address.
   """
   for status in health.probe_all(hosts):
     if status.state is health.State.ALIVE:
-      address = _posted(status.task, status.address, about).get(str(task))
+      address = _posted(status.task, status.address).get(str(task))
       if address is not None and health.is_alive(task, address):
         return address
   return None
@@ -133,12 +109,12 @@ def _format(addresses: Addresses) -> str:
   return json.dumps({str(task): at for task, at in sorted(addresses.items())})
 
 
-def _posted(host: spec_lib.Task, address: str, about: str) -> dict[str, str]:
+def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
     with mailbox_lib.Mailbox(
       host, address, timeout_secs=timeouts.current().call_secs
     ) as mailbox:
-      text = mailbox.read(about)
+      text = mailbox.read(mailbox_lib.HOSTED)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', host, errors.first_line(error))
     return {}

@@ -13,7 +13,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import control_messages
 from tfps.server import health
-from tfps.server import hosted_ps
+from tfps.server import homes
 from tfps.server import mailbox as mailbox_lib
 
 _BOARD = 'tfps_joined_workers'
@@ -22,16 +22,17 @@ Addresses = Mapping[spec_lib.Task, str]
 
 
 class Joining:
-  """Tells the ps of a task periodically while no client knows it.
+  """Tells other tasks of a task periodically while no client knows it.
 
   Clients say hello to the tasks of their cluster. A worker that has got no
-  hello, or whose clients have all ended or restarted since, asks to join.
-  A ps may have come back at an address that the clients do not know.
+  hello, or whose clients have all ended or restarted since, asks the ps to
+  join. A ps may have come back at an address that the clients do not know, and
+  tells it to all.
 
   Args:
     task: of this process.
     address: where its server listens.
-    cluster: lists the ps.
+    cluster: lists the others.
     clock: returns seconds, as `time.monotonic`.
     ask: finds a client's state, as `health.probe`.
   """
@@ -47,8 +48,14 @@ class Joining:
   ) -> None:
     self._task = task
     self._address = address
-    self._servers = {
-      ps: cluster.address(ps) for ps in cluster.tasks('ps') if ps != task
+    is_ps = task.job == 'ps'
+    self._tell = homes.post if is_ps else control_messages.ask_to_join
+    times = timeouts.current()
+    self._pause = times.home_every_secs if is_ps else times.join_every_secs
+    self._others = {
+      other: cluster.address(other)
+      for other in cluster.tasks(None if is_ps else 'ps')
+      if other != task
     }
     self._clock = clock
     self._ask = ask
@@ -66,19 +73,16 @@ class Joining:
     self._known_to[client] = self._find(client, address).incarnation
 
   def tend(self, clients: Mapping[spec_lib.Task, str]) -> None:
-    """Tells the ps if it is due and no client knows this task.
+    """Tells the others if it is due and no client knows this task.
 
     Args:
       clients: the addresses of clients that have said hello and not done.
     """
     now = self._clock()
-    if self._servers and now >= self._next_look:
-      times, is_ps = timeouts.current(), self._task.job == 'ps'
-      pause = times.home_every_secs if is_ps else times.join_every_secs
-      self._next_look = now + pause
+    if self._others and now >= self._next_look:
+      self._next_look = now + self._pause
       if not any(self._is_client(*client) for client in clients.items()):
-        tell = hosted_ps.tell_home if is_ps else control_messages.ask_to_join
-        tell(self._task, self._address, self._servers)
+        self._tell(self._task, self._address, self._others)
 
   def _is_client(self, client: spec_lib.Task, address: str) -> bool:
     """Returns whether a client is alive and not restarted since its hello."""

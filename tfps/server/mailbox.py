@@ -12,11 +12,9 @@ from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
 
-# Notices of a task: its cluster specification, its hosted tasks, and addresses
-# of ps that have told it theirs.
+# Notices of a task: its cluster specification, and its hosted tasks.
 CLUSTER = 'tfps_notice'
 HOSTED = 'tfps_hosted'
-HOMES = 'tfps_homes'
 
 
 class Mailbox:
@@ -126,11 +124,44 @@ def take_own(device: str) -> list[str]:
   return [message.decode() for message in messages.numpy()]
 
 
+def post_own(device: str, notice: str, about: str) -> None:
+  """Replaces a notice on this process' own server; see `take_own`.
+
+  Args:
+    device: a CPU of this process, in the cluster.
+    notice: the new text.
+    about: the name of the notice.
+  """
+  with tf.device(device):
+    tf.raw_ops.AssignVariableOp(
+      resource=_handle(about), value=tf.constant(notice)
+    )
+
+
+def read_own(device: str, about: str) -> str | None:
+  """Returns a notice on this process' own server, or None; see `take_own`.
+
+  Args:
+    device: a CPU of this process, in the cluster.
+    about: the name of the notice.
+  """
+  with tf.device(device):
+    handle = _handle(about)
+    if not tf.raw_ops.VarIsInitializedOp(resource=handle):
+      return None
+    notice = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
+  return bytes(notice.numpy()).decode()
+
+
 class _Board:
   """Operations on a named string of the server."""
 
   def __init__(self, name: str, text: tf.Tensor) -> None:
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
+    handle = _handle(name)
     self.post = tf.raw_ops.AssignVariableOp(resource=handle, value=text)
     self.is_used = tf.raw_ops.VarIsInitializedOp(resource=handle)
     self.read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
+
+
+def _handle(name: str) -> tf.Tensor:
+  return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)

@@ -12,8 +12,8 @@ from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
+from tfps.server import homes as homes_lib
 from tfps.server import hosted_ps
-from tfps.server import mailbox as mailbox_lib
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -23,10 +23,10 @@ class PsAddressBook:
 
   A lost ps fails over to another ps, which hosts it (`hosted_ps`), and fails
   back once it has been restarted at its own address. This may be another one
-  than before, which the other ps then know.
+  than before, which the other tasks then know.
 
   Args:
-    cluster: lists the ps and their own addresses.
+    cluster: lists the tasks and their own addresses.
 
   Attributes:
     addresses: the current address of each ps.
@@ -36,6 +36,7 @@ class PsAddressBook:
     self._cluster = cluster
     self._listed = {t: cluster.address(t) for t in cluster.tasks('ps')}
     self._homes = dict(self._listed)
+    self._posted = homes_lib.Homes(cluster)
     self._hosts: dict[spec_lib.Task, spec_lib.Task] = {}
     self.addresses = dict(self._homes)
     self._moves: list[spec_lib.Task] = []
@@ -57,6 +58,11 @@ class PsAddressBook:
   def new_homes(self) -> dict[spec_lib.Task, str]:
     """The own addresses of ps that have come back elsewhere than listed."""
     return _differing(self._homes, self._listed)
+
+  def describe(self, index: int) -> str:
+    """Returns the name of a ps and the address at which it was last."""
+    task = spec_lib.Task('ps', index)
+    return f'{task} at {self.addresses[task]}'
 
   def incarnations(self) -> dict[int, int | None]:
     """Returns each ps' incarnation by index; None if it does not answer."""
@@ -175,6 +181,10 @@ class PsAddressBook:
           if health.probe(status.task, address).incarnation == wanted:
             self._move(status.task, address)
 
+  def keep_homes(self) -> None:
+    """Posts new own addresses of ps on this process' server, for others."""
+    self._posted.keep(self.new_homes)
+
   def pop_moves(self) -> list[spec_lib.Task]:
     """Returns the ps whose addresses changed since the last call."""
     moves, self._moves = self._moves, []
@@ -208,19 +218,20 @@ class PsAddressBook:
   def _find_homes(self, tasks: Collection[spec_lib.Task]) -> set[spec_lib.Task]:
     """Looks for ps that have come back at a new address; returns them.
 
-    It does not look more often than necessary, as it asks all other ps.
+    It does not look more often than necessary, as it asks many tasks.
     """
     found: set[spec_lib.Task] = set()
     if not tasks or time.monotonic() < self._next_look:
       return found
     self._next_look = time.monotonic() + timeouts.current().probe_every_secs
     others = {t: at for t, at in self._homes.items() if t not in tasks}
-    for task in tasks:
-      home = hosted_ps.find(task, others, mailbox_lib.HOMES)
-      if home is not None and home != self._homes[task]:
+    for task, home in self._posted.find(tasks, others).items():
+      if home != self._homes[task]:
         logging.warning('%s has come back at %s.', task, home)
         self._homes[task] = home
         found.add(task)
+    if found:
+      self.keep_homes()
     return found
 
   def _places(self, task: spec_lib.Task) -> list[str]:

@@ -18,7 +18,11 @@ class World:
     self.now = 0.0
     self.incarnation = None
     self.num_asked = 0
+    self.told = []
     monkeypatch.setattr(joining.control_messages, 'ask_to_join', self._note)
+    monkeypatch.setattr(
+      joining.homes, 'post', lambda *facts: self.told.append(facts)
+    )
     self.joining = joining.Joining(
       task, 'h:2', _CLUSTER, clock=lambda: self.now, ask=self._find
     )
@@ -84,5 +88,16 @@ def test_a_chief_that_was_started_again_at_once_is_asked(world):
   assert world.look() == 1
 
 
-def test_who_is_no_worker_does_not_ask(monkeypatch):
-  assert World(monkeypatch, Task('ps', 0)).look({}) == 0
+def test_the_only_ps_tells_workers_where_it_is_and_does_not_ask(monkeypatch):
+  task = Task('ps', 0)
+  world = World(monkeypatch, task)
+  assert world.look({}) == 0
+  assert world.told == [(task, 'h:2', {_WORKER: 'h:2'})]
+
+
+def test_a_ps_whose_client_is_alive_tells_nobody(monkeypatch):
+  world = World(monkeypatch, Task('ps', 0))
+  world.incarnation = 1
+  world.joining.note_hello(_CHIEF, 'h:3')
+  assert world.look() == 0
+  assert world.told == []
