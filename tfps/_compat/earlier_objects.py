@@ -21,14 +21,13 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import context
 
 from tfps._compat import captured_datasets
+from tfps._compat import error_sources
 
 # The devices of a process that has not connected, in errors.
 _IS_EARLIER = re.compile(
   r'/job:localhost/\S* unknown device|target /job:localhost/\S* not found'
   r'|(?P<python>PyFunc\b.* explicitly assigned to /job:localhost/)'
 )
-# From the one that makes an error to the one that has the operation's inputs.
-_FRAMES_TO_INPUTS = 3
 
 
 @functools.cache
@@ -40,22 +39,17 @@ def take_over() -> None:
   datasets: Any = dataset_ops.DatasetV2
   theirs = datasets._variant_tensor
   datasets._variant_tensor = theirs.getter(_renewed_variant)
-  kind: Any = tf.errors.InvalidArgumentError
-  init = kind.__init__
+  error_sources.explain(tf.errors.InvalidArgumentError, _explained)
 
-  # With the names that it has, by which errors are copied.
-  def explain(
-    self: Any, node_def: Any, op: Any, message: Any, *args: Any
-  ) -> None:
-    if found := _IS_EARLIER.search(str(message)):
-      frame = sys._getframe(1)
-      owners = _owners(_inputs(frame))
-      if found['python']:
-        owners = ['a dataset with Python code (from_generator, py_function)']
-      message = _explanation(owners, _users(frame))
-    init(self, node_def, op, message, *args)
 
-  kind.__init__ = explain
+def _explained(message: str, frame: types.FrameType) -> str:
+  found = _IS_EARLIER.search(message)
+  if not found:
+    return message
+  owners = _owners(error_sources.inputs(frame))
+  if found['python']:
+    owners = ['a dataset with Python code (from_generator, py_function)']
+  return _explanation(owners, error_sources.users(frame))
 
 
 def _renewed_variant(dataset: Any) -> Any:
@@ -63,7 +57,7 @@ def _renewed_variant(dataset: Any) -> Any:
   variant = dataset._variant_tensor_attr
   if _is_earlier(variant):
     if owners := _owners(_captures(dataset)):
-      users = [repr(dataset), *_users(sys._getframe(1))]
+      users = [repr(dataset), *error_sources.users(sys._getframe(1))]
       text = _explanation(owners, users)
       raise tf.errors.InvalidArgumentError(None, None, text)
     with tf.init_scope():
@@ -88,16 +82,6 @@ def _captures(dataset: Any) -> Iterator[Any]:
     yield from function.function.captured_inputs
   for each in dataset._inputs():
     yield from _captures(each)
-
-
-def _inputs(frame: types.FrameType | None) -> Iterator[Any]:
-  """Yields the inputs of the operation whose error a frame is raising."""
-  for _ in range(_FRAMES_TO_INPUTS):
-    if frame is None:
-      return
-    for value in frame.f_locals.values():
-      yield from value if isinstance(value, list | tuple) else [value]
-    frame = frame.f_back
 
 
 def _owners(tensors: Iterable[Any]) -> list[str]:
@@ -129,22 +113,6 @@ def _layers_with(table: Any) -> list[Any]:
     and issubclass(type(each), keras.Layer)
     and any(value is table for value in vars(each).values())
   ]
-
-
-def _users(frame: types.FrameType | None) -> list[str]:
-  """Returns the names of the Keras objects whose methods are being executed."""
-  keras = sys.modules.get('keras')
-  if keras is None:
-    return []
-  kinds = keras.Layer, keras.Variable, keras.Metric, keras.utils.FeatureSpace
-  found: dict[str, None] = {}
-  while frame is not None:
-    user = frame.f_locals.get('self')
-    if isinstance(user, kinds):
-      name = getattr(user, 'path', None) or user.name
-      found[f'{type(user).__name__} {name!r}'] = None
-    frame = frame.f_back
-  return list(found)
 
 
 def _explanation(owners: list[str], users: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import Any
+import weakref
 
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
@@ -43,6 +44,8 @@ class NamedVariable(resource_variable_ops.BaseResourceVariable):
       **kwargs,
     )
     self.memory = memory
+    # As of TensorFlow's own variables: errors name the owners of handles.
+    self.handle._parent_trackable = weakref.ref(self)
 
 
 @dataclasses.dataclass(frozen=True)

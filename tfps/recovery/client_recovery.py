@@ -76,6 +76,7 @@ class ClientRecovery:
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is in `surviving`
+    self._is_stopped = False
     self._notes = consistency_note_lib.ConsistencyNotes()
     self._snapshotter: snapshotter_lib.Snapshotter | None = None
     self._inventory = inventory.Inventory()
@@ -206,7 +207,11 @@ class ClientRecovery:
       self._snapshotter.quiesce_with(quiet)
 
   def stop(self) -> None:
-    """Stops snapshots and repairs; stopping twice is harmless."""
+    """Stops snapshots and repairs; stopping twice is harmless.
+
+    Calls are no longer repeated, as ps may end.
+    """
+    self._is_stopped = True
     self._stuck_calls.stop()
     if self._snapshotter is not None:
       self._snapshotter.stop()
@@ -222,7 +227,7 @@ class ClientRecovery:
   def _surviving(
     self, function: Callable[[], _Result], prepare: Callable[[], None]
   ) -> _Result:
-    if getattr(self._own, 'is_surviving', False):
+    if self._is_stopped or getattr(self._own, 'is_surviving', False):
       return function()
     deadline = None
     self._own.is_surviving = True

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tfps._compat import ended_servers
 from tfps.recovery import client_recovery
 from tfps.recovery import coordinator_recovery
 from tfps.recovery import events as events_lib
@@ -93,12 +94,14 @@ class Runtime:
     connection.stop_before_next(self._be_replaced)
 
   def _be_replaced(self) -> None:
+    ended_servers.note_connecting()
     self._unusable = (
       'this process has made another strategy since, and uses one at a time. '
       'Make models and coordinators anew under the latest one.'
     )
 
   def _be_closed(self) -> None:
+    ended_servers.note_closed(type(self).__name__)
     self._unusable = (
       'it is closed, so that its ps and workers may have ended. Close it, or '
       'its coordinator, when all models have been used and saved.'

@@ -1,0 +1,96 @@
+"""Names of the objects that an error of TensorFlow comes from.
+
+TensorFlow's errors name devices and operations alone. When an error is made,
+frames of the program still have the objects, whose names users know.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import sys
+import types
+from typing import Any
+
+import tensorflow as tf
+
+# From the one that makes an error to the one that has the operation's inputs.
+_FRAMES_TO_INPUTS = 3
+
+# Gets the error's text and the frame that makes it; returns another text.
+Explanation = Callable[[str, types.FrameType], str]
+
+
+def explain(kind: Any, explanation: Explanation) -> None:
+  """Explains all later errors of a class.
+
+  Args:
+    kind: a class of `tf.errors`.
+    explanation: of such an error.
+  """
+  init = kind.__init__
+
+  # With the names that it has, by which errors are copied.
+  def explained(
+    self: Any, node_def: Any, op: Any, message: Any, *args: Any
+  ) -> None:
+    message = explanation(str(message), sys._getframe(1))
+    init(self, node_def, op, message, *args)
+
+  kind.__init__ = explained
+
+
+def inputs(frame: types.FrameType | None) -> Iterator[Any]:
+  """Yields the inputs of the operation whose error a frame is raising."""
+  for _ in range(_FRAMES_TO_INPUTS):
+    if frame is None:
+      return
+    for value in frame.f_locals.values():
+      yield from value if isinstance(value, list | tuple) else [value]
+    frame = frame.f_back
+
+
+def users(frame: types.FrameType | None) -> list[str]:
+  """Returns the names of the Keras objects whose methods are being executed."""
+  keras = sys.modules.get('keras')
+  if keras is None:
+    return []
+  kinds = keras.Layer, keras.Variable, keras.Metric, keras.utils.FeatureSpace
+  found = {
+    f'{type(user).__name__} {_name(user)!r}': None
+    for user in _selves(frame, kinds)
+  }
+  return list(found)
+
+
+def variables(frame: types.FrameType | None) -> list[str]:
+  """Returns the names of variables that are in use.
+
+  These are those whose methods are being executed, and inputs of the operation
+  whose error a frame is raising.
+  """
+  owners = [
+    getattr(value, '_parent_trackable', lambda: None)()
+    for value in inputs(frame)
+    if isinstance(value, tf.__internal__.EagerTensor)
+  ]
+  found = {
+    f'the variable {_name(variable)!r}': None
+    for variable in [*_selves(frame, tf.Variable), *owners]
+    if isinstance(variable, tf.Variable) and _name(variable)
+  }
+  return list(found)
+
+
+def _name(user: Any) -> str:
+  """Returns an object's name; it has none yet while it is being made."""
+  return str(getattr(user, 'path', None) or getattr(user, 'name', ''))
+
+
+def _selves(frame: types.FrameType | None, kinds: Any) -> list[Any]:
+  """Returns the objects of some types whose methods are being executed."""
+  found: dict[int, Any] = {}
+  while frame is not None:
+    user = frame.f_locals.get('self')
+    if isinstance(user, kinds):
+      found[id(user)] = user
+    frame = frame.f_back
+  return list(found.values())
