@@ -146,7 +146,7 @@ def warm_start(
   strategy = _strategy_of(root)
   path = os.fspath(checkpoint)
   if not getattr(strategy, 'is_chief', True):
-    strategy.wait_for_chief(_MARK, timeout_secs)
+    _wait_for_chief(strategy, path, timeout_secs)
     return WarmStart(path, is_elsewhere=True)
   mark = _mark(strategy)
   if mark is not None and int(mark.numpy()):
@@ -333,6 +333,19 @@ def _strategy_of(root: Any) -> Any:
     if variable is not None and checkpoint_graph.is_ours(variable):
       return checkpoint_graph.strategy_of(variable)
   return None
+
+
+def _wait_for_chief(
+  strategy: Any, path: str, timeout_secs: float | None
+) -> None:
+  try:
+    strategy.wait_for_chief(_MARK, timeout_secs)
+  except errors.DeadlineError as error:
+    raise errors.DeadlineError(
+      f'Warm start from {path}: the chief has not done it within '
+      f'{timeout_secs or 0:g} seconds (timeout_secs). It may have failed, '
+      'which its log tells, or need more time.'
+    ) from error
 
 
 def _mark(strategy: Any) -> Any:
