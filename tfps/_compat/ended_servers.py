@@ -1,12 +1,15 @@
-"""Errors of objects whose ps or workers have ended with their strategy.
+"""Errors of objects whose strategy has been closed or replaced.
 
-Once a strategy is closed, its servers end. What still uses a variable on them
-gets an error of the connection, which tells nobody what to do.
+Once a strategy is closed, its servers end, and what still uses a variable on
+them gets an error of the connection. Once another strategy has connected this
+process to another cluster, the error is one of the variable's device. Neither
+tells anybody what to do.
 """
 
 import functools
 import re
 import types
+import weakref
 
 import tensorflow as tf
 
@@ -14,8 +17,12 @@ from tfps._compat import error_sources
 
 _REMOTE = re.compile(r'remote target /job:(\w+)/replica:\d+/task:(\d+)')
 
+_IS_REPLACED = re.compile('invalid device.* connected to a different cluster')
+
 # The closed strategy, while this process has not connected again.
 _closed: list[str] = []
+# Strategies that others have replaced.
+_replaced: weakref.WeakSet[tf.distribute.Strategy] = weakref.WeakSet()
 
 
 def note_closed(strategy: str) -> None:
@@ -28,21 +35,49 @@ def note_closed(strategy: str) -> None:
   _closed[:] = [strategy]
 
 
-def note_connecting() -> None:
-  """Leaves errors alone: this process is about to have other servers."""
+def note_replaced(strategy: tf.distribute.Strategy) -> None:
+  """Explains errors of a strategy's variables.
+
+  Args:
+    strategy: the one that another is about to replace.
+  """
+  _explain()
   _closed.clear()
+  _replaced.add(strategy)
 
 
 @functools.cache
 def _explain() -> None:
-  error_sources.explain(tf.errors.UnavailableError, _explanation)
+  error_sources.explain(tf.errors.UnavailableError, _of_closed)
+  error_sources.explain(tf.errors.InvalidArgumentError, _of_replaced)
 
 
-def _explanation(message: str, frame: types.FrameType) -> str:
+def _of_replaced(message: str, frame: types.FrameType) -> str:
+  if not _IS_REPLACED.search(message):
+    return message
+  by_strategy: dict[tf.distribute.Strategy, list[tf.Variable]] = {}
+  for variable in error_sources.variables(frame):
+    strategy = getattr(variable, '_distribute_strategy', None)
+    if strategy in _replaced:
+      by_strategy.setdefault(strategy, []).append(variable)
+  for strategy, variables in by_strategy.items():
+    names = error_sources.users(frame) or error_sources.names(variables)
+    return (
+      f'{type(strategy).__name__}: this process has made another strategy '
+      f'since, and uses one at a time: {", in ".join(names)} cannot be '
+      'reached. Save models before the next strategy is made, and load them '
+      'under it.'
+    )
+  return message
+
+
+def _of_closed(message: str, frame: types.FrameType) -> str:
   remote = _REMOTE.search(message)
   if not remote or not _closed:
     return message
-  names = error_sources.users(frame) or error_sources.variables(frame)
+  names = error_sources.users(frame) or error_sources.names(
+    error_sources.variables(frame)
+  )
   used = f' It is needed by {", in ".join(names)}.' if names else ''
   return (
     f'{_closed[0]}: it is closed, and {remote[1]}:{remote[2]} has ended since.'

@@ -5,6 +5,7 @@ frames of the program still have the objects, whose names users know.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 import sys
 import types
@@ -61,8 +62,8 @@ def users(frame: types.FrameType | None) -> list[str]:
   return list(found)
 
 
-def variables(frame: types.FrameType | None) -> list[str]:
-  """Returns the names of variables that are in use.
+def variables(frame: types.FrameType | None) -> list[tf.Variable]:
+  """Returns the variables that are in use, each once.
 
   These are those whose methods are being executed, and inputs of the operation
   whose error a frame is raising.
@@ -73,11 +74,16 @@ def variables(frame: types.FrameType | None) -> list[str]:
     if isinstance(value, tf.__internal__.EagerTensor)
   ]
   found = {
-    f'the variable {_name(variable)!r}': None
+    id(variable): variable
     for variable in [*_selves(frame, tf.Variable), *owners]
     if isinstance(variable, tf.Variable) and _name(variable)
   }
-  return list(found)
+  return list(found.values())
+
+
+def names(variables: Iterable[tf.Variable]) -> list[str]:
+  """Returns phrases that name variables, each once."""
+  return list(dict.fromkeys(f'the variable {_name(v)!r}' for v in variables))
 
 
 def _name(user: Any) -> str:

@@ -94,7 +94,7 @@ class Runtime:
     connection.stop_before_next(self._be_replaced)
 
   def _be_replaced(self) -> None:
-    ended_servers.note_connecting()
+    ended_servers.note_replaced(self)
     self._unusable = (
       'this process has made another strategy since, and uses one at a time. '
       'Make models and coordinators anew under the latest one.'

@@ -82,3 +82,31 @@ def test_a_loss_under_the_next_strategy_is_told_as_it_is():
     processes.kill('ps', 0)
     with pytest.raises(tf.errors.UnavailableError, match=r'^(?!.*is closed)'):
       variable.numpy()
+
+
+@pytest.mark.parametrize('kind', _KINDS)
+def test_what_another_strategy_has_replaced_is_named(tmp_path, kind):
+  with (
+    testing.ProcessCluster(1, 1) as first,
+    testing.ProcessCluster(1, 1) as second,
+  ):
+    strategy = kind(first.cluster)
+    model = _model(strategy)
+    with strategy.scope():
+      variable = tf.Variable([1.0, 2.0], name='pair')
+    later_model = _model(kind(second.cluster))
+    assert len(later_model.get_weights()) == 2
+    kernel = r"Variable 'sequential\w*/dense\w*/kernel'"
+    for use, name in (
+      (variable.numpy, "the variable 'pair:0'"),
+      (lambda: variable.assign([3.0, 4.0]), "the variable 'pair:0'"),
+      (lambda: variable + 1, "the variable 'pair:0'"),
+      (model.get_weights, kernel),
+      (lambda: model.save(tmp_path / 'a.keras'), "in Sequential 'sequential"),
+    ):
+      with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=rf'{kind.__name__}: this process has made another strategy since.'
+        rf'*{name}.* cannot be reached.* load them under it',
+      ):
+        use()
