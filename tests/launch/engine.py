@@ -167,6 +167,7 @@ class Launched(Running):
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
+        preexec_fn=_heed_signals,
       )
 
   def wait(self, timeout_secs: float) -> int:
@@ -186,6 +187,11 @@ class Launched(Running):
 
   def stop(self) -> None:
     self.process.terminate()
+
+
+def _heed_signals():
+  # A suite in the background ignores SIGINT, and so do its processes.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def launch_command(
