@@ -5,7 +5,6 @@ there is a coordinator, all executions of a call are scheduled at once.
 """
 
 from collections.abc import Callable
-import functools
 from typing import Any
 
 import keras
@@ -15,10 +14,11 @@ from benchmarks import learned
 from benchmarks import lookup
 from benchmarks import perceptron
 import tfps
-from tfps.input import per_worker
 from tfps.training import attempts
+from tfps.training import executors
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_program
+from tfps.updates.sync import session as session_lib
 
 STEPS_PER_EXECUTION = 20
 HYBRID_STEPS_PER_EXECUTION = 8
@@ -104,23 +104,14 @@ class Ours:
 
   def repeating(self, step: Step) -> Run:
     """Does any steps on the model's data."""
-    iterators, spec = per_worker.iterators(
-      self._coordinator, self._model.dataset
+    executor = self._coordinator.executor(_TIMEOUT_SECS)
+    return _executing(
+      executor,
+      step,
+      self._model.dataset,
+      steps_per_execution=self._steps_per_execution,
+      in_flight=2 * executor.num_workers,
     )
-    coordinator, number = self._coordinator, self._steps_per_execution
-    global_step = coordinator.global_step
-    to_do = _traced(self._strategy, step, spec, global_step, number)
-    marks, counts = step_log_lib.of(self._strategy), None
-    if marks is not None:
-      with self._strategy.scope():
-        counts = attempts.Counts(self._strategy, marks, global_step)
-
-    def run(num_steps: int) -> None:
-      for _ in range(num_steps // number):
-        attempts.schedule(coordinator, to_do, iterators, counts)
-      coordinator.join()
-
-    return run
 
 
 def between_graphs(
@@ -130,12 +121,7 @@ def between_graphs(
   strategy = tfps.BetweenGraphStrategy(cluster, wire=wire)
   with strategy.scope():
     step = _with_optimizer(model, model.variables())
-  dataset = model.dataset(strategy.input_context())
-  spec = tf.data.IteratorSpec(dataset.element_spec)
-  execute = _traced(
-    strategy, step, spec, strategy.global_step, STEPS_PER_EXECUTION
-  )
-  return _calling(execute.function, iter(dataset))
+  return _executing(strategy.executor(None), step, model.dataset)
 
 
 def hybrid(
@@ -157,22 +143,12 @@ def hybrid(
   )
   with strategy.scope():
     step = _with_optimizer(model, model.variables())
-  dataset = model.dataset(strategy.input_context())
-  iterator = iter(dataset)
-  spec = tf.data.IteratorSpec(dataset.element_spec)
-  number = HYBRID_STEPS_PER_EXECUTION
-  to_do = _traced(strategy, step, spec, strategy.global_step, number)
-  sync_session: Any = strategy.sync_session
-
-  def execute(*id: tf.Tensor) -> Any:
-    return to_do.function(iterator, *id).numpy()
-
-  def run(num_steps: int) -> None:
-    for _ in range(num_steps // number):
-      attempt = sync_session.attempt(number)
-      call = functools.partial(attempt, execute, *attempt.args)
-      strategy.surviving(call)
-
+  run = _executing(
+    strategy.executor(None),
+    step,
+    model.dataset,
+    steps_per_execution=HYBRID_STEPS_PER_EXECUTION,
+  )
   return run, strategy
 
 
@@ -216,22 +192,62 @@ def _with_optimizer(model: Model, variables: list[tf.Variable]) -> Step:
   return step
 
 
-def _traced(
-  strategy: tf.distribute.Strategy,
+def _executing(
+  executor: executors.Executor,
   step: Step,
-  spec: Any,
-  global_step: tf.Variable,
-  num_steps: int,
-) -> step_program.Execution:
-  """What the training loops have done, without the time to trace it."""
-  with strategy.scope():
-    return step_program.trace(
-      strategy,
-      step,
-      step_program.Iterated(spec),
-      global_step=global_step,
-      num_steps=num_steps,
+  dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+  *,
+  steps_per_execution: int = STEPS_PER_EXECUTION,
+  in_flight: int = 1,
+) -> Run:
+  """What a training loop does once it has found out that unrolling pays.
+
+  Args:
+    executor: executes the steps.
+    step: to do on a batch.
+    dataset_fn: makes a worker's batches.
+    steps_per_execution: how many steps a worker does at a time.
+    in_flight: how many executions are submitted at a time.
+  """
+  strategy, batches = executor.strategy, executor.batches(dataset_fn)
+  step_log, sync_session = step_log_lib.of(strategy), session_lib.of(strategy)
+  with executor.tracing():
+    to_do = _unrolled(executor, step, batches.spec, steps_per_execution)
+    counts = step_log and attempts.Counts(
+      strategy, step_log, executor.global_step
     )
+
+  def attempt() -> Any:
+    if sync_session is not None:
+      return sync_session.attempt(steps_per_execution)
+    return counts and attempts.Countable(counts, to_do)
+
+  def run(num_steps: int) -> None:
+    pending: list[Any] = []
+    for left in reversed(range(num_steps // steps_per_execution)):
+      pending.append(executor.submit(to_do, attempt(), batches))
+      while len(pending) >= (in_flight if left else 1):
+        for handle in executor.wait_any(pending):
+          executor.fetch(handle)
+          pending.remove(handle)
+
+  return run
+
+
+def _unrolled(
+  executor: executors.Executor, step: Step, spec: Any, num_steps: int
+) -> step_program.Execution:
+  """An execution of which as many steps are unrolled as may be."""
+  program = step_program.StepProgram(
+    executor.strategy,
+    step,
+    step_program.Iterated(spec),
+    global_step=executor.global_step,
+    full=num_steps,
+  )
+  program.execution(num_steps)  # a loop, which tells how large a step is
+  program.unrolling.is_unrolled = True
+  return program.execution(num_steps)
 
 
 def _scheduling(
