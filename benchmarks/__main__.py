@@ -5,7 +5,9 @@ import sys
 from benchmarks import codecs
 from benchmarks import command
 from benchmarks import crowd
+from benchmarks import dense
 from benchmarks import dlrm
+from benchmarks import embedding
 from benchmarks import first_step
 from benchmarks import keras_fit
 from benchmarks import null_step
@@ -14,6 +16,7 @@ from benchmarks import placement
 from benchmarks import recovery
 from benchmarks import updates
 from benchmarks import wire
+from benchmarks.peers import comparison as peers
 
 BENCHMARKS = {
   'placement': placement.compare,
@@ -21,6 +24,9 @@ BENCHMARKS = {
   'keras_fit': keras_fit.compare,
   'first_step': first_step.compare,
   'dlrm': dlrm.compare,
+  'dense': dense.compare,
+  'embedding': embedding.compare,
+  'peers': peers.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,
   'codecs': codecs.compare,

@@ -109,8 +109,7 @@ def _compare_bytes(
 
 def _bytes(side: sides.ClusterSide, num_steps: int) -> int:
   """What tasks exchange in an epoch."""
-  addresses = (side.cluster.address(t) for t in side.cluster.tasks())
-  ports = {int(address.rpartition(':')[2]) for address in addresses}
+  ports = side.ports()
   before = usage.bytes_at_ports(ports)
   side.run('epoch', num_steps)
   return usage.bytes_at_ports(ports) - before

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import sides
+from benchmarks import orders
 import tfps
 from tfps import testing
 
@@ -129,7 +129,7 @@ MODELS = {
 def main(how: str, name: str, where: str, folder: str) -> None:
   model = MODELS[name]
   with _cluster(where) as cluster:
-    _FITS[how](model, cluster, sides.take_orders(folder, 'chief:0'))
+    _FITS[how](model, cluster, orders.take(folder, 'chief:0'))
 
 
 @contextlib.contextmanager

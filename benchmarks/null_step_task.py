@@ -14,7 +14,7 @@ import sys
 
 import tensorflow as tf
 
-from benchmarks import sides
+from benchmarks import orders
 import tfps
 
 SIZES = {'scalar': 1, '1 MB': 250_000, '100 MB': 25_000_000}
@@ -32,7 +32,7 @@ def main(mode: str, folder: str) -> None:
     'coordinator': _by_coordinator,
     'between graphs': _between_graphs,
   }[mode](cluster)
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     size, _, num_steps = order.rpartition(' ')
     run(size, int(num_steps))
 

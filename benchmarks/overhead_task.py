@@ -9,8 +9,8 @@ import sys
 
 import tensorflow as tf
 
+from benchmarks import orders
 from benchmarks import perceptron
-from benchmarks import sides
 from benchmarks import trainers
 import tfps
 
@@ -34,7 +34,7 @@ def main(name: str, where: str, folder: str) -> None:
   cluster, model = tfps.resolve_cluster(), MODELS[name]
   alone = where == 'single process'
   trainer = _alone(model) if alone else _trainer(cluster, model)
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     what, _, num_steps = order.rpartition(' ')
     trainer(what)(int(num_steps))
 

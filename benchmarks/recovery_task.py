@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks import learned
 from benchmarks import lookup
+from benchmarks import orders
 from benchmarks import overhead_task
 from benchmarks import problems
-from benchmarks import sides
 from benchmarks import trainers
 import tfps
 
@@ -41,7 +41,7 @@ def main(model: str, how: str, folder: str) -> None:
       **{'every_secs': EVERY_SECS, **settings},
     )
   run = trainers.Ours(cluster, MODELS[model], recovery=recovery).training()
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     run(int(order.rpartition(' ')[2]))
 
 

@@ -6,13 +6,13 @@ answer through another once the work is done.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import os
 import pathlib
 import select
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,24 +20,13 @@ from typing import Any
 
 import tfps
 from tfps import testing
+from tfps._utils import processes
 
 Command = Callable[[str], Sequence[str]]
 
 _ENV = {'TF_CPP_MIN_LOG_LEVEL': os.environ.get('TF_CPP_MIN_LOG_LEVEL', '2')}
 _LOG_TAIL = 2000
 _TIMEOUT_SECS = 600.0
-
-
-def take_orders(folder: str, task: str) -> Iterator[str]:
-  """Within a program: the orders, each done when the next is asked for."""
-  pipe = pathlib.Path(folder) / task
-  with (
-    open(f'{pipe}.orders') as orders,
-    open(f'{pipe}.answers', 'w') as answers,
-  ):
-    for order in orders:
-      yield order.strip()
-      print('done', file=answers, flush=True)
 
 
 class Side:
@@ -70,7 +59,7 @@ class Side:
     deadline = time.monotonic() + _TIMEOUT_SECS
     for task, answers in self._answers.items():
       while not select.select([answers], [], [], 1.0)[0]:
-        self._check_alive(task)
+        self._check_alive()
         if time.monotonic() > deadline:
           raise tfps.DeadlineError(
             f"{task} has not done '{what} {share}' after {_TIMEOUT_SECS:g} "
@@ -81,6 +70,10 @@ class Side:
   def pids(self) -> dict[str, int]:
     """The process of each task."""
     raise NotImplementedError
+
+  def ports(self) -> set[int]:
+    """Those at which tasks can be reached, as far as they are known."""
+    return set()
 
   def _status(self, task: str) -> int | None:
     """The exit status of a task that has ended."""
@@ -96,11 +89,13 @@ class Side:
     self._stack.callback(os.close, pipe)
     return pipe
 
-  def _check_alive(self, task: str) -> None:
-    status = self._status(task)
-    if status is not None:
-      log = self._log(task)[-_LOG_TAIL:]
-      raise RuntimeError(f'{task} has ended with status {status}:\n{log}')
+  def _check_alive(self) -> None:
+    """Raises if a task has ended, of which others may wait in vain."""
+    for task in self.pids():
+      status = self._status(task)
+      if status is not None:
+        log = self._log(task)[-_LOG_TAIL:]
+        raise RuntimeError(f'{task} has ended with status {status}:\n{log}')
 
 
 class ClusterSide(Side):
@@ -154,6 +149,10 @@ class ClusterSide(Side):
       for task in self.cluster.tasks()
     }
 
+  def ports(self) -> set[int]:
+    addresses = (self.cluster.address(task) for task in self.cluster.tasks())
+    return {int(address.rpartition(':')[2]) for address in addresses}
+
   def _status(self, task: str) -> int | None:
     job, index = task.split(':')
     with contextlib.suppress(tfps.DeadlineError):
@@ -165,37 +164,65 @@ class ClusterSide(Side):
     return self.processes.log(job, int(index))
 
 
-class ProcessSide(Side):
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """What a process runs.
+
+  Attributes:
+    words: program and arguments.
+    env: variables to add to this process' environment.
+  """
+
+  words: Sequence[str]
+  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class ProgramsSide(Side):
+  """Processes that find each other by themselves.
+
+  Args:
+    programs: by task, what each runs; gets the folder of the pipes.
+    tasks: those that take orders.
+  """
+
+  def __init__(
+    self, programs: Callable[[str], Mapping[str, Program]], tasks: Sequence[str]
+  ) -> None:
+    super().__init__(tasks)
+    self._programs = programs(self.folder)
+    self._processes: dict[str, processes.Leader] = {}
+
+  def __enter__(self) -> 'ProgramsSide':
+    for task, program in self._programs.items():
+      with self._log_path(task).open('wb') as log:
+        process = self._processes[task] = processes.spawn(
+          program.words, env={**os.environ, **_ENV, **program.env}, stdout=log
+        )
+      self._stack.callback(processes.kill, process)
+    return self
+
+  def pids(self) -> dict[str, int]:
+    return {task: each.pid for task, each in self._processes.items()}
+
+  def _status(self, task: str) -> int | None:
+    return self._processes[task].poll()
+
+  def _log(self, task: str) -> str:
+    return self._log_path(task).read_text(errors='replace')
+
+  def _log_path(self, task: str) -> pathlib.Path:
+    return pathlib.Path(self.folder) / f'{task}.log'
+
+
+class ProcessSide(ProgramsSide):
   """One process, which has a cluster within.
 
   Args:
     command: what it runs; gets the folder of the pipes.
   """
 
-  _TASK = 'chief:0'
-
   def __init__(self, command: Command) -> None:
-    super().__init__([self._TASK])
-    self._command = [sys.executable, *command(self.folder)]
-    self._log_path = pathlib.Path(self.folder) / 'log'
-
-  def __enter__(self) -> 'ProcessSide':
-    with self._log_path.open('wb') as log:
-      self._process = subprocess.Popen(
-        self._command,
-        env={**os.environ, **_ENV},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-      )
-    self._stack.callback(self._process.wait)
-    self._stack.callback(self._process.kill)
-    return self
-
-  def pids(self) -> dict[str, int]:
-    return {self._TASK: self._process.pid}
-
-  def _status(self, task: str) -> int | None:
-    return self._process.poll()
-
-  def _log(self, task: str) -> str:
-    return self._log_path.read_text(errors='replace')
+    super().__init__(
+      lambda folder: {'chief:0': Program([sys.executable, *command(folder)])},
+      ['chief:0'],
+    )

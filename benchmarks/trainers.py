@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from benchmarks import learned
 from benchmarks import lookup
+from benchmarks import networks
 from benchmarks import perceptron
 import tfps
 from tfps.training import attempts
@@ -23,7 +24,9 @@ from tfps.updates.sync import session as session_lib
 STEPS_PER_EXECUTION = 20
 HYBRID_STEPS_PER_EXECUTION = 8
 
-Model = perceptron.Perceptron | lookup.Lookup | learned.Learned
+Model = (
+  perceptron.Perceptron | lookup.Lookup | learned.Learned | networks.Network
+)
 Run = Callable[[int], None]
 Step = Callable[[Any], Any]
 
@@ -32,7 +35,7 @@ _TIMEOUT_SECS = 300.0
 
 def stock(
   cluster: tfps.Cluster,
-  model: perceptron.Perceptron,
+  model: perceptron.Perceptron | networks.Network,
   *,
   unrolled: bool,
   steps_per_execution: int = STEPS_PER_EXECUTION,
@@ -49,7 +52,7 @@ def stock(
   strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
   coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
   with strategy.scope():
-    step = _descent(model, model.variables())
+    step = _as_stock(model, model.variables())
 
   @tf.function
   def execute(iterator: tf.data.Iterator) -> None:
@@ -114,9 +117,7 @@ class Ours:
     )
 
 
-def between_graphs(
-  cluster: tfps.Cluster, model: perceptron.Perceptron, wire: tfps.Wire
-) -> Run:
+def between_graphs(cluster: tfps.Cluster, model: Model, wire: tfps.Wire) -> Run:
   """The strategy of tfps of which each worker is a client."""
   strategy = tfps.BetweenGraphStrategy(cluster, wire=wire)
   with strategy.scope():
@@ -152,9 +153,9 @@ def hybrid(
   return run, strategy
 
 
-def alone(model: perceptron.Perceptron) -> Run:
+def alone(model: perceptron.Perceptron | networks.Network) -> Run:
   """This process, without any strategy or server."""
-  step = _descent(model, model.variables())
+  step = _as_stock(model, model.variables())
 
   @tf.function
   def execute(iterator: tf.data.Iterator) -> None:
@@ -162,6 +163,18 @@ def alone(model: perceptron.Perceptron) -> Run:
       step(next(iterator))
 
   return _calling(execute, iter(model.dataset(tf.distribute.InputContext())))
+
+
+def _as_stock(
+  model: perceptron.Perceptron | networks.Network,
+  variables: list[tf.Variable],
+) -> Step:
+  """A step without Keras 3, which does not know the stock strategy."""
+  if not isinstance(model, networks.Network):
+    return _descent(model, variables)
+  import tf_keras
+
+  return _applying(model, variables, model.optimizer(tf_keras))
 
 
 def _descent(
@@ -178,11 +191,19 @@ def _descent(
 
 
 def _with_optimizer(model: Model, variables: list[tf.Variable]) -> Step:
-  """By the model's own optimizer, or else by Keras' gradient descent."""
+  """A step by the model's own optimizer, or by Keras' gradient descent."""
   if isinstance(model, learned.Learned):
     optimizer = model.optimizer
+  elif isinstance(model, networks.Network):
+    optimizer = model.optimizer(keras)
   else:
     optimizer = keras.optimizers.SGD(perceptron.RATE)
+  return _applying(model, variables, optimizer)
+
+
+def _applying(
+  model: Model, variables: list[tf.Variable], optimizer: Any
+) -> Step:
   optimizer.build(variables)
 
   def step(batch: Any) -> None:

@@ -21,8 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import orders
 from benchmarks import problems
-from benchmarks import sides
 import tfps
 from tfps import testing
 from tfps import updates
@@ -121,7 +121,7 @@ def main(size: str, folder: str) -> None:
   )
   problem = dataclasses.replace(problem, curve=judged)
   with testing.InProcessCluster(NUM_WORKERS, NUM_PS) as cluster:
-    for order in sides.take_orders(folder, 'chief:0'):
+    for order in orders.take(folder, 'chief:0'):
       way, workers, secs = order.split('|')
       found = train(problem, cluster.cluster, way, workers, float(secs))
       path = pathlib.Path(folder, 'found.json')

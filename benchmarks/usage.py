@@ -5,11 +5,15 @@ anyone, so that neither side of a comparison has to count for itself.
 """
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 import socket
 import struct
+
+import psutil
 
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST_DUMP = 0x301
@@ -36,6 +40,25 @@ def cpu_secs(pid: int) -> float:
   stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
   user, system = stat.rpartition(')')[2].split()[11:13]
   return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
+
+
+def tree_cpu_secs(pids: Iterable[int]) -> float:
+  """The CPU time of processes, and of all that they have started, so far.
+
+  What has ended meanwhile counts as part of the process that waited for it.
+  """
+  trees: dict[int, psutil.Process] = {}
+  for pid in pids:
+    root = psutil.Process(pid)
+    for process in (root, *root.children(recursive=True)):
+      trees[process.pid] = process
+  secs = 0.0
+  for process in trees.values():
+    with contextlib.suppress(psutil.NoSuchProcess):
+      times = process.cpu_times()
+      secs += times.user + times.system
+      secs += times.children_user + times.children_system
+  return secs
 
 
 def bytes_at_ports(ports: Collection[int]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import functools
 import sys
 
+from benchmarks import orders
 from benchmarks import perceptron
-from benchmarks import sides
 from benchmarks import trainers
 import tfps
 
@@ -25,7 +25,7 @@ WIRES = {
 def main(mode: str, wire: str, folder: str) -> None:
   cluster = tfps.resolve_cluster()
   run = _trainer(mode, wire)(cluster, perceptron.SMALL)
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     run(int(order.split()[-1]))
 
 

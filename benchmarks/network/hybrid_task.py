@@ -10,9 +10,9 @@ import sys
 
 from benchmarks import learned
 from benchmarks import lookup
+from benchmarks import orders
 from benchmarks import perceptron
 from benchmarks import problems
-from benchmarks import sides
 from benchmarks import trainers
 import tfps
 
@@ -34,7 +34,7 @@ def main(model: str, place: str, folder: str) -> None:
   )
   if strategy.is_chief:
     pathlib.Path(folder, 'report').write_text(str(strategy.hybrid_report()))
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     run(int(order.split()[-1]))
 
 

@@ -6,8 +6,8 @@ Usage: plan_task.py MODEL CODEC FOLDER
 import sys
 
 from benchmarks import lookup
+from benchmarks import orders
 from benchmarks import perceptron
-from benchmarks import sides
 from benchmarks import trainers
 import tfps
 from tfps import codecs
@@ -35,7 +35,7 @@ def main(model: str, wire: str, folder: str) -> None:
     wire=WIRES[wire],
     steps_per_execution=STEPS_PER_EXECUTION,
   ).training()
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     run(int(order.split()[-1]))
 
 

@@ -5,8 +5,8 @@ Usage: throughput_task.py MODEL VARIANT FOLDER
 
 import sys
 
+from benchmarks import orders
 from benchmarks import perceptron
-from benchmarks import sides
 from benchmarks import trainers
 from benchmarks.network import variants
 import tfps
@@ -20,7 +20,7 @@ STEPS_PER_EXECUTION = 32
 def main(name: str, variant: str, folder: str) -> None:
   cluster = tfps.resolve_cluster()
   run = _trainer(variant, cluster, MODELS[name])
-  for order in sides.take_orders(folder, str(cluster.task)):
+  for order in orders.take(folder, str(cluster.task)):
     run(int(order.split()[-1]))
 
 

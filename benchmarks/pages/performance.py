@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md: the start, the wire, recovery and codecs."""
+"""Tables of docs/performance.md: start, speed, wire, recovery and codecs."""
 
 from collections.abc import Mapping
 import pathlib
@@ -9,6 +9,7 @@ from benchmarks.pages import runs as runs_lib
 _TABLES = (
   *('first-step-mlp', 'first-step-embedding', 'first-step-embeddings'),
   *('throughput', 'flights', 'images'),
+  *('dense-mlp', 'dense-large', 'embedding', 'peers-mlp', 'peers-clicks'),
   *('overhead-small', 'overhead-large', 'wire'),
   *('recovery-ready-flights', 'recovery-ready-digits'),
   *('recovery-flights', 'recovery-digits', 'recovery-small'),

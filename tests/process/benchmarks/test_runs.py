@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks.peers import comparison
 from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -49,7 +50,7 @@ def test_models_are_fitted_in_turns(tmp_path):
   _check_written(tmp_path, done.stdout, name)
 
 
-# The wire's benchmark is like it.
+# The wire's benchmark is like it; `tests/cluster/benchmarks` has its trainers.
 @pytest.mark.exhaustive
 def test_tasks_that_take_orders_are_compared_and_drawn(tmp_path, capsys):
   command.main(['--quick', 'null_step', f'--output={tmp_path}'])
@@ -62,3 +63,39 @@ def test_tasks_that_take_orders_are_compared_and_drawn(tmp_path, capsys):
   assert path.with_name(f'{path.stem}-null_step.png').exists()
   tables = json.loads(path.read_text())['tables']
   assert [table['name'] for table in tables] == ['null_step']
+
+
+def _tables(folder):
+  (path,) = folder.glob('*.json')
+  return {
+    table['name']: table for table in json.loads(path.read_text())['tables']
+  }
+
+
+# That of the embedding is like it.
+@pytest.mark.exhaustive
+def test_steady_speed_is_told_beside_stock(tmp_path):
+  command.main(['--quick', 'dense', f'--output={tmp_path}'])
+  table = _tables(tmp_path)['dense-mlp']
+  rates = {row[0]: float(row[1]) for row in table['rows']}
+  assert set(rates) == {'stock, 1 a call', 'coordinator, 20 a call'}
+  assert all(rate > 0 for rate in rates.values())
+  for turns in table['measured'].values():
+    assert turns[0]['cpu_secs'] > 0
+    assert turns[0]['num_bytes'] > 1e6 * turns[0]['steps']  # both ways
+
+
+# Peers that are not installed are left out.
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_peers_are_told_beside_ours(tmp_path):
+  command.main(['--quick', 'peers', f'--output={tmp_path}'])
+  tables = _tables(tmp_path)
+  assert set(tables) == {'peers-mlp', 'peers-clicks'}
+  for table in tables.values():
+    names = {row[0] for row in table['rows']}
+    assert 'MultiWorkerMirroredStrategy, 20 a call' in names
+    told = ' '.join([*names, *table['notes']])
+    assert all(name in told for name in comparison.PEERS)
+    for turns in table['measured'].values():
+      assert turns[0]['cpu_secs'] > 0

@@ -115,7 +115,14 @@ def test_ways_to_update_have_a_page_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('page', 'table'), [('scaling', 'null_step'), ('replication', 'hybrid')]
+  ('page', 'table'),
+  [
+    ('scaling', 'null_step'),
+    ('replication', 'hybrid'),
+    ('performance', 'dense-mlp'),
+    ('performance', 'embedding'),
+    ('performance', 'peers-clicks'),
+  ],
 )
 def test_a_table_goes_between_the_marks_of_its_name(tmp_path, page, table):
   path = tmp_path / f'{page}.md'

@@ -1,0 +1,120 @@
+"""The models of `workloads`, written with TensorFlow's variables and functions.
+
+All sides that run TensorFlow train the same; only optimizers are of the Keras
+that works under their strategy.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import workloads
+
+Batch = tuple[tf.Tensor, tf.Tensor]
+
+
+class Network:
+  """A model, its data and its optimizer."""
+
+  def variables(self) -> list[tf.Variable]:
+    raise NotImplementedError
+
+  def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
+    raise NotImplementedError
+
+  def optimizer(self, keras: Any) -> Any:
+    """The optimizer, of `keras` or `tf_keras`."""
+    raise NotImplementedError
+
+  def batches(self, worker: int) -> list[workloads.Batch]:
+    raise NotImplementedError
+
+  def gradients(
+    self, variables: list[tf.Variable], batch: Batch
+  ) -> list[tf.Tensor | tf.IndexedSlices]:
+    with tf.GradientTape() as tape:
+      loss = self.loss(variables, batch)
+    return tape.gradient(loss, variables)
+
+  def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """One worker's batches, again and again."""
+    batches = self.batches(context.input_pipeline_id)
+    columns = tuple(map(np.stack, zip(*batches, strict=True)))
+    return tf.data.Dataset.from_tensor_slices(columns).repeat().prefetch(2)
+
+
+class Mlp(Network):
+  """That of `workloads.Mlp`.
+
+  Args:
+    sizes: what it is like.
+  """
+
+  def __init__(self, sizes: workloads.Mlp = workloads.MLP) -> None:
+    self._sizes = sizes
+    self.batches = sizes.batches
+
+  def variables(self) -> list[tf.Variable]:
+    return _layers(self._sizes.sizes)
+
+  def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
+    x, y = batch
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(y, _apply(variables, x))
+    )
+
+  def optimizer(self, keras: Any) -> Any:
+    return keras.optimizers.Adam(self._sizes.rate)
+
+
+class Clicks(Network):
+  """That of `workloads.Clicks`.
+
+  Args:
+    sizes: what it is like.
+  """
+
+  def __init__(self, sizes: workloads.Clicks = workloads.CLICKS) -> None:
+    self._sizes = sizes
+    self.batches = sizes.batches
+
+  def variables(self) -> list[tf.Variable]:
+    sizes = self._sizes
+    table = tf.random.stateless_uniform(
+      [sizes.num_rows, sizes.width], [1, 1], -0.05, 0.05
+    )
+    layers = _layers((sizes.width, sizes.hidden, 1))
+    return [tf.Variable(table, name='table'), *layers]
+
+  def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
+    table, *layers = variables
+    ids, clicked = batch
+    logits = _apply(layers, tf.nn.embedding_lookup(table, ids))
+    return tf.reduce_mean(
+      tf.nn.sigmoid_cross_entropy_with_logits(clicked, logits)
+    )
+
+  def optimizer(self, keras: Any) -> Any:
+    return keras.optimizers.Adagrad(self._sizes.rate)
+
+
+def _layers(sizes: tuple[int, ...]) -> list[tf.Variable]:
+  """All kernels, then all biases; see `perceptron`."""
+  kernels, biases = [], []
+  for i, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+    limit = (6 / (rows + columns)) ** 0.5
+    kernel = tf.random.stateless_uniform([rows, columns], [i, 2], -limit, limit)
+    kernels.append(tf.Variable(kernel, name=f'kernel_{i}'))
+    biases.append(tf.Variable(tf.zeros([columns]), name=f'bias_{i}'))
+  return [*kernels, *biases]
+
+
+def _apply(variables: list[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+  """The last layer's output, with a ReLU between layers."""
+  half = len(variables) // 2
+  pairs = zip(variables[:half], variables[half:], strict=True)
+  for i, (kernel, bias) in enumerate(pairs):
+    x = (tf.nn.relu(x) if i else x) @ kernel + bias
+  return x

@@ -1,0 +1,166 @@
+"""A task of a parameter server on PyTorch's RPC.
+
+Two ps hold what is trained, with its optimizer: of layers, every other kernel
+and bias; of the table, every other row. Workers fetch parameters, or the rows
+of a batch, and send gradients, which the ps apply one after another. A ps
+answers with what its layers are then, as in PyTorch's tutorial, so that there
+is one call for both.
+
+Usage: rpc.py MODEL FOLDER JOB INDEX, with MASTER_ADDR and MASTER_PORT.
+"""
+
+from collections.abc import Iterator
+import itertools
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import rpc
+
+from benchmarks import orders
+from benchmarks import workloads
+from benchmarks.peers import torch_models
+
+_NUM_PS, _NUM_WORKERS = workloads.NUM_PS, workloads.NUM_WORKERS
+
+Values = list[torch.Tensor]
+
+
+def _layers(name: str) -> nn.Sequential:
+  if name == 'mlp':
+    return torch_models.layers(torch_models.MLP.sizes)
+  return torch_models.clicks_layers()
+
+
+class Shard:
+  """What one ps holds.
+
+  Args:
+    name: of the model.
+    index: of the ps.
+  """
+
+  def __init__(self, name: str, index: int) -> None:
+    torch.manual_seed(1)
+    self._parameters = list(_layers(name).parameters())[index::_NUM_PS]
+    trained = list(self._parameters)
+    if name == 'clicks':
+      rows = torch_models.CLICKS.num_rows // _NUM_PS
+      self._table = nn.Embedding(rows, torch_models.CLICKS.width, sparse=True)
+      trained += self._table.parameters()
+    self._optimizer = torch_models.optimizer(name, trained)
+    self._lock = threading.Lock()
+
+  def fetch(self) -> Values:
+    """The parameters of layers."""
+    return [parameter.detach() for parameter in self._parameters]
+
+  def look_up(self, rows: torch.Tensor) -> torch.Tensor:
+    return self._table.weight.detach()[rows]
+
+  def update(self, gradients: Values, *rows: torch.Tensor) -> Values:
+    """Applies gradients; the parameters of layers after that.
+
+    Args:
+      gradients: of the layers.
+      *rows: the numbers of rows of the table, and their gradients.
+    """
+    with self._lock:
+      for parameter, gradient in zip(self._parameters, gradients, strict=True):
+        parameter.grad = gradient
+      if rows:
+        weight = self._table.weight
+        weight.grad = torch.sparse_coo_tensor(
+          rows[0][None], rows[1], weight.shape
+        )
+      self._optimizer.step()
+      return self.fetch()
+
+
+_shards: list[Shard] = []  # the ps' own
+
+
+def _call(method: str, *args: Any) -> Any:
+  return getattr(_shards[0], method)(*args)
+
+
+def _on_ps(index: int, method: str, *args: Any) -> Any:
+  """The future of a call."""
+  return rpc.rpc_async(f'ps:{index}', _call, (method, *args))
+
+
+def _on_all(method: str, *args: list[Any]) -> list[Any]:
+  """The results of calls of all ps, each of which gets its arguments."""
+  all_args = zip(*args, strict=True) if args else [()] * _NUM_PS
+  calls = [_on_ps(i, method, *each) for i, each in enumerate(all_args)]
+  return [call.wait() for call in calls]
+
+
+class Worker:
+  """Trains a model of its own with the parameters of the ps.
+
+  Args:
+    name: of the model.
+    index: of the worker.
+  """
+
+  def __init__(self, name: str, index: int) -> None:
+    self._layers = _layers(name)
+    self._parameters = list(self._layers.parameters())
+    self._loss_fn = torch_models.LOSSES[name]
+    self._batches = torch_models.batches(name, index)
+    self._has_table = name == 'clicks'
+    self._take(_on_all('fetch'))
+
+  def step(self) -> None:
+    x, y = next(self._batches)
+    rows: list[Any] = []
+    if self._has_table:
+      chosen = [torch.nonzero(x % _NUM_PS == i)[:, 0] for i in range(_NUM_PS)]
+      numbers = [
+        torch.div(x[c], _NUM_PS, rounding_mode='floor') for c in chosen
+      ]
+      x = torch.empty(len(x), torch_models.CLICKS.width)
+      for c, found in zip(chosen, _on_all('look_up', numbers), strict=True):
+        x[c] = found
+      x.requires_grad_()
+    self._layers.zero_grad()
+    self._loss_fn(self._layers(x), y).backward()
+    if self._has_table:
+      rows = [numbers, [x.grad[c] for c in chosen]]
+    gradients = [parameter.grad for parameter in self._parameters]
+    shares = [gradients[i::_NUM_PS] for i in range(_NUM_PS)]
+    self._take(_on_all('update', shares, *rows))
+
+  def _take(self, shares: list[Values]) -> None:
+    with torch.no_grad():
+      for i, values in enumerate(shares):
+        own = self._parameters[i::_NUM_PS]
+        for parameter, value in zip(own, values, strict=True):
+          parameter.copy_(value)
+
+
+def _names() -> Iterator[str]:
+  numbers = {'ps': _NUM_PS, 'worker': _NUM_WORKERS}
+  return itertools.chain.from_iterable(
+    (f'{job}:{i}' for i in range(number)) for job, number in numbers.items()
+  )
+
+
+def main(name: str, folder: str, job: str, index: str) -> None:
+  task, names = f'{job}:{index}', list(_names())
+  if job == 'ps':
+    _shards.append(Shard(name, int(index)))
+  rpc.init_rpc(task, rank=names.index(task), world_size=len(names))
+  if job == 'worker':
+    worker = Worker(name, int(index))
+    for num_steps in orders.numbers_of_steps(folder, task):
+      for _ in range(num_steps):
+        worker.step()
+  rpc.shutdown()
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,78 @@
+"""What all sides of a comparison train: sizes, optimizers and batches.
+
+It needs nothing but NumPy, so that programs of other frameworks have the same.
+"""
+
+import dataclasses
+
+import numpy as np
+
+NUM_WORKERS = NUM_PS = 2
+STEPS_PER_EXECUTION = 20
+
+# Batches that a worker has, again and again.
+NUM_BATCHES = 50
+
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlp:
+  """A classifier of dense layers, trained by Adam.
+
+  Attributes:
+    sizes: of the input and of each layer; between layers is a ReLU.
+    batch: examples of a step.
+    rate: of learning.
+  """
+
+  sizes: tuple[int, ...] = (784, 256, 128, 10)
+  batch: int = 64
+  rate: float = 1e-3
+
+  def batches(self, worker: int) -> list[Batch]:
+    """A worker's batches: numbers, and the numbers of their classes."""
+    random = np.random.default_rng(worker)
+    return [
+      (
+        random.random((self.batch, self.sizes[0]), 'f'),
+        random.integers(self.sizes[-1], size=self.batch),
+      )
+      for _ in range(NUM_BATCHES)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Clicks:
+  """Whether an id is clicked: a large table, and two layers; by Adagrad.
+
+  Attributes:
+    num_rows: of the table.
+    width: of its rows.
+    hidden: the size of the layer between, which has a ReLU.
+    batch: examples of a step, of one id each.
+    exponent: of Zipf's law, by which few ids are frequent.
+    rate: of learning.
+  """
+
+  num_rows: int = 1_000_000
+  width: int = 32
+  hidden: int = 16
+  batch: int = 512
+  exponent: float = 1.2
+  rate: float = 1e-2
+
+  def batches(self, worker: int) -> list[Batch]:
+    """A worker's batches: ids, and a column of what was clicked."""
+    random = np.random.default_rng(worker)
+    return [
+      (
+        random.zipf(self.exponent, self.batch) % self.num_rows,
+        random.integers(2, size=(self.batch, 1)).astype('f'),
+      )
+      for _ in range(NUM_BATCHES)
+    ]
+
+
+MLP = Mlp()
+CLICKS = Clicks()
