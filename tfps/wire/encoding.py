@@ -38,7 +38,7 @@ class Encoding:
       parts = workspace.residuals.encode(self._codec, flat, self._name)
     else:
       parts = list(self._codec.encode(flat))
-    if self._shapes.num_unknown:
+    if self._shapes.num_sent:
       parts.insert(0, self._shapes.counts(self._tensors))
     return parts
 
@@ -49,7 +49,7 @@ class Encoding:
       parts: the result of `encode`, at the receiver.
     """
     parts = list(parts)
-    counts = parts.pop(0) if self._shapes.num_unknown else None
+    counts = parts.pop(0) if self._shapes.num_sent else None
     sizes = self._shapes.sizes(range(len(self._tensors)), counts)
     flat = self._codec.decode(parts, shapes.total(sizes), self._dtype)
     return [

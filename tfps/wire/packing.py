@@ -14,7 +14,8 @@ class Packing:
 
   A single tensor is sent unchanged; tensors of one dtype are concatenated in
   that dtype; if there are several dtypes, those of each are concatenated, and
-  the results as bytes. Numbers of rows that are not static are included.
+  the results as bytes. Numbers of rows that are not static are included, unless
+  there is only one, which follows from the length.
 
   Args:
     tensors: the tensors to pack, of numeric dtypes; only their first dimension
@@ -26,7 +27,7 @@ class Packing:
 
   def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
     self._dtypes = [tensor.dtype for tensor in tensors]
-    self._shapes = shapes.Shapes(tensors)
+    self._shapes = shapes.Shapes(tensors, tells_length=True)
     self._by_dtype: dict[tf.DType, list[int]] = {}
     for i, tensor in enumerate(tensors):
       if None in tensor.shape.as_list()[1:]:
@@ -39,7 +40,7 @@ class Packing:
   @property
   def num_bytes(self) -> int | None:
     """The size of the packed tensor; None if it is not known statically."""
-    if self._shapes.num_unknown:
+    if any(None in shape for shape in self._shapes.known):
       return None
     return sum(
       math.prod(shape) * dtype.size
@@ -48,7 +49,7 @@ class Packing:
 
   @property
   def _is_in_bytes(self) -> bool:
-    return len(self._by_dtype) > 1 or self._shapes.num_unknown > 0
+    return len(self._by_dtype) > 1 or self._shapes.num_sent > 0
 
   def pack(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the tensors as one."""
@@ -61,7 +62,7 @@ class Packing:
     ]
     if not self._is_in_bytes:
       return joined[0]
-    if self._shapes.num_unknown:
+    if self._shapes.num_sent:
       joined.insert(0, self._shapes.counts(tensors))
     return _join([_as_bytes(each) for each in joined])
 
@@ -70,8 +71,8 @@ class Packing:
     if len(self._dtypes) == 1:
       return [packed]
     counts = None
-    if self._shapes.num_unknown:
-      length = self._shapes.num_unknown * shapes.COUNT.size
+    if self._shapes.num_sent:
+      length = self._shapes.num_sent * shapes.COUNT.size
       counts = _from_bytes(packed[:length], shapes.COUNT)
       packed = packed[length:]
     sizes = [
@@ -80,7 +81,7 @@ class Packing:
     joined = [packed]
     if self._is_in_bytes:
       lengths = [
-        shapes.total(each) * dtype.size
+        shapes.num_bytes(each, dtype)
         for each, dtype in zip(sizes, self._by_dtype, strict=True)
       ]
       joined = [

@@ -1,4 +1,4 @@
-"""Shapes of tensors whose numbers of rows are sent along with them."""
+"""Shapes of tensors whose numbers of rows the receiver has to learn."""
 
 from collections.abc import Sequence
 import math
@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 COUNT = tf.int64
+REST = -1  # as a size, whatever the other sizes leave; see `tf.split`
 
 
 class Shapes:
@@ -17,20 +18,28 @@ class Shapes:
 
   Args:
     tensors: the tensors; only their first dimension may be unknown.
+    tells_length: whether the receiver knows how many elements there are in all.
 
   Attributes:
     known: the static shapes; None for an unknown number of rows.
-    num_unknown: how many numbers of rows are unknown.
+    num_sent: how many numbers of rows have to be sent: all that are unknown,
+      unless it is one and the length tells it.
   """
 
-  def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
+  def __init__(
+    self, tensors: Sequence[tf.Tensor], *, tells_length: bool = False
+  ) -> None:
     self.known = [tensor.shape.as_list() for tensor in tensors]
     self._unknown = [i for i, each in enumerate(self.known) if None in each]
-    self.num_unknown = len(self._unknown)
+    is_told = tells_length and len(self._unknown) == 1
+    if is_told and 0 not in self.known[self._unknown[0]]:
+      self.num_sent = 0
+    else:  # elements that are none do not tell how many rows they are
+      self.num_sent = len(self._unknown)
     self._targets: dict[tuple[int, ...], tf.Tensor] = {}
 
   def counts(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the unknown numbers of rows: int64 of shape [num_unknown]."""
+    """Returns the numbers of rows to send: int64 of shape [num_sent]."""
     shapes = [tf.shape(tensors[i], out_type=COUNT) for i in self._unknown]
     first = np.cumsum([0, *(len(self.known[i]) for i in self._unknown)])[:-1]
     return tf.gather(tf.concat(shapes, axis=0), first)
@@ -42,19 +51,24 @@ class Shapes:
 
     Args:
       indices: of the tensors.
-      counts: the received numbers of rows; None if none are unknown.
+      counts: the received numbers of rows; None if none are sent.
 
     Returns:
-      A list if all are static, else an int64 tensor of shape [len(indices)].
+      A list if none are sent, in which -1 is for what is left, else an int64
+      tensor of shape [len(indices)].
     """
     factors = [
       math.prod(n for n in self.known[i] if n is not None) for i in indices
     ]
-    if not any(None in self.known[i] for i in indices):
-      return factors
+    is_unknown = [None in self.known[i] for i in indices]
+    if counts is None or not any(is_unknown):
+      return [
+        REST if unknown else factor
+        for unknown, factor in zip(is_unknown, factors, strict=True)
+      ]
     place = {i: k for k, i in enumerate(self._unknown)}
     counted = tf.concat([counts, tf.constant([1], COUNT)], axis=0)
-    rows = tf.gather(counted, [place.get(i, self.num_unknown) for i in indices])
+    rows = tf.gather(counted, [place.get(i, self.num_sent) for i in indices])
     return rows * tf.constant(factors, COUNT)
 
   def restore(
@@ -65,7 +79,7 @@ class Shapes:
     Args:
       index: of the tensor.
       flat: its elements, of shape [size].
-      counts: the received numbers of rows; None if none are unknown.
+      counts: the received numbers of rows; None if none are sent.
     """
     known = self.known[index]
     if len(known) != 1:
@@ -84,5 +98,17 @@ class Shapes:
 
 
 def total(sizes: list[int] | tf.Tensor) -> Any:
-  """Returns the sum of what `Shapes.sizes` returned."""
+  """Returns the sum of what `Shapes.sizes` returned, which has no `REST`."""
   return sum(sizes) if isinstance(sizes, list) else tf.reduce_sum(sizes)
+
+
+def num_bytes(sizes: list[int] | tf.Tensor, dtype: tf.DType) -> Any:
+  """Returns how many bytes tensors have, or `REST`.
+
+  Args:
+    sizes: what `Shapes.sizes` returned.
+    dtype: that of the tensors.
+  """
+  if isinstance(sizes, list) and REST in sizes:
+    return REST
+  return total(sizes) * dtype.size

@@ -69,6 +69,43 @@ def test_numbers_of_rows_go_along(rows):
     np.testing.assert_array_equal(array, tensor.numpy())
 
 
+_ROWS, _OTHER = tf.TensorSpec([None, 3]), tf.TensorSpec([2], tf.int64)
+
+
+@pytest.mark.parametrize('rows', [0, 1, 5])
+@pytest.mark.parametrize(
+  ('specs', 'num_other_bytes'),
+  [
+    ([tf.TensorSpec([4]), _ROWS, tf.TensorSpec([])], 20),
+    ([tf.TensorSpec([4]), _ROWS, _OTHER], 32),
+    ([_OTHER, _ROWS], 16),
+    ([tf.TensorSpec([None, 0]), _OTHER], 8 + 16),  # with the number
+    ([_ROWS, tf.TensorSpec([None], tf.int32)], 2 * 8),  # with both numbers
+  ],
+  ids=['one dtype', 'two dtypes', 'at the end', 'no elements', 'two unknown'],
+)
+def test_the_only_number_of_rows_follows_from_the_length(
+  specs, num_other_bytes, rows
+):
+  @tf.function(input_signature=specs)
+  def there_and_back(*tensors):
+    frame = packing.Packing(tensors)
+    packed = frame.pack(tensors)
+    unpacked = frame.unpack(packed)
+    assert [t.shape for t in unpacked] == [spec.shape for spec in specs]
+    return unpacked, tf.size(packed) * packed.dtype.size
+
+  arrays = [
+    _array([rows if n is None else n for n in spec.shape], spec.dtype.name)
+    for spec in specs
+  ]
+  unpacked, num_bytes = there_and_back(*arrays)
+  for array, tensor in zip(arrays, unpacked, strict=True):
+    np.testing.assert_array_equal(array, tensor.numpy())
+  unknown = [a for a, s in zip(arrays, specs, strict=True) if None in s.shape]
+  assert num_bytes == sum(a.nbytes for a in unknown) + num_other_bytes
+
+
 def test_more_than_one_unknown_dimension_is_refused():
   @tf.function(input_signature=[tf.TensorSpec([None, None])])
   def pack(tensor):
