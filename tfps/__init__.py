@@ -22,6 +22,7 @@ from tfps.errors import Error
 from tfps.errors import InputError
 from tfps.errors import ReplacedError
 from tfps.errors import ServerStartError
+from tfps.errors import TaskFailedError
 from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
   'Server',
   'ServerStartError',
   'Task',
+  'TaskFailedError',
   'UnreachableError',
   'Wire',
   'checkpoints',

@@ -1,7 +1,9 @@
 """Errors that a caller can react to; bad input raises `ValueError`."""
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
 import os
 import re
 
@@ -39,6 +41,27 @@ class CheckpointError(Error):
 
 class InputError(Error):
   """Data could not be read; the message names the file or other source."""
+
+
+class TaskFailedError(Error):
+  """A task of a launched job failed, which has ended the job.
+
+  Attributes:
+    task: the task, such as 'worker:1'.
+    status: its exit status, 128 + n if signal n ended it.
+  """
+
+  def __init__(self, message: str, *, task: str, status: int) -> None:
+    super().__init__(message)
+    self.task = task
+    self.status = status
+
+  def __reduce__(self) -> tuple[Callable[[str], Error], tuple[str]]:
+    # Engines pickle errors; by default, keywords are lost.
+    make = functools.partial(
+      TaskFailedError, task=self.task, status=self.status
+    )
+    return make, (str(self),)
 
 
 def not_restarted(tasks: Iterable[str], timeout_secs: float) -> DeadlineError:

@@ -333,10 +333,19 @@ def _spawn(command: Command, output: IO[bytes]) -> _Process:
   )
 
 
-def _describe(end: _End) -> str:
+def describe(task: spec_lib.Task, status: int) -> str:
+  """Returns a phrase that says how a task failed.
+
+  Args:
+    task: the task.
+    status: its exit status, as a shell reports it.
+  """
   names = {128 + number: f' ({number.name})' for number in signal.Signals}
-  name = names.get(end.status, '')
-  return f'{end.command.task} failed with status {end.status}{name}'
+  return f'{task} failed with status {status}{names.get(status, "")}'
+
+
+def _describe(end: _End) -> str:
+  return describe(end.command.task, end.status)
 
 
 def _heeded() -> list[signal.Signals]:

@@ -26,6 +26,9 @@ class TaskOutput:
     folder: for files such as ps-0.log; created if missing, and files of an
       earlier run are emptied. None keeps no files and shows lines without
       prefixes, for a launcher of one task.
+    has_prefixes: whether lines are shown with prefixes; by default where files
+      are kept.
+    appends: whether files of an earlier run are continued instead.
     stream: receives lines with prefixes such as `[ps:0] `; stdout by default.
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
@@ -38,6 +41,8 @@ class TaskOutput:
     tasks: Sequence[spec_lib.Task],
     folder: pathlib.Path | None,
     *,
+    has_prefixes: bool | None = None,
+    appends: bool = False,
     stream: BinaryIO | None = None,
     own_stream: BinaryIO | None = None,
     colour: bool = False,
@@ -51,7 +56,7 @@ class TaskOutput:
     self._prefixes = {
       task: _prefix(task, _COLOURS[i % len(_COLOURS)] if colour else None)
       for i, task in enumerate(tasks)
-      if folder
+      if (bool(folder) if has_prefixes is None else has_prefixes)
     }
     self._last_lines: dict[spec_lib.Task, collections.deque[bytes]] = {
       task: collections.deque(maxlen=_LAST_LINES) for task in tasks
