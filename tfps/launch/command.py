@@ -19,12 +19,14 @@ from tfps.launch import hosts
 from tfps.launch import job as job_lib
 from tfps.launch import kubernetes
 from tfps.launch import local
+from tfps.launch import ray
 from tfps.launch import slurm
 
 _ENGINES = {
   'local': local.start,
   'hosts': hosts.start,
   'kubernetes': kubernetes.start,
+  'ray': ray.start,
   'slurm': slurm.start,
 }
 _ELSEWHERE = ('kubernetes',)  # engines whose tasks have files of their own
@@ -122,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   _add_cluster_options(parser)
   _add_run_options(parser)
-  for engine in (hosts, kubernetes, slurm):
+  for engine in (hosts, kubernetes, ray, slurm):
     engine.add_options(parser)
   parser.add_argument(
     'program',

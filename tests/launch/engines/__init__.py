@@ -3,6 +3,13 @@
 from tests.launch.engines import hosts
 from tests.launch.engines import kubernetes
 from tests.launch.engines import local
+from tests.launch.engines import ray
 from tests.launch.engines import slurm
 
-ALL = (local.Local, hosts.Hosts, slurm.Slurm, kubernetes.Kubernetes)
+ALL = (
+  local.Local,
+  hosts.Hosts,
+  slurm.Slurm,
+  ray.Ray,
+  kubernetes.Kubernetes,
+)

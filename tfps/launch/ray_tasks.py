@@ -1,0 +1,218 @@
+"""Tasks of a job in a Ray cluster, from their start to their end.
+
+Each task is an actor. It is opened, which gives its address; once all are open,
+each runs its program. When Ray has started a lost actor again, it is opened
+again, perhaps elsewhere, and runs the program with the addresses as they are.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
+import time
+from typing import Any
+
+from tfps import errors
+from tfps._utils import timeouts
+from tfps.cluster import spec as spec_lib
+from tfps.launch import job as job_lib
+from tfps.launch import task_process
+
+_LOST = 137  # the status of a task that cannot be started again
+_LAST_CALL_SECS = 5.0  # for the answer of an actor whose program has ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+  """The rules for the end of a job.
+
+  Attributes:
+    servers: jobs whose tasks may be stopped once all others are done.
+    grace_secs: how long servers may take to end then, and all after SIGTERM.
+    evaluator_secs: how long an evaluator may take to end once training is done.
+    chief: the task whose result is that of the job.
+  """
+
+  servers: tuple[str, ...]
+  grace_secs: float
+  evaluator_secs: float
+  chief: spec_lib.Task
+
+
+class RayTasks:
+  """Runs the actors of tasks: `result = RayTasks(...).run()`.
+
+  Args:
+    ray: the module, connected to a cluster.
+    actors: a `ray_actor.TaskActor` for each task.
+    ends: when the job ends.
+    say: tells the user an event.
+  """
+
+  def __init__(
+    self,
+    ray: Any,
+    actors: Mapping[spec_lib.Task, Any],
+    ends: Ends,
+    say: Callable[[str], None],
+  ) -> None:
+    self._ray = ray
+    self._actors = dict(actors)
+    self._ends = ends
+    self._say = say
+    self._addresses: dict[spec_lib.Task, str] = {}
+    self._opening: dict[Any, spec_lib.Task] = {}  # by Ray's reference
+    self._open: set[spec_lib.Task] = set()  # they wait for the others
+    self._running: dict[Any, spec_lib.Task] = {}  # by Ray's reference
+    self._lost: dict[spec_lib.Task, float] = {}  # when to open them again
+    self._done: dict[spec_lib.Task, task_process.Outcome] = {}
+    self._deadline: float | None = None
+
+  def run(self) -> bytes | None:
+    """Runs all tasks to their end.
+
+    Returns:
+      The pickled result of the chief's function; None without a function.
+
+    Raises:
+      errors.TaskFailedError: a task failed; the others have been stopped.
+      errors.DeadlineError: actors did not start in time.
+    """
+    try:
+      for task in self._actors:
+        self._start_opening(task)
+      start_secs = timeouts.current().start_secs
+      start = time.monotonic()
+      while not self._is_over():
+        self._react()
+        if self._is_opening_all() and time.monotonic() > start + start_secs:
+          raise errors.DeadlineError(
+            f'The actors of {self._missing()} did not start within '
+            f'{start_secs:g} seconds.'
+          )
+      return self._result()
+    finally:
+      self._stop()
+
+  def _react(self) -> None:
+    """Waits a moment for events, and heeds them."""
+    self._reopen()
+    refs = [*self._opening, *self._running]
+    wake_secs = timeouts.current().wake_secs
+    if not refs:
+      time.sleep(wake_secs)
+      return
+    ended, _ = self._ray.wait(refs, timeout=wake_secs)
+    for ref in ended:
+      is_running = ref in self._running
+      task = (self._running if is_running else self._opening).pop(ref)
+      try:
+        value = self._ray.get(ref)
+      except self._ray.exceptions.RayActorError as error:
+        self._on_loss(task, error, was_running=is_running)
+        continue
+      if is_running:
+        self._on_end(task, value)
+      else:
+        self._on_open(task, value)
+
+  def _start_opening(self, task: spec_lib.Task) -> None:
+    earlier = self._addresses.get(task)
+    self._opening[self._actors[task].open.remote(earlier)] = task
+
+  def _reopen(self) -> None:
+    """Opens lost actors; until Ray has started them again, they are lost."""
+    now = time.monotonic()
+    for task, due in list(self._lost.items()):
+      if now >= due and task not in self._opening.values():
+        self._lost[task] = now + timeouts.current().probe_every_secs
+        self._start_opening(task)
+
+  def _on_open(self, task: spec_lib.Task, address: str) -> None:
+    if self._lost.pop(task, None) is not None:
+      self._say(f'{task} is back, at {address}.')
+    self._addresses[task] = address
+    self._open.add(task)
+    if self._is_opening_all():
+      return
+    for ready in list(self._open):
+      run = self._actors[ready].run.remote(self._tf_config())
+      self._running[run] = ready
+    self._open.clear()
+
+  def _is_opening_all(self) -> bool:
+    return len(self._addresses) < len(self._actors)
+
+  def _missing(self) -> str:
+    missing = [task for task in self._actors if task not in self._addresses]
+    return ', '.join(map(str, missing))
+
+  def _tf_config(self) -> str:
+    jobs: dict[str, list[str]] = {}
+    for task in self._actors:
+      if task.job != job_lib.EVALUATOR:
+        jobs.setdefault(task.job, []).append(self._addresses[task])
+    return spec_lib.Cluster(jobs, source='Ray').tf_config()
+
+  def _on_loss(
+    self, task: spec_lib.Task, error: Exception, *, was_running: bool
+  ) -> None:
+    if not isinstance(error, self._ray.exceptions.ActorUnavailableError):
+      # Ray will not start it again.
+      raise task_process.Outcome(_LOST, f'{error}\n').error(task) from error
+    self._lost.setdefault(task, 0.0)
+    if was_running:
+      self._say(f'{task} was lost with its actor, which Ray starts again.')
+      self._set_deadline_if_done()
+
+  def _on_end(self, task: spec_lib.Task, outcome: task_process.Outcome) -> None:
+    self._done[task] = outcome
+    if outcome.status and task.job != job_lib.EVALUATOR:
+      raise outcome.error(task)
+    if outcome.status:
+      self._say(f'{outcome.error(task)}The others go on.')
+    self._set_deadline_if_done()
+
+  def _is_over(self) -> bool:
+    if self._deadline is not None and time.monotonic() > self._deadline:
+      names = ', '.join(map(str, self._left()))
+      self._say(f'Training is done. Stopping {names}.')
+      return True
+    return not self._left()
+
+  def _left(self) -> list[spec_lib.Task]:
+    return [task for task in self._actors if task not in self._done]
+
+  def _set_deadline_if_done(self) -> None:
+    """Sets the deadline of the tasks that are left, if none of them trains."""
+    if self._ends.chief not in self._done:
+      return
+    passive = (*self._ends.servers, job_lib.EVALUATOR)
+    left = [task for task in self._left() if task not in self._lost]
+    if any(task.job not in passive for task in left):
+      return
+    evaluates = any(task.job == job_lib.EVALUATOR for task in left)
+    ends = self._ends
+    secs = ends.evaluator_secs if evaluates else ends.grace_secs
+    deadline = time.monotonic() + secs
+    self._deadline = min(deadline, self._deadline or deadline)
+
+  def _result(self) -> bytes | None:
+    for task, outcome in self._done.items():
+      if outcome.status:  # an evaluator's: others end the job at once
+        raise outcome.error(task)
+    return self._done[self._ends.chief].result
+
+  def _stop(self) -> None:
+    """Stops what runs; actors that do not end in time are killed."""
+    try:
+      for task in self._running.values():
+        self._actors[task].stop.remote()
+      if self._running:
+        self._ray.wait(
+          list(self._running),
+          num_returns=len(self._running),
+          timeout=self._ends.grace_secs + _LAST_CALL_SECS,
+        )
+    finally:
+      for actor in self._actors.values():
+        self._ray.kill(actor)
