@@ -23,17 +23,17 @@ import pickle
 import re
 import secrets
 import signal
-import socket
 import sys
 from typing import Any
 
 from tfps import errors
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.launch import ends as ends_lib
 from tfps.launch import function
 from tfps.launch import job as job_lib
 from tfps.launch import over_ssh
 from tfps.launch import ray_actor
+from tfps.launch import ray_connection
 from tfps.launch import ray_placement
 from tfps.launch import ray_tasks
 from tfps.launch import task_process
@@ -123,7 +123,7 @@ def run(
   )
   settings = _Settings(cpus_per_task, strategy, timeout_secs, evaluator_secs)
   _check(job, settings)
-  ray = _connected()
+  ray = ray_connection.connected()
   call = (
     function.Call.of(program, (), pickler=_PICKLER)
     if callable(program)
@@ -216,7 +216,7 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   env = {**_passed_on(os.environ), **job.env}
   job = dataclasses.replace(job, env=env, log_dir=absolute)
   try:
-    ray = _connected()
+    ray = ray_connection.connected()
     with _interrupting_signals() as heard:
       try:
         _run(ray, job, settings, None)
@@ -259,11 +259,8 @@ def _run(
   try:
     actors = _actors(ray, job, settings, call, room)
     _say(f'Starting {", ".join(map(str, tasks))} in the Ray cluster.')
-    ends = ray_tasks.Ends(
-      settings.servers,
-      job.grace_secs,
-      settings.evaluator_secs,
-      spec_lib.Task('chief' if job.num_chiefs else 'worker', 0),
+    ends = ends_lib.Ends.of(
+      job, evaluator_secs=settings.evaluator_secs, servers=settings.servers
     )
     return ray_tasks.RayTasks(ray, actors, ends, _say).run()
   finally:
@@ -342,45 +339,6 @@ def _plan(job: job_lib.Job, settings: _Settings) -> Iterator[str]:
   for task, bundle in zip(job.tasks(), wanted, strict=True):
     reserved = ' '.join(f'{name}={bundle[name]:g}' for name in bundle)
     yield f'{task} {reserved} python {" ".join(job.program)}'
-
-
-def _connected() -> Any:
-  """Returns the module ray, connected to a cluster.
-
-  Raises:
-    ImportError: it is not installed.
-    errors.UnreachableError: there is no cluster at RAY_ADDRESS.
-  """
-  try:
-    import ray
-    import ray.util.scheduling_strategies
-  except ImportError as error:
-    raise ImportError(
-      f"{error}. Install the extra 'ray': pip install 'tfps[ray]'."
-    ) from error
-  if not ray.is_initialized():
-    _check_address(os.environ.get('RAY_ADDRESS', ''))
-    ray.init()
-  return ray
-
-
-def _check_address(address: str) -> None:
-  """Connects to a cluster's address, for which Ray would take minutes.
-
-  Raises:
-    errors.UnreachableError: nobody answers there.
-  """
-  host, colon, port = address.removeprefix('ray://').rpartition(':')
-  if not colon or not port.isdecimal():
-    return  # such as 'auto'
-  try:
-    secs = timeouts.current().call_secs
-    socket.create_connection((host, int(port)), secs).close()
-  except OSError as error:
-    raise errors.UnreachableError(
-      f'RAY_ADDRESS={address}: {error}. Start a cluster by `ray start --head`, '
-      'or unset the variable for one on this machine.'
-    ) from error
 
 
 @contextlib.contextmanager

@@ -7,35 +7,18 @@ again, perhaps elsewhere, and runs the program with the addresses as they are.
 
 from collections.abc import Callable
 from collections.abc import Mapping
-import dataclasses
 import time
 from typing import Any
 
 from tfps import errors
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.launch import ends as ends_lib
 from tfps.launch import job as job_lib
 from tfps.launch import task_process
 
 _LOST = 137  # the status of a task that cannot be started again
 _LAST_CALL_SECS = 5.0  # for the answer of an actor whose program has ended
-
-
-@dataclasses.dataclass(frozen=True)
-class Ends:
-  """The rules for the end of a job.
-
-  Attributes:
-    servers: jobs whose tasks may be stopped once all others are done.
-    grace_secs: how long servers may take to end then, and all after SIGTERM.
-    evaluator_secs: how long an evaluator may take to end once training is done.
-    chief: the task whose result is that of the job.
-  """
-
-  servers: tuple[str, ...]
-  grace_secs: float
-  evaluator_secs: float
-  chief: spec_lib.Task
 
 
 class RayTasks:
@@ -52,7 +35,7 @@ class RayTasks:
     self,
     ray: Any,
     actors: Mapping[spec_lib.Task, Any],
-    ends: Ends,
+    ends: ends_lib.Ends,
     say: Callable[[str], None],
   ) -> None:
     self._ray = ray
@@ -184,17 +167,12 @@ class RayTasks:
 
   def _set_deadline_if_done(self) -> None:
     """Sets the deadline of the tasks that are left, if none of them trains."""
-    if self._ends.chief not in self._done:
-      return
-    passive = (*self._ends.servers, job_lib.EVALUATOR)
-    left = [task for task in self._left() if task not in self._lost]
-    if any(task.job not in passive for task in left):
-      return
-    evaluates = any(task.job == job_lib.EVALUATOR for task in left)
-    ends = self._ends
-    secs = ends.evaluator_secs if evaluates else ends.grace_secs
-    deadline = time.monotonic() + secs
-    self._deadline = min(deadline, self._deadline or deadline)
+    chief = self._ends.chief
+    left = [t for t in self._left() if t == chief or t not in self._lost]
+    secs = self._ends.secs_left(left)
+    if secs is not None:
+      deadline = time.monotonic() + secs
+      self._deadline = min(deadline, self._deadline or deadline)
 
   def _result(self) -> bytes | None:
     for task, outcome in self._done.items():
