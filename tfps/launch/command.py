@@ -9,6 +9,7 @@ first. It does not import TensorFlow.
 """
 
 import argparse
+from collections.abc import Iterator
 from collections.abc import Sequence
 import os
 import pathlib
@@ -28,6 +29,12 @@ _ENGINES = {
   'kubernetes': kubernetes.start,
   'ray': ray.start,
   'slurm': slurm.start,
+}
+_WITH_OPTIONS = {
+  'hosts': hosts.add_options,
+  'kubernetes': kubernetes.add_options,
+  'ray': ray.add_options,
+  'slurm': slurm.add_options,
 }
 _ELSEWHERE = ('kubernetes',)  # engines whose tasks have files of their own
 _EPILOG = """\
@@ -70,6 +77,11 @@ def _parse(
   options = parser.parse_args(words[:end])
   if options.engine is None:
     options.engine = _engine(options)
+  for option, engine in _options_of_others(options):
+    parser.error(
+      f'--{option} is for --engine={engine}, and the engine is '
+      f'{options.engine}. Leave it out.'
+    )
   if options.chief_ends_job and not options.num_chiefs:
     parser.error('--chief_ends_job needs --num_chiefs=1.')
   run = [*_without_dashes(options.program), *words[end:]]
@@ -87,6 +99,18 @@ def _engine(options: argparse.Namespace) -> str:
   if options.hosts or options.hostfile:
     return 'hosts'
   return 'kubernetes' if options.image else 'local'
+
+
+def _options_of_others(
+  options: argparse.Namespace,
+) -> Iterator[tuple[str, str]]:
+  """Yields options that were given, and the other engines that have them."""
+  for engine, add_options in _WITH_OPTIONS.items():
+    own = argparse.ArgumentParser(add_help=False)
+    add_options(own)
+    for name, default in vars(own.parse_args([])).items():
+      if engine != options.engine and getattr(options, name) != default:
+        yield name, engine
 
 
 def _job(options: argparse.Namespace, program: tuple[str, ...]) -> job_lib.Job:
@@ -124,8 +148,8 @@ def _parser() -> argparse.ArgumentParser:
   )
   _add_cluster_options(parser)
   _add_run_options(parser)
-  for engine in (hosts, kubernetes, ray, slurm):
-    engine.add_options(parser)
+  for add_options in _WITH_OPTIONS.values():
+    add_options(parser)
   parser.add_argument(
     'program',
     nargs=argparse.REMAINDER,

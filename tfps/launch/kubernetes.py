@@ -21,8 +21,6 @@ _KUBECTL = 'kubectl'
 _REQUEST_SECS = 10
 APPLY_SECS = 25.0
 _NOT_HERE = {
-  'hostfile': 'Kubernetes chooses where pods run',
-  'hosts': 'Kubernetes chooses where pods run',
   'log_dir': '`kubectl logs` has the output of pods',
   'preload': 'pods are not forked',
 }

@@ -33,7 +33,6 @@ class TaskOutput:
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
     is_shown: whether a line is written to the stream; by default all are.
-    appends: whether files of an earlier run are kept, and written at their end.
   """
 
   def __init__(
@@ -47,7 +46,6 @@ class TaskOutput:
     own_stream: BinaryIO | None = None,
     colour: bool = False,
     is_shown: Callable[[bytes], bool] = lambda line: True,
-    appends: bool = False,
   ) -> None:
     self.folder = folder
     self._is_shown = is_shown

@@ -130,3 +130,30 @@ def test_the_launcher_does_not_import_tensorflow():
 def test_tasks_may_be_left_alone():
   with pytest.raises(SystemExit):
     command_lib.main(['--silent_secs=-1', 'x.py'])
+
+
+@pytest.mark.parametrize(
+  ('words', 'complaint'),
+  [
+    pytest.param(
+      ['--engine=slurm', '--hosts=a:9'],
+      '--hosts is for --engine=hosts, and the engine is slurm',
+      id='hosts to Slurm',
+    ),
+    pytest.param(
+      ['--requeue'],
+      '--requeue is for --engine=slurm, and the engine is local',
+      id='Slurm to none',
+    ),
+    pytest.param(
+      ['--hosts=a:9', '--namespace=b'],
+      '--namespace is for --engine=kubernetes, and the engine is hosts',
+      id='Kubernetes to hosts',
+    ),
+  ],
+)
+def test_options_of_another_engine_are_refused(capsys, words, complaint):
+  with pytest.raises(SystemExit) as end:
+    command_lib.main([*words, '--dry_run', _PROGRAM])
+  assert end.value.code == 2
+  assert complaint in capsys.readouterr().err
