@@ -183,4 +183,8 @@ def bad_rows(folder: str) -> None:
 
 if __name__ == '__main__':
   _home(pathlib.Path.cwd())
-  globals()[sys.argv[1]](*sys.argv[2:])
+  try:
+    globals()[sys.argv[1]](*sys.argv[2:])
+  finally:
+    if session := SparkSession.getActiveSession():
+      session.stop()

@@ -182,6 +182,8 @@ def _run(
     context.parallelize(range(number), number)
     .barrier()
     .mapPartitions(functools.partial(spark_task.run, order, ends))
+    # Spark starts a barrier stage again only if a shuffle follows it.
+    .repartition(1)
   )
   _say(
     f'Starting {", ".join(map(str, order.job.tasks()))} in a barrier stage of '

@@ -68,9 +68,8 @@ def run(
   addresses = dict(zip(tasks, hosts_and_ports, strict=True))
   gpus = context.resources().get('gpu')
   env = visible_gpus(order.job, task, addresses, gpus and gpus.addresses)
-  process = task_process.TaskProcess(
-    order, continues=context.attemptNumber() > 0
-  )
+  # Python is not told which attempt of the stage this is.
+  process = task_process.TaskProcess(order, continues=True)
   yield _Rounds(context, order.job, task, ends, process).run(addresses, env)
 
 
