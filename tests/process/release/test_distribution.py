@@ -147,3 +147,28 @@ def test_templates_are_in_the_wheel(scripts, tmp_path, kind):
   )
   folder = _ROOT / 'launch' / 'kubernetes' / kind
   assert said == (folder / 'base' / 'train.yaml').read_text()
+
+
+def test_a_batch_script_is_rendered(scripts, tmp_path):
+  (tmp_path / 'train.py').touch()
+  words = ('launch', '--engine=slurm', '--dry_run', 'train.py')
+  said = _run(scripts / 'tfps', *words, cwd=tmp_path, timeout_secs=60)
+  assert said.startswith('#!/bin/bash\n')
+  assert '\n#SBATCH --ntasks=3\n' in said
+
+
+def test_the_suite_of_engines_passes_on_this_machine(scripts, wheel, tmp_path):
+  """What follows leaves more in the environment than the wheel takes."""
+  extras = f'{wheel}[examples,test]'
+  command = (scripts / 'python', '-m', 'pip', 'install', '--quiet', extras)
+  _run(*command, cwd=tmp_path, timeout_secs=600)
+  for folder in ('examples', 'tests'):
+    shutil.copytree(_ROOT / folder, tmp_path / folder, ignore=_NOT_SOURCE)
+  shutil.copy(_ROOT / 'pyproject.toml', tmp_path)
+  cases = ('tests/launch/test_conformance.py', '-k', 'local')
+  said = _run(
+    *(scripts / 'python', '-m', 'pytest', '--exhaustive', *cases),
+    cwd=tmp_path,
+    timeout_secs=900,
+  )
+  assert re.search(r'^5 passed, \d+ deselected', said, re.M), said
