@@ -43,7 +43,7 @@ exhaustive: $(STAMP)
 engines: $(STAMP)
 	tools/install_engines.sh hosts slurm spark
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[engines,ray,spark]'
+	  --editable '.[engines]'
 	$(BIN)/python -m pytest -n0 --exhaustive -o timeout=1200 tests/launch --write_matrix
 
 check: $(STAMP)

@@ -29,6 +29,8 @@ def engine(tmp_path_factory):
   engine = engine_of_ray.Ray()
   if reason := engine.missing():
     pytest.skip(reason)
+  for package in ('aiohttp_cors', 'tensorboardX'):  # of ray[default,tune]
+    pytest.importorskip(package, reason="pip install 'tfps[engines]'")
   with engine.up(tmp_path_factory.mktemp('ray'), has_dashboard=True):
     yield engine
 
