@@ -11,12 +11,7 @@ class Kubernetes(engine_lib.Engine):
   name = 'kubernetes'
 
   def missing(self):
-    return (
-      'no API server: no package registry has one. Instead, manifests are '
-      'held against the published schemas, and '
-      '[their pods](../tests/process/launch/test_pods.py) run on hosts of '
-      'their own'
-    )
+    return 'not run: [no cluster](#kubernetes)'
 
   @contextlib.contextmanager
   def up(self, folder):
