@@ -27,12 +27,16 @@ pytestmark = on_hosts.needs_network
 _ROOT = pathlib.Path(__file__).parents[3]
 _IMAGE = '/srv'  # where the pods find this repository
 _PROGRAM = f'{_IMAGE}/tests/programs/served.py'
+# This interpreter may be in a folder of /tmp, which is to be empty.
 _CONTAINER = f"""
 mount --make-rprivate /
+mount --bind {sys.prefix} /mnt
 mount --bind "$0" /etc/hosts
 mount --bind {_ROOT} {_IMAGE}
 mount -o remount,bind,ro {_IMAGE}
 mount -t tmpfs tmpfs /tmp
+mkdir -p {sys.prefix}
+mount --bind /mnt {sys.prefix}
 mount -o remount,bind,ro /
 exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 """
@@ -124,7 +128,11 @@ def test_pods_meet_and_train_and_probes_tell_their_state(kind, tmp_path):
     running = {pod.host: kubelet.start(pod) for pod in servers}
     for pod in servers:
       waiting.until(
-        lambda pod=pod: 'is alive' in kubelet.probe(pod, probe).stdout
+        lambda pod=pod: 'is alive' in kubelet.probe(pod, probe).stdout,
+        say=lambda pod=pod: (
+          kubelet.probe(pod, probe),
+          kubelet.output(pod).read_text(),
+        ),
       )
     assert 'does not run' in kubelet.probe(chief, 'liveness').stdout
     running[chief.host] = kubelet.start(chief)
