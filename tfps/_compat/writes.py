@@ -22,6 +22,8 @@ def num_operations() -> int:
 _is_write = replicated_writes.is_write
 
 _LOCK, _RELEASE = 'MutexLock', 'ConsumeMutexLock'
+# Not among the operations of which TensorFlow knows that they only read.
+_READ = 'VarIsInitializedOp'
 
 
 class Place(NamedTuple):
@@ -49,7 +51,9 @@ def by_place(first: int) -> dict[Place, list[Any]]:
   handles = _Handles(graph)
   found: dict[Place, list[Any]] = collections.defaultdict(list)
   for operation in graph.get_operations()[first:]:
-    if any(tensor.dtype == tf.resource for tensor in operation.inputs):
+    if operation.type != _READ and any(
+      tensor.dtype == tf.resource for tensor in operation.inputs
+    ):
       _, written = resources.get_read_write_resource_inputs(operation)
       for place in {handles.place(handle) for handle in written}:
         found[place].append(operation)

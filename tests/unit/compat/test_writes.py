@@ -25,6 +25,7 @@ def test_all_ways_to_write_are_found_and_reads_are_not():
     variable.assign(0.0)  # left out
     first = writes.num_operations()
     variable.read_value()
+    tf.raw_ops.VarIsInitializedOp(resource=variable.handle)
     variable.assign_add(1.0)
     add()
     tf.cond(variable > 1.0, lambda: variable.assign(2.0), lambda: 1.0)

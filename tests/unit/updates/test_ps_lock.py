@@ -9,6 +9,8 @@ from tfps._compat import writes
 from tfps._utils import threads
 from tfps.updates import ps_lock
 
+_INT = tf.TensorSpec([], tf.int32)
+
 
 def _late(value):
   time.sleep(0.2)
@@ -44,12 +46,19 @@ def test_a_lock_is_taken_once_there_is_a_batch():
     ps_lock.run([job])
     writes.put_last(begun)
 
-  iterator = iter(tf.data.Dataset.range(2))
+  data = tf.data.Dataset.from_generator(_two, output_signature=_INT)
+  iterator = iter(data)
   step(iterator)
   step(iterator)
   with pytest.raises(tf.errors.OutOfRangeError):
     step(iterator)
   assert float(variable) == 2
+
+
+def _two():
+  """Two numbers, and an end that comes late."""
+  yield from range(2)
+  time.sleep(0.2)
 
 
 def _adding_to(variable):
