@@ -15,10 +15,8 @@ values, those of the optimizer included:
     )
 """
 
-import collections
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Sequence
 import dataclasses
 import os
 from typing import Any
@@ -30,34 +28,15 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import checkpoint_graph
 from tfps._compat import tensor_bundle
+from tfps.training import vocabularies as vocabularies_lib
 from tfps.variables import row_writes
 
 __all__ = ['Vocabulary', 'WarmStart', 'warm_start']
 
-_Tokens = Sequence[Any] | str | os.PathLike[str]
+Vocabulary = vocabularies_lib.Vocabulary
+
 _Counts = tuple[int, int, int]
 _MARK = 'tfps/warm_start'
-_NAMED = 10  # variables that a message names
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Vocabulary:
-  """Tokens of a table's rows, in a checkpoint and in this program.
-
-  A vocabulary is a sequence whose token i belongs to row i, or the path of a
-  text file with a token in each line. That of a Keras `StringLookup` or
-  `IntegerLookup` is its `get_vocabulary()`, which includes the rows for what is
-  missing or unknown. Rows after the last token keep their initial values.
-
-  Attributes:
-    variable: the table: a `tf.Variable` or `keras.Variable`.
-    old: the vocabulary of the checkpoint.
-    new: the vocabulary of this program.
-  """
-
-  variable: Any
-  old: _Tokens
-  new: _Tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +78,7 @@ class WarmStart:
       ('Unused values of the checkpoint', self.unused),
     ):
       if names:
-        lines.append(f'{what}: {_some(names)}.')
+        lines.append(f'{what}: {vocabularies_lib.some(names)}.')
     return '\n'.join(lines)
 
 
@@ -283,17 +262,9 @@ class _Plan:
         f'Vocabulary of {vocabulary.variable!r}: {self._path} has no value for '
         'it. Give a variable of what is restored.'
       )
-    name = saved[0].name
-    old = _tokens(vocabulary.old, name, self._shape(saved[0])[:1], 'old')
-    new = _tokens(vocabulary.new, name, table.shape[:1].as_list(), 'new')
-    rows = {token: row for row, token in enumerate(new)}
-    move = np.array([rows.get(token, -1) for token in old], np.int64)
-    if not (move >= 0).any():
-      raise ValueError(
-        f'Vocabulary of {name}: none of the {len(old)} old tokens '
-        f'({_some(old, 3)}) is among the {len(new)} new ones ({_some(new, 3)}).'
-      )
-    return id(table), move
+    return id(table), vocabularies_lib.row_moves(
+      vocabulary, saved[0].name, self._shape(saved[0]), table.shape.as_list()
+    )
 
   def _move_of(self, saved: checkpoint_graph.Saved) -> np.ndarray | None:
     """Returns the moves of a variable's rows: its own, or its owner's."""
@@ -373,41 +344,7 @@ def _check_values(saved: Iterable[checkpoint_graph.Saved]) -> None:
         )
 
 
-def _tokens(
-  given: _Tokens, name: str, rows: list[int], which: str
-) -> list[str]:
-  """Returns the tokens of a vocabulary.
-
-  Raises:
-    ValueError: there are more than rows, or some are equal.
-  """
-  if isinstance(given, str | os.PathLike):
-    with tf.io.gfile.GFile(os.fspath(given), 'r') as file:
-      found = [line.rstrip('\r\n') for line in file]
-  else:
-    found = [
-      token.decode() if isinstance(token, bytes) else str(token)
-      for token in given
-    ]
-  if len(found) > (rows[0] if rows else 0):
-    raise ValueError(
-      f'Vocabulary of {name}: the {which} one has {len(found)} tokens, and the '
-      f'table has {rows[0] if rows else "no"} rows.'
-    )
-  if len(set(found)) < len(found):
-    (twice, _), *_ = collections.Counter(found).most_common(1)
-    raise ValueError(
-      f'Vocabulary of {name}: the {which} one has {twice!r} more than once.'
-    )
-  return found
-
-
 def _unreadable(path: str, error: Exception) -> errors.CheckpointError:
   return errors.CheckpointError(
     f'{path} cannot be read: {errors.first_line(error)}'
   )
-
-
-def _some(names: Sequence[str], number: int = _NAMED) -> str:
-  more = len(names) - number
-  return ', '.join(names[:number]) + (f' and {more} more' if more > 0 else '')
