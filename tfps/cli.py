@@ -7,7 +7,7 @@ from importlib import metadata
 import sys
 
 _COMMANDS = {
-  'launch': 'start a program as all the tasks of a local cluster',
+  'launch': 'start a program as all the tasks of a cluster',
   'doctor': 'check versions, devices, the cluster and its reachability',
   'health': "ask this task's own server, for probes",
   'plan': 'predict how fast a cluster trains, and what limits it',

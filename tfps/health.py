@@ -110,7 +110,8 @@ def _own(env: Mapping[str, str]) -> tuple[spec_lib.Task, str]:
 
 
 def _is_given(env: Mapping[str, str]) -> bool:
-  return any(env.get(name, '').strip() for name in ('TF_CONFIG', 'TFPS_JOBS'))
+  names = ('TF_CONFIG', resolver.JOBS_VARIABLE)
+  return any(env.get(name, '').strip() for name in names)
 
 
 def _address(text: str) -> str:

@@ -55,20 +55,20 @@ def _explain() -> None:
 def _of_replaced(message: str, frame: types.FrameType) -> str:
   if not _IS_REPLACED.search(message):
     return message
-  by_strategy: dict[tf.distribute.Strategy, list[tf.Variable]] = {}
-  for variable in error_sources.variables(frame):
-    strategy = getattr(variable, '_distribute_strategy', None)
-    if strategy in _replaced:
-      by_strategy.setdefault(strategy, []).append(variable)
-  for strategy, variables in by_strategy.items():
-    names = error_sources.users(frame) or error_sources.names(variables)
-    return (
-      f'{type(strategy).__name__}: this process has made another strategy '
-      f'since, and uses one at a time: {", in ".join(names)} cannot be '
-      'reached. Save models before the next strategy is made, and load them '
-      'under it.'
-    )
-  return message
+  variables = [
+    variable
+    for variable in error_sources.variables(frame)
+    if getattr(variable, '_distribute_strategy', None) in _replaced
+  ]
+  if not variables:
+    return message
+  kind = type(variables[0]._distribute_strategy).__name__
+  names = error_sources.users(frame) or error_sources.names(variables)
+  return (
+    f'{kind}: this process has made another strategy since, and uses one at a '
+    f'time: {", in ".join(names)} cannot be reached. Save models before the '
+    'next strategy is made, and load them under it.'
+  )
 
 
 def _of_closed(message: str, frame: types.FrameType) -> str:

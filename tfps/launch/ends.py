@@ -39,8 +39,7 @@ class Ends:
       evaluator_secs: as the attribute.
       servers: as the attribute.
     """
-    chief = spec_lib.Task('chief' if job.num_chiefs else 'worker', 0)
-    return cls(chief, job.grace_secs, evaluator_secs, servers)
+    return cls(job.chief(), job.grace_secs, evaluator_secs, servers)
 
   def secs_left(self, left: Collection[spec_lib.Task]) -> float | None:
     """Returns how long tasks may take to end; None while one of them trains.

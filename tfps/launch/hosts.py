@@ -223,14 +223,9 @@ def _env(
   placed: Mapping[spec_lib.Task, Host],
 ) -> dict[str, str]:
   """Returns what a task's environment has besides this process' own."""
-  before = [
-    other
-    for other, host in placed.items()
-    if host == placed[task] and other.job == 'worker' and other < task
-  ]
   # This machine's GPUs say nothing of another's.
   env = os.environ if placed[task].is_this() else {}
-  gpus = job.visible_gpus(task, place=len(before), env=env)
+  gpus = job.visible_gpus(task, place=job_lib.place(task, placed), env=env)
   return {**job.added_env(), **gpus}
 
 
@@ -240,12 +235,11 @@ def _cluster(
 ) -> spec_lib.Cluster:
   """Returns the addresses of tasks; with port 0 on hosts without any."""
   left = {host: list(free_ports.get(host, ())) for host in placed.values()}
-  jobs: dict[str, list[str]] = {}
-  for task, host in placed.items():
-    if task.job != job_lib.EVALUATOR:
-      port = left[host].pop() if left[host] else '0'
-      jobs.setdefault(task.job, []).append(f'{host.name}:{port}')
-  return spec_lib.Cluster(jobs, source='launch')
+  addresses = {
+    task: f'{host.name}:{left[host].pop() if left[host] else 0}'
+    for task, host in placed.items()
+  }
+  return job_lib.cluster(addresses, 'launch')
 
 
 def _ports(

@@ -81,6 +81,10 @@ class Job:
       for i in range(number)
     )
 
+  def chief(self) -> spec_lib.Task:
+    """Returns the task whose result is that of the job."""
+    return spec_lib.Task('chief' if self.num_chiefs else 'worker', 0)
+
   def command(self) -> tuple[str, ...]:
     """Returns the command that runs the program, with this interpreter."""
     return (sys.executable, *self.program)
@@ -122,3 +126,32 @@ class Job:
         f'need {end}: gpus_per_worker is {self.gpus_per_worker}.'
       )
     return {_VISIBLE: ','.join(gpus[start:end]) or _NO_GPUS}
+
+
+def cluster(
+  addresses: Mapping[spec_lib.Task, str], source: str
+) -> spec_lib.Cluster:
+  """Returns the cluster of a job's tasks.
+
+  Args:
+    addresses: of all tasks, with that of an evaluator, which is in no cluster.
+    source: what has made the cluster, for errors.
+  """
+  jobs: dict[str, list[str]] = {}
+  for task, address in addresses.items():
+    if task.job != EVALUATOR:
+      jobs.setdefault(task.job, []).append(address)
+  return spec_lib.Cluster(jobs, source=source)
+
+
+def place(task: spec_lib.Task, hosts: Mapping[spec_lib.Task, object]) -> int:
+  """Returns how many workers come before a task on its host.
+
+  Args:
+    task: the task.
+    hosts: of all tasks.
+  """
+  return sum(
+    each.job == 'worker' and each < task and hosts[each] == hosts[task]
+    for each in hosts
+  )

@@ -35,12 +35,8 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   Raises:
     ValueError: there are too few GPUs.
   """
-  cluster = spec_lib.Cluster(
-    {
-      name: [f'localhost:{ports.pick()}' for _ in range(number)]
-      for name, number in job.sizes().items()
-    },
-    source='launch',
+  cluster = job_lib.cluster(
+    {task: f'localhost:{ports.pick()}' for task in job.tasks()}, 'launch'
   )
   if options.dry_run:
     for task in job.tasks():

@@ -130,11 +130,9 @@ class RayTasks:
     return ', '.join(map(str, missing))
 
   def _tf_config(self) -> str:
-    jobs: dict[str, list[str]] = {}
-    for task in self._actors:
-      if task.job != job_lib.EVALUATOR:
-        jobs.setdefault(task.job, []).append(self._addresses[task])
-    return spec_lib.Cluster(jobs, source='Ray').tf_config()
+    return job_lib.cluster(
+      {task: self._addresses[task] for task in self._actors}, 'Ray'
+    ).tf_config()
 
   def _on_loss(
     self, task: spec_lib.Task, error: Exception, *, was_running: bool

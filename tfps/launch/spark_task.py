@@ -73,19 +73,6 @@ def run(
   yield _Rounds(context, order.job, task, ends, process).run(addresses, env)
 
 
-def cluster(addresses: Mapping[spec_lib.Task, str]) -> spec_lib.Cluster:
-  """Returns the cluster of a job's tasks.
-
-  Args:
-    addresses: of all tasks, with that of an evaluator, which is in no cluster.
-  """
-  jobs: dict[str, list[str]] = {}
-  for task, address in addresses.items():
-    if task.job != job_lib.EVALUATOR:
-      jobs.setdefault(task.job, []).append(address)
-  return spec_lib.Cluster(jobs, source='Spark')
-
-
 def visible_gpus(
   job: job_lib.Job,
   task: spec_lib.Task,
@@ -107,12 +94,9 @@ def visible_gpus(
     env = {'CUDA_VISIBLE_DEVICES': ','.join(assigned)}
     return job.visible_gpus(task, place=0, env=env)
   hosts = {t: address.split(':')[0] for t, address in addresses.items()}
-  before = [
-    t
-    for t in hosts
-    if t.job == 'worker' and t < task and hosts[t] == hosts[task]
-  ]
-  return job.visible_gpus(task, place=len(before), env=os.environ)
+  return job.visible_gpus(
+    task, place=job_lib.place(task, hosts), env=os.environ
+  )
 
 
 class _Rounds:
@@ -142,7 +126,7 @@ class _Rounds:
     """Runs the program to its end, and waits for those of all others."""
     thread = threading.Thread(
       target=self._run_program,
-      args=(cluster(addresses), env),
+      args=(job_lib.cluster(addresses, 'Spark'), env),
       name='tfps-program',
     )
     thread.start()

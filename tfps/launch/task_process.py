@@ -79,8 +79,7 @@ class Order:
 
   def wants_result(self) -> bool:
     """Returns whether the task's result is that of the job."""
-    chief = 'chief' if self.job.num_chiefs else 'worker'
-    return self.task == spec_lib.Task(chief, 0)
+    return self.task == self.job.chief()
 
   def folder(self) -> str:
     """Returns the working directory.

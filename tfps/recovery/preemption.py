@@ -42,9 +42,9 @@ class Preemption:
       self._is_set = False
 
   def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
-    if self._is_told and signals.ends_at_once():
-      signals.exit_now(_STATUS)
     if self._is_told:
+      if signals.ends_at_once():
+        signals.exit_now(_STATUS)
       return
     self._is_told = True
     # In a thread: saving may wait for what the main thread executes.

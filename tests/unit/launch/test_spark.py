@@ -45,7 +45,7 @@ def test_worker_0_is_the_chief_where_there_is_none():
 
 
 def test_the_cluster_has_the_addresses_but_an_evaluators():
-  assert spark_task.cluster(_ADDRESSES) == spec_lib.Cluster(
+  assert job_lib.cluster(_ADDRESSES, 'Spark') == spec_lib.Cluster(
     {'chief': ['h0:1'], 'ps': ['h1:1'], 'worker': ['h0:2', 'h0:3']}
   )
 
