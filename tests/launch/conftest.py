@@ -1,10 +1,19 @@
-"""Keeps what the conformance suite sees, for the table in docs/launch.md."""
+"""What tests of engines share, and what they see, for a table in the docs."""
 
 import pytest
 
 from tests.launch import matrix
+from tests.support import flights
 
 _SEEN = pytest.StashKey[dict[tuple[str, str], str]]()
+
+
+@pytest.fixture(scope='session')
+def data(tmp_path_factory):
+  """A file with flights."""
+  path = tmp_path_factory.mktemp('flights') / 'flights.npz'
+  flights.write(path)
+  return path
 
 
 def pytest_addoption(parser):

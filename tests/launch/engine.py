@@ -12,11 +12,14 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Any
 from typing import ClassVar
 
 from tests.support import waiting
 
 PROGRAM = pathlib.Path(__file__).parents[1] / 'programs' / 'flights.py'
+
+_DRIVER_SECS = 280
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,42 @@ class Mistake:
   def is_named(self, output: str) -> bool:
     """Returns whether the output of a job has the error."""
     return bool(re.search(self.complaint, output))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A job of a chief, workers and ps, as a test asks for it.
+
+  Attributes:
+    words: arguments of the program.
+    num_workers: number of workers.
+    num_ps: number of ps.
+    max_restarts: how often tasks may be started again.
+    options: of the launcher, as in a `Mistake`.
+    env: variables of the launcher's environment, which the tasks get, too.
+    program: what the tasks run.
+  """
+
+  words: Sequence[str]
+  num_workers: int = 2
+  num_ps: int = 2
+  max_restarts: int = 0
+  options: Sequence[str] = ()
+  env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  program: pathlib.Path = PROGRAM
+
+  def command(self, *options: str) -> list[str]:
+    """Returns the command `tfps launch`, with an engine's options."""
+    return [
+      *(sys.executable, '-m', 'tfps.launch'),
+      f'--num_workers={self.num_workers}',
+      f'--num_ps={self.num_ps}',
+      f'--max_restarts={self.max_restarts}',
+      *options,
+      *self.options,
+      str(self.program),
+      *self.words,
+    ]
 
 
 class Running(abc.ABC):
@@ -93,13 +132,11 @@ class Engine(abc.ABC):
 
   Attributes:
     name: as in `tfps launch --engine=NAME`.
-    preempts: how its users preempt a job, in the words of the table.
     failed: the status of a job whose task exits with 7.
     stopped: that of a job that `stop` ends.
   """
 
   name: ClassVar[str]
-  preempts: ClassVar[str] = 'SIGTERM'
   failed: ClassVar[int] = 7
   stopped: ClassVar[int] = 128 + signal.SIGTERM
 
@@ -113,28 +150,19 @@ class Engine(abc.ABC):
     """Brings the engine up, with its state in a folder, for a while."""
 
   @abc.abstractmethod
-  def start(
-    self,
-    folder: pathlib.Path,
-    words: Sequence[str],
-    *,
-    num_workers: int = 2,
-    num_ps: int = 2,
-    max_restarts: int = 0,
-    options: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-  ) -> Running:
-    """Starts a job of a chief, workers and ps.
+  def run(self, folder: pathlib.Path, request: Request) -> Running:
+    """Starts a job.
 
     Args:
       folder: for what the job leaves; two jobs may have the same.
-      words: arguments of `PROGRAM`.
-      num_workers: number of workers.
-      num_ps: number of ps.
-      max_restarts: how often tasks may be started again.
-      options: of the launcher, as in a `Mistake`.
-      env: variables of the launcher's environment, which the tasks get, too.
+      request: the job.
     """
+
+  def start(
+    self, folder: pathlib.Path, words: Sequence[str], **settings: Any
+  ) -> Running:
+    """Starts the job of `Request(words, **settings)`; see `run`."""
+    return self.run(folder, Request(words, **settings))
 
   def mistakes(self) -> Sequence[Mistake]:
     """Returns what a user of this engine may get wrong."""
@@ -148,6 +176,7 @@ class Launched(Running):
     command: the program and its arguments.
     folder: for its output, and the working directory.
     log_dir: the folder with the tasks' logs.
+    env: variables that are added to the environment.
   """
 
   def __init__(
@@ -194,22 +223,21 @@ def _heed_signals():
   signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def launch_command(
-  words: Sequence[str],
-  *,
-  num_workers: int,
-  num_ps: int,
-  max_restarts: int,
-  options: Sequence[str],
-  program: pathlib.Path = PROGRAM,
-) -> list[str]:
-  """Returns the command `tfps launch` that runs a program."""
-  return [
-    *(sys.executable, '-m', 'tfps.launch'),
-    f'--num_workers={num_workers}',
-    f'--num_ps={num_ps}',
-    f'--max_restarts={max_restarts}',
-    *options,
-    str(program),
-    *words,
-  ]
+def drive(
+  program: pathlib.Path,
+  *words: object,
+  folder: pathlib.Path,
+  env: Mapping[str, str] | None = None,
+) -> str:
+  """Runs a driver to its end, which has to be a good one; what it printed."""
+  done = subprocess.run(
+    [sys.executable, program, *map(str, words)],
+    cwd=folder,
+    env={**os.environ, **(env or {})},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    timeout=_DRIVER_SECS,
+  )
+  assert done.returncode == 0, done.stdout
+  return done.stdout

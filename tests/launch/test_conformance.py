@@ -6,7 +6,6 @@ The table in docs/launch.md has a row for each test, called as its docstring.
 import pytest
 
 from tests.launch import engines
-from tests.support import flights
 from tests.support import waiting
 
 _JOB_SECS = 240
@@ -34,13 +33,6 @@ def engine(request, tmp_path_factory):
     pytest.skip(reason)
   with engine.up(tmp_path_factory.mktemp(engine.name)):
     yield engine
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  path = tmp_path_factory.mktemp('flights') / 'flights.npz'
-  flights.write(path)
-  return path
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 
 from tests.launch import engine as engine_lib
 from tests.launch.engines import ray as engine_of_ray
-from tests.support import flights
 from tests.support import waiting
 
 pytestmark = pytest.mark.exhaustive
@@ -40,17 +39,7 @@ def drive(engine, tmp_path):
   """Runs the driver to its end and returns its output."""
 
   def drive(*words):
-    done = subprocess.run(
-      [sys.executable, _DRIVER, *map(str, words)],
-      cwd=tmp_path,
-      env={**os.environ, **engine.env},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      timeout=_JOB_SECS,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return engine_lib.drive(_DRIVER, *words, folder=tmp_path, env=engine.env)
 
   return drive
 
@@ -129,8 +118,8 @@ def test_a_submitted_job_is_stopped(engine, tmp_path):
   _wait_for_end(_pids(job))
 
 
-def test_a_killed_actor_is_back_elsewhere(engine, tmp_path):
-  job = _flights(engine, tmp_path)
+def test_a_killed_actor_is_back_elsewhere(engine, data, tmp_path):
+  job = _flights(engine, tmp_path, data)
   job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
   (port,) = re.findall(r'ps:0 is ready at \S+:(\d+)', job.log('ps:0'))
   os.kill(_actor(job, 'ps:0'), signal.SIGKILL)
@@ -143,10 +132,10 @@ def test_a_killed_actor_is_back_elsewhere(engine, tmp_path):
   _assert_exact(job)
 
 
-def test_the_tasks_of_a_lost_node_are_back(engine, tmp_path):
+def test_the_tasks_of_a_lost_node_are_back(engine, data, tmp_path):
   log = tmp_path / 'node'
   with engine.another_node(log) as node:
-    job = _flights(engine, tmp_path, '--steps=600')
+    job = _flights(engine, tmp_path, data, '--steps=600')
     job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
     node.kill()
     assert job.wait(_JOB_SECS) == 0, job.output()
@@ -156,9 +145,7 @@ def test_the_tasks_of_a_lost_node_are_back(engine, tmp_path):
   assert 0 <= surplus <= job.number('REPEATED')
 
 
-def _flights(engine, folder, *words):
-  data = folder / 'flights.npz'
-  flights.write(data)
+def _flights(engine, folder, data, *words):
   words = [f'--data={data}', f'--directory={folder}/snapshots', *words]
   return engine.start(
     folder, ['--pause_secs=0.3', *words], num_workers=1, max_restarts=3

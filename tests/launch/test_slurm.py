@@ -10,7 +10,6 @@ import pytest
 from tests.launch.engines import reap_namespace
 from tests.launch.engines import slurm as slurm_lib
 from tests.launch.engines import slurm_cluster
-from tests.support import flights
 from tests.support import waiting
 
 pytestmark = [
@@ -32,13 +31,6 @@ def engine(tmp_path_factory):
   engine = slurm_lib.Slurm()
   with engine.up(tmp_path_factory.mktemp('slurm')):
     yield engine
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  path = tmp_path_factory.mktemp('flights') / 'flights.npz'
-  flights.write(path)
-  return path
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 
 import psutil
@@ -13,7 +12,6 @@ import pytest
 
 from tests.launch import engine as engine_lib
 from tests.launch.engines import spark as engine_of_spark
-from tests.support import flights
 from tests.support import processes
 
 pytestmark = pytest.mark.exhaustive
@@ -35,16 +33,9 @@ def drive(engine, tmp_path):
   """Runs the driver to its end and returns its output."""
 
   def drive(deed):
-    done = subprocess.run(
-      [sys.executable, engine_of_spark.DRIVER, deed, tmp_path],
-      cwd=tmp_path,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      timeout=_JOB_SECS,
+    return engine_lib.drive(
+      engine_of_spark.DRIVER, deed, tmp_path, folder=tmp_path
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
   return drive
 
@@ -96,9 +87,7 @@ def test_rows_that_cannot_be_written_are_named(drive):
   assert "The column 'name' has a null." in output
 
 
-def test_a_killed_executor_has_the_stage_start_again(engine, tmp_path):
-  data = tmp_path / 'flights.npz'
-  flights.write(data)
+def test_a_killed_executor_has_the_stage_start_again(engine, data, tmp_path):
   words = [f'--data={data}', f'--directory={tmp_path}/snapshots']
   job = engine.start(
     tmp_path,

@@ -61,38 +61,16 @@ class Hosts(engine_lib.Engine):
     ran = self.network.popen(0, [*map(str, command)])
     return ran.wait(10) == 0
 
-  def start(
-    self,
-    folder,
-    words,
-    *,
-    num_workers=2,
-    num_ps=2,
-    max_restarts=0,
-    options=(),
-    env=None,
-    program=engine_lib.PROGRAM,
-  ):
+  def run(self, folder, request):
     logs = folder / 'logs'
     addresses = [self.network.address(i) for i in (1, 2)]
     hosts = f'--hosts={addresses[0]}:3,{addresses[1]}:2'
-    if any(option.startswith('--host') for option in options):
+    if any(option.startswith('--host') for option in request.options):
       hosts = '--engine=hosts'
-    command = engine_lib.launch_command(
-      words,
-      num_workers=num_workers,
-      num_ps=num_ps,
-      max_restarts=max_restarts,
-      options=[
-        hosts,
-        f'--ssh=ssh -F {self._config}',
-        f'--log_dir={logs}',
-        *options,
-      ],
-      program=program,
-    )
+    ssh = f'--ssh=ssh -F {self._config}'
+    command = request.command(hosts, ssh, f'--log_dir={logs}')
     return engine_lib.Launched(
-      self.network.within(0, command), folder, logs, env
+      self.network.within(0, command), folder, logs, request.env
     )
 
   def mistakes(self):

@@ -17,5 +17,5 @@ class Kubernetes(engine_lib.Engine):
   def up(self, folder):
     raise NotImplementedError(self.missing())
 
-  def start(self, folder, words, **options):
+  def run(self, folder, request):
     raise NotImplementedError(self.missing())

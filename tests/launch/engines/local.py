@@ -17,26 +17,10 @@ class Local(engine_lib.Engine):
   def up(self, folder):
     yield
 
-  def start(
-    self,
-    folder,
-    words,
-    *,
-    num_workers=2,
-    num_ps=2,
-    max_restarts=0,
-    options=(),
-    env=None,
-  ):
+  def run(self, folder, request):
     logs = folder / 'logs'
-    command = engine_lib.launch_command(
-      words,
-      num_workers=num_workers,
-      num_ps=num_ps,
-      max_restarts=max_restarts,
-      options=[f'--log_dir={logs}', *options],
-    )
-    return engine_lib.Launched(command, folder, logs, env)
+    command = request.command(f'--log_dir={logs}')
+    return engine_lib.Launched(command, folder, logs, request.env)
 
   def mistakes(self):
     return [

@@ -65,28 +65,11 @@ class Ray(engine_lib.Engine):
       return False
     return True
 
-  def start(
-    self,
-    folder,
-    words,
-    *,
-    num_workers=2,
-    num_ps=2,
-    max_restarts=0,
-    options=(),
-    env=None,
-  ):
+  def run(self, folder, request):
     logs = folder / 'logs'
-    command = engine_lib.launch_command(
-      words,
-      num_workers=num_workers,
-      num_ps=num_ps,
-      max_restarts=max_restarts,
-      options=['--engine=ray', f'--log_dir={logs}', *options],
-    )
-    return engine_lib.Launched(
-      command, folder, logs, {**self.env, **(env or {})}
-    )
+    command = request.command('--engine=ray', f'--log_dir={logs}')
+    env = {**self.env, **request.env}
+    return engine_lib.Launched(command, folder, logs, env)
 
   def mistakes(self):
     return [

@@ -23,7 +23,7 @@ class SlurmJob(engine_lib.Running):
   def __init__(self, cluster, folder, command, env):
     self._cluster = cluster
     self._folder = folder
-    settings = [f'{name}={value}' for name, value in (env or {}).items()]
+    settings = [f'{name}={value}' for name, value in env.items()]
     self._submitted = cluster.run('env', *settings, *command, cwd=folder)
     found = re.search(r'Submitted job (\d+)', self._submitted.stdout)
     self.id = found and found[1]
@@ -62,7 +62,6 @@ class Slurm(engine_lib.Engine):
   """`tfps launch --engine=slurm` on a cluster of three nodes."""
 
   name = 'slurm'
-  preempts = 'scancel'
 
   def missing(self):
     return slurm_cluster.missing()
@@ -72,25 +71,9 @@ class Slurm(engine_lib.Engine):
     with slurm_cluster.SlurmCluster(folder) as self.cluster:
       yield
 
-  def start(
-    self,
-    folder,
-    words,
-    *,
-    num_workers=2,
-    num_ps=2,
-    max_restarts=0,
-    options=(),
-    env=None,
-  ):
-    command = engine_lib.launch_command(
-      words,
-      num_workers=num_workers,
-      num_ps=num_ps,
-      max_restarts=max_restarts,
-      options=['--engine=slurm', *options],
-    )
-    return SlurmJob(self.cluster, folder, command, env)
+  def run(self, folder, request):
+    command = request.command('--engine=slurm')
+    return SlurmJob(self.cluster, folder, command, request.env)
 
   def mistakes(self):
     return [

@@ -16,7 +16,6 @@ class Spark(engine_lib.Engine):
   """`tfps.launch.spark.run` with two executors of three cores."""
 
   name = 'spark'
-  preempts = 'the driver is stopped'
 
   def missing(self):
     if importlib.util.find_spec('pyspark') is None:
@@ -29,30 +28,20 @@ class Spark(engine_lib.Engine):
   def up(self, folder):
     yield  # A driver brings up its own executors.
 
-  def start(
-    self,
-    folder,
-    words,
-    *,
-    num_workers=2,
-    num_ps=2,
-    max_restarts=0,
-    options=(),
-    env=None,
-  ):
+  def run(self, folder, request):
     logs = folder / 'logs'
     job = {
-      'num_workers': num_workers,
-      'num_ps': num_ps,
-      'max_restarts': max_restarts,
+      'num_workers': request.num_workers,
+      'num_ps': request.num_ps,
+      'max_restarts': request.max_restarts,
       'log_dir': str(logs),
-      'env': dict(env or {}),
+      'env': dict(request.env),
       'timeout_secs': 60.0,
-      **dict(map(json.loads, options)),
+      **dict(map(json.loads, request.options)),
     }
     command = [sys.executable, DRIVER, 'program', json.dumps(job)]
-    command += [str(engine_lib.PROGRAM), *words]
-    return engine_lib.Launched([*map(str, command)], folder, logs, env)
+    command += [request.program, *request.words]
+    return engine_lib.Launched([*map(str, command)], folder, logs, request.env)
 
   def mistakes(self):
     return [
