@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import os
 import sys
 
+from tfps._utils import option_types
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import validation
@@ -121,18 +122,6 @@ def _address(text: str) -> str:
     raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _seconds(text: str) -> float:
-  try:
-    secs = float(text)
-  except ValueError:
-    secs = 0.0
-  if not 0 < secs < float('inf'):
-    raise argparse.ArgumentTypeError(
-      f'{text!r} is no number of seconds above 0'
-    )
-  return secs
-
-
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps health',
@@ -156,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument(
     '--timeout_secs',
-    type=_seconds,
+    type=option_types.positive_seconds,
     default=5.0,
     metavar='SECS',
     help='how long the answer may take (default: 5)',

@@ -15,6 +15,7 @@ import os
 import pathlib
 import sys
 
+from tfps._utils import option_types
 from tfps.launch import forked_process
 from tfps.launch import hosts
 from tfps.launch import job as job_lib
@@ -159,8 +160,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--num_workers', type=_positive, default=1, metavar='N')
-  parser.add_argument('--num_ps', type=_positive, default=1, metavar='N')
+  parser.add_argument(
+    '--num_workers', type=option_types.positive, default=1, metavar='N'
+  )
+  parser.add_argument(
+    '--num_ps', type=option_types.positive, default=1, metavar='N'
+  )
   parser.add_argument(
     '--num_chiefs',
     type=int,
@@ -186,7 +191,7 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--gpus_per_worker',
-    type=_natural,
+    type=option_types.natural,
     metavar='N',
     help='GPUs that each worker sees; the other tasks see none (default: each '
     'task sees all GPUs of its machine)',
@@ -215,7 +220,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--max_restarts',
-    type=_natural,
+    type=option_types.natural,
     default=0,
     metavar='N',
     help='how many tasks, in all, are started again after a status of 128 or '
@@ -223,7 +228,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--silent_secs',
-    type=_seconds,
+    type=option_types.seconds,
     default=10.0,
     metavar='SECS',
     help='seconds after which a task whose server no longer answers, such as '
@@ -231,7 +236,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--grace_secs',
-    type=_seconds,
+    type=option_types.seconds,
     default=10.0,
     metavar='SECS',
     help='seconds to exit: for the ps once all others are done, and for all '
@@ -239,7 +244,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--evaluator_secs',
-    type=_seconds,
+    type=option_types.seconds,
     default=600.0,
     metavar='SECS',
     help='seconds for the evaluator to exit once training is done '
@@ -253,33 +258,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def _natural(text: str) -> int:
-  if not text.isdecimal():
-    raise argparse.ArgumentTypeError(f'{text!r} is not 0, 1, 2, ...')
-  return int(text)
-
-
-def _positive(text: str) -> int:
-  if not text.isdecimal() or not int(text):
-    raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
-  return int(text)
-
-
 def _modules(text: str) -> tuple[str, ...]:
   try:
     return forked_process.check_preload(list(filter(None, text.split(','))))
   except ValueError as error:
     raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _seconds(text: str) -> float:
-  try:
-    secs = float(text)
-  except ValueError:
-    secs = -1.0
-  if not 0 <= secs < float('inf'):
-    raise argparse.ArgumentTypeError(f'{text!r} is no number of seconds')
-  return secs
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ import sys
 from typing import Any
 
 from tfps import errors
+from tfps._utils import option_types
 from tfps.cluster import spec as spec_lib
 from tfps.launch import ends as ends_lib
 from tfps.launch import function
@@ -178,7 +179,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
   )
   group.add_argument(
     '--timeout_secs',
-    type=float,
+    type=option_types.seconds,
     default=20.0,
     metavar='SECS',
     help='how long to wait for the cluster to have room for all tasks, such as '

@@ -9,6 +9,7 @@ import math
 import re
 from typing import Any
 
+from tfps._utils import option_types
 from tfps.plan import advice
 from tfps.plan import jobs
 from tfps.plan import models
@@ -202,8 +203,10 @@ def _parser() -> argparse.ArgumentParser:
     epilog='Bytes may be written as 100M or 10T; these are powers of 10.',
   )
   cluster = parser.add_argument_group('the cluster')
-  cluster.add_argument('--num_workers', type=_whole, required=True)
-  cluster.add_argument('--num_ps', type=_whole, required=True)
+  cluster.add_argument(
+    '--num_workers', type=option_types.positive, required=True
+  )
+  cluster.add_argument('--num_ps', type=option_types.positive, required=True)
   cluster.add_argument(
     '--mbit_per_sec',
     type=_positive,
@@ -256,7 +259,7 @@ def _add_model(group: Any) -> None:
     required=True,
     help='size of float32 parameters that each step reads as a whole',
   )
-  group.add_argument('--num_variables', type=_whole, default=50)
+  group.add_argument('--num_variables', type=option_types.positive, default=50)
   group.add_argument(
     '--table',
     type=_table,
@@ -271,7 +274,9 @@ def _add_model(group: Any) -> None:
     required=True,
     help='computing time of a step of one worker, forward and backward',
   )
-  group.add_argument('--batch', type=_whole, help='examples in a step')
+  group.add_argument(
+    '--batch', type=option_types.positive, help='examples in a step'
+  )
   group.add_argument(
     '--example_bytes',
     type=_bytes_of,
@@ -300,10 +305,12 @@ def _add_training(group: Any) -> None:
   group.add_argument('--pull', choices=_CODECS[:4], default='none')
   group.add_argument('--push', choices=_CODECS, default='none')
   group.add_argument('--prefetch', type=int, default=0)
-  group.add_argument('--steps_per_execution', type=_whole, default=8)
+  group.add_argument(
+    '--steps_per_execution', type=option_types.positive, default=8
+  )
   group.add_argument(
     '--steps_per_update',
-    type=_whole,
+    type=option_types.positive,
     default=1,
     help='n of updates.Accumulate(n) or LocalSteps(n)',
   )
@@ -320,12 +327,6 @@ def _add_costs(group: Any) -> None:
   group.add_argument(
     '--codec_bytes_per_sec', type=_bytes_of, default=costs.codec_bytes_per_sec
   )
-
-
-def _whole(text: str) -> int:
-  if not re.fullmatch('0*[1-9][0-9]*', text):
-    raise argparse.ArgumentTypeError(f'{text!r} is not 1, 2, 3, ...')
-  return int(text)
 
 
 def _positive(text: str) -> float:
@@ -358,7 +359,7 @@ def _table(text: str) -> tuple[int, int, int]:
   parts = text.split(',')
   if len(parts) != 3:
     raise argparse.ArgumentTypeError(f'{text!r} is not ROWS,WIDTH,USED')
-  rows, width, used = map(_whole, parts)
+  rows, width, used = map(option_types.positive, parts)
   return rows, width, used
 
 
