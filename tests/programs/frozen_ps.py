@@ -15,6 +15,7 @@ if __name__ == '__main__':
 import tensorflow as tf
 
 import tfps
+from tfps.testing import _stops
 
 
 def main(strategy_class: str, pid: int) -> None:
@@ -22,6 +23,7 @@ def main(strategy_class: str, pid: int) -> None:
   with strategy.scope():
     variable = tf.Variable(0.0)
   os.kill(pid, signal.SIGSTOP)
+  _stops.wait(tfps.Task('ps', 0), pid)  # until then it may answer
   try:
     variable.assign(1.0)
   except tf.errors.UnavailableError as error:
