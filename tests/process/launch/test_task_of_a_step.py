@@ -15,14 +15,14 @@ from tfps._utils import signals
 
 _TF_CONFIG = {'cluster': {'ps': ['h:1'], 'worker': ['h:2', 'h:3']}}
 _SAVE_AND_LEAVE = """
-import signal, sys, time
+import os, signal, sys, time
 told = []
 
 def leave(*_):
   told.append(1)
   if len(told) == 1:
     time.sleep(1)
-    print('saved', flush=True)
+    os.write(1, b'saved\n')  # print may be interrupted in itself
     sys.exit(143)
 
 signal.signal(signal.SIGTERM, leave)
