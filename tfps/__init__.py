@@ -36,6 +36,7 @@ if TYPE_CHECKING:
   from tfps.recovery.events import RecoveryReport
   from tfps.server.server import serve
   from tfps.server.server import Server
+  from tfps.strategies.all_reduce import AllReduceStrategy
   from tfps.strategies.between_graph import BetweenGraphStrategy
   from tfps.strategies.parameter_server import ParameterServerStrategy
   from tfps.training import warm_start as checkpoints
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
   from tfps.wire.config import Wire
 
 __all__ = [
+  'AllReduceStrategy',
   'BetweenGraphStrategy',
   'CheckpointError',
   'Cluster',
@@ -93,6 +95,7 @@ _MODULES = {
   'updates': 'updates',
 }
 _HOMES = {
+  'AllReduceStrategy': 'strategies.all_reduce',
   'BetweenGraphStrategy': 'strategies.between_graph',
   'Coordinator': 'training.coordinator',
   'ParameterServerStrategy': 'strategies.parameter_server',

@@ -58,6 +58,12 @@ def dataset(context):
   return examples.shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
+def whole(num_workers):
+  """Batches for all workers together."""
+  examples = tf.data.Dataset.from_tensor_slices((_X, _Y))
+  return examples.repeat().batch(SIZE * num_workers)
+
+
 def teller(strategy, folder, slow_secs):
   """Says where training is, and has one worker be slow, until a file `go`.
 

@@ -138,6 +138,18 @@ class Cluster:
   def num_workers(self) -> int:
     return len(self.jobs.get('worker', ()))
 
+  def check_has_ps(self) -> None:
+    """Checks that there are ps, which most strategies need.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if self.jobs and not self.num_ps:
+      raise ValueError(
+        f'{_missing(self, "ps")} Without ps, workers train by '
+        'tfps.AllReduceStrategy.'
+      )
+
   @property
   def num_ps(self) -> int:
     return len(self.jobs.get('ps', ()))
@@ -252,13 +264,16 @@ def _by_index(job: str, addresses: Any, source: str) -> dict[int, str]:
   return dict(sorted(indexed.items()))
 
 
+def _missing(cluster: Cluster, job: str) -> str:
+  return (
+    f'{cluster.source}: the job {job} is missing beside '
+    f'{", ".join(cluster.jobs)}. Give the address of at least one {job}.'
+  )
+
+
 def _check_jobs(cluster: Cluster) -> None:
-  for job in ('ps', 'worker'):
-    if cluster.jobs and job not in cluster.jobs:
-      raise ValueError(
-        f'{cluster.source}: the job {job} is missing beside '
-        f'{", ".join(cluster.jobs)}. Give the address of at least one {job}.'
-      )
+  if cluster.jobs and 'worker' not in cluster.jobs:
+    raise ValueError(_missing(cluster, 'worker'))
   chiefs = list(cluster.jobs.get('chief', ()))
   if chiefs not in ([], [0]):
     raise ValueError(

@@ -34,7 +34,9 @@ class Batches:
     self._current: Taking | None = None
 
   def __iter__(self) -> Iterator[Any]:
-    self._current = self._kept or Taking(iterators_lib.over(self._dataset))
+    self._current = self._kept or Taking(
+      iterators_lib.over(self._dataset), self._dataset
+    )
     self._kept = None
     return self._current
 
@@ -45,9 +47,18 @@ class Batches:
 
 
 class Taking:
-  """An iterator that remembers its first batch."""
+  """An iterator that remembers its first batch.
 
-  def __init__(self, batches: Iterator[Any], *first: Any) -> None:
+  Args:
+    batches: the iterator.
+    dataset: over which it iterates.
+    *first: a batch that comes first, if there is one.
+  """
+
+  def __init__(
+    self, batches: Iterator[Any], dataset: tf.data.Dataset, *first: Any
+  ) -> None:
+    self.dataset = dataset
     self._batches = batches
     self._first = list(first)
     self._taken: list[Any] = []
@@ -64,7 +75,9 @@ class Taking:
 
   def rewound(self) -> 'Taking | None':
     """Returns an iterator from the first batch on, if only that was taken."""
-    return Taking(self._batches, *self._taken) if self._taken else None
+    if not self._taken:
+      return None
+    return Taking(self._batches, self.dataset, *self._taken)
 
 
 def is_dataset_fn(x: Any) -> bool:
@@ -231,14 +244,7 @@ def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
   number = len(step_replicas.of(strategy).devices)
   if number == 1:
     return batch
-  leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-  rows = {int(_num_rows(leaf)) for leaf in leaves if leaf.shape.rank != 0}
-  if len(rows) > 1:
-    raise ValueError(
-      f'A batch has parts of {sorted(rows)} examples, and cannot be divided '
-      f'among {number} replicas. Give all parts the same number.'
-    )
-  size = rows.pop() if rows else 1
+  size = _size(batch, number, 'replicas')
   number = max(1, min(number, size))
   ends = [size * i // number for i in range(number + 1)]
   # A list would be taken for several batches.
@@ -248,6 +254,43 @@ def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     )
     for first, last in itertools.pairwise(ends)
   )
+
+
+def part(batch: Any, rank: int, size: int) -> step_replicas.Weighted:
+  """Returns a worker's part of a batch for all workers.
+
+  If there are fewer examples than workers, each has the whole batch, and only
+  the first one counts its metrics.
+
+  Args:
+    batch: a structure of tensors with the same first dimension, and scalars.
+    rank: place of the worker.
+    size: number of workers.
+
+  Raises:
+    ValueError: tensors of the batch have different first dimensions.
+  """
+  batch = keras.tree.map_structure(_as_tensor, batch)
+  number = _size(batch, size, 'workers')
+  if number < size:
+    return step_replicas.weighted(batch, 1.0, counts=float(rank == 0))
+  first, last = number * rank // size, number * (rank + 1) // size
+  own = keras.tree.map_structure(
+    functools.partial(_rows, first=first, last=last), batch
+  )
+  return step_replicas.weighted(own, (last - first) * size / number)
+
+
+def _size(batch: Any, number: int, among: str) -> int:
+  """Returns the number of examples of a batch; 1 if it has only scalars."""
+  leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+  rows = {int(_num_rows(leaf)) for leaf in leaves if leaf.shape.rank != 0}
+  if len(rows) > 1:
+    raise ValueError(
+      f'A batch has parts of {sorted(rows)} examples, and cannot be divided '
+      f'among {number} {among}. Give all parts the same number.'
+    )
+  return rows.pop() if rows else 1
 
 
 def _num_rows(leaf: Any) -> Any:

@@ -269,7 +269,7 @@ class Executions:
         first = writes.num_operations()
         logs.keep(self._strategy.run(self._step_fn, args=(draw(left),)))
         self._check(handles, first)
-        return self._state.end_step()
+        return step_replicas.counted(self._strategy, self._state.end_step())
 
       with execution_variables.copies(self._state.variables) as handles:
         self._state.begin_execution(carried)
@@ -284,6 +284,8 @@ class Executions:
           note_size=self.unrolling.note_size,
         )
         carried = self._state.end_execution()
+      if self._sync_session is not None and self._state.num_added:
+        rows = self._sync_session.sum_rows(rows, context)
       counted = workspace.counted()
       self._num_counted = counted.shape.num_elements()
       self._logs = logs.logs

@@ -42,6 +42,7 @@ def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
       f'are in the cluster, and this process is {task or "no task"}. Call '
       'tfps.serve in ps tasks, and tfps.evaluate_checkpoints in an evaluator.'
     )
+  cluster.check_has_ps()
   return task
 
 

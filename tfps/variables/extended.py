@@ -58,11 +58,11 @@ class Extended(compat.Extended):
 
   def _scope(self, strategy: tf.distribute.Strategy) -> Any:
     checkpoint_graph.check_shapes(errors.other_shapes)
-    _register_with_keras()
+    register_with_keras()
     return super()._scope(strategy)
 
   def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-    _register_with_keras()  # Keras may have been imported since the scope began
+    register_with_keras()  # Keras may have been imported since the scope began
     if self._is_local(kwargs):
       return self._create_local(next_creator, **kwargs)
     if kwargs.get('per_worker_variable'):
@@ -237,7 +237,8 @@ class Extended(compat.Extended):
     return value
 
 
-def _register_with_keras() -> None:
+def register_with_keras() -> None:
+  """Replaces Keras' methods for our strategies, once it is imported."""
   keras_compat.add_on_ps()
   keras_compat.look_up_on_ps()
   atomic_scatter.take_part()

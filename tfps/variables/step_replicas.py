@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -225,13 +226,38 @@ def join_batches(strategy: Any, batches: Sequence[Any]) -> Any:
   return compat.Batches(batches) if of(strategy).are_several else batches[0]
 
 
+class Weighted(NamedTuple):
+  """A worker's part of a batch for all workers.
+
+  Attributes:
+    batch: the part.
+    weight: the part's size by the mean size of a part, a float32 scalar.
+    counts: 1 if this worker counts its metrics, or 0, likewise.
+  """
+
+  batch: Any
+  weight: tf.Tensor
+  counts: tf.Tensor
+
+
+def weighted(batch: Any, weight: float, counts: float = 1.0) -> Weighted:
+  """Returns a part with its weight."""
+  return Weighted(
+    batch, tf.constant(weight, tf.float32), tf.constant(counts, tf.float32)
+  )
+
+
 def weight_batches(strategy: Any, batches: Any) -> Any:
   """Returns a batch, or the pieces of each replica weighted by their sizes.
 
   Args:
     strategy: the strategy that runs the step.
-    batches: a batch, or with several replicas the replicas' pieces of it.
+    batches: a batch, or a worker's part of one, or with several replicas the
+      replicas' pieces of it.
   """
+  if isinstance(batches, Weighted):
+    strategy.extended.note_part(batches)
+    return batches.batch
   if not of(strategy).are_several:
     return batches
   return compat.Batches(batches, [_num_examples(batch) for batch in batches])
@@ -257,6 +283,20 @@ def merge_scalars(strategy: Any, value: Any) -> Any:
   if values[0].dtype.is_floating:
     return tf.add_n(values) / len(values)
   return values[-1]
+
+
+def counted(strategy: Any, vector: tf.Tensor) -> tf.Tensor:
+  """Returns what a step adds to metrics, or zeros if others count its batch.
+
+  Args:
+    strategy: the strategy that ran the step.
+    vector: what the step adds, float64.
+  """
+  counts = getattr(strategy.extended, 'counts', None)
+  if counts is None:
+    return vector
+  strategy.extended.counts = None
+  return vector * tf.cast(counts, vector.dtype)
 
 
 def split_results(strategy: Any, structure: Any) -> list[Any]:

@@ -22,7 +22,7 @@ def leave(*_):
   told.append(1)
   if len(told) == 1:
     time.sleep(1)
-    os.write(1, b'saved\n')  # print may be interrupted in itself
+    os.write(1, b'saved\\n')  # print may be interrupted in itself
     sys.exit(143)
 
 signal.signal(signal.SIGTERM, leave)

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+from typing import Protocol
 
 from absl import logging
 import tensorflow as tf
@@ -81,6 +82,13 @@ class Round:
     return (entry.round, entry.num_resumed) == (self.number, self.num_resumed)
 
 
+class Living(Protocol):
+  """Entry of a worker that says which process made it."""
+
+  @property
+  def incarnation(self) -> int: ...
+
+
 class LossDetector:
   """Probes workers and finds those dead, restarted, or silent for too long.
 
@@ -96,7 +104,7 @@ class LossDetector:
     self._looked_at = -1e9
     self._found: set[int] = set()
 
-  def lost(self, entries: Mapping[int, membership_table_lib.Entry]) -> set[int]:
+  def lost(self, entries: Mapping[int, Living]) -> set[int]:
     """Returns lost workers, as of the last probe; it probes if that is old.
 
     Args:
@@ -111,9 +119,7 @@ class LossDetector:
         self._update(i, status, entries[i])
     return self._found & set(entries)
 
-  def _update(
-    self, worker: int, status: health.Status, entry: membership_table_lib.Entry
-  ) -> None:
+  def _update(self, worker: int, status: health.Status, entry: Living) -> None:
     if status.state is health.State.HUNG:
       since = self._since.setdefault(worker, time.monotonic())
       is_lost = time.monotonic() > since + self._silence_secs

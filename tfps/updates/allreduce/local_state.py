@@ -1,4 +1,4 @@
-"""Variables that each worker of a HybridStrategy has for itself."""
+"""Variables that each worker has for itself, and that are equal on all."""
 
 from collections.abc import Sequence
 import hashlib
@@ -18,10 +18,33 @@ class LocalState:
 
   def __init__(self) -> None:
     self.variables: list[tf.Variable] = []
+    # What a step changes before its gradients are added up, with copies as of
+    # the last step that was completed.
+    self._kept: dict[int, tuple[tf.Variable, tf.Variable]] = {}
 
   def has(self, variable: object) -> bool:
     """Returns whether a variable is one of these."""
     return any(variable is each for each in self.variables)
+
+  def keep(self, variable: tf.Variable, value: tf.Tensor) -> None:
+    """Assigns a value in a function being traced, as part of a whole step.
+
+    Args:
+      variable: one of these, which the step has changed before.
+      value: its value after the step.
+    """
+    key = id(variable)
+    if key not in self._kept:
+      with tf.init_scope(), tf.device(variable.device):
+        copy = tf.Variable(variable.read_value(), trainable=False)
+      self._kept[key] = variable, copy
+    variable.assign(value)
+    self._kept[key][1].assign(value)
+
+  def restore_kept(self) -> None:
+    """Undoes what an interrupted step has changed."""
+    for variable, copy in self._kept.values():
+      variable.assign(copy.read_value())
 
   def digest(self) -> int:
     """Returns a hash of the names, shapes and types, not of the values."""
@@ -42,6 +65,8 @@ class LocalState:
       flat = np.frombuffer(whole[start : start + size], dtype)
       variable.assign(flat.reshape(variable.shape))
       start += size
+    for variable, copy in self._kept.values():
+      copy.assign(variable.read_value())
 
   def _sizes(self) -> Sequence[int]:
     return [v.shape.num_elements() * v.dtype.size for v in self.variables]

@@ -66,6 +66,11 @@ class Session(Protocol):
   def enter(self, attempt: Participation, worker: int) -> None: ...
   def fail(self, attempt: Participation, worker: int) -> None: ...
   def leave(self, attempt: Any) -> None: ...
+
+
+class QueueSession(Session, Protocol):
+  """Interface of a session whose workers read batches from a queue."""
+
   def agree(self, ready: int, *, finished: bool) -> StepDecision: ...
   def settle(self) -> bool: ...
   def step_out(self, worker: int) -> None: ...
@@ -143,7 +148,7 @@ class QueueParticipation:
 
   comes_and_goes = True
 
-  def __init__(self, session: Session) -> None:
+  def __init__(self, session: QueueSession) -> None:
     self.num_steps = 0
     self._session = session
 

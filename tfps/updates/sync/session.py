@@ -354,6 +354,16 @@ class SyncSession:
     """
     return step_sync.execution(steps, self.sync_ops, self.staleness_bound)
 
+  def sum_rows(self, rows: tf.Tensor, after: Any) -> tf.Tensor:
+    """Returns what the steps add to metrics: each worker's by itself.
+
+    Args:
+      rows: what this worker's steps add, a row for each.
+      after: the steps.
+    """
+    del after
+    return rows
+
   def sync_step(
     self,
     worker: tf.Tensor,

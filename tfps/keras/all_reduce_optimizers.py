@@ -1,0 +1,77 @@
+"""Methods of Keras' optimizers for workers that add up gradients.
+
+Gradients are added up before anything else is done with them, so that clipping,
+the check of a scaled loss and accumulation see what a single process would.
+Then each worker updates its own variables by Keras' own methods.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.keras import shards
+from tfps.updates import apply as apply_lib
+
+Own = Callable[..., Any]  # Keras' own method
+
+
+def apply(
+  own: Own,
+  optimizer: Any,
+  grads: Sequence[Any],
+  trainable_variables: Iterable[Any] | None = None,
+) -> None:
+  """Applies the sums of all workers' gradients.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    grads: this worker's gradients; None for a variable without one.
+    trainable_variables: their variables; by default the optimizer's.
+  """
+  strategy = optimizer._distribution_strategy
+  if strategy.is_applying or tf.distribute.get_replica_context() is None:
+    own(grads, trainable_variables)
+    return
+  variables = shards.variables_of(optimizer, trainable_variables)
+  grads = [apply_lib.with_distinct_rows(gradient) for gradient in grads]
+  sums = strategy.sum_gradients(grads)
+  with strategy.applying():
+    own(list(map(_with_shape, sums, variables)), variables)
+
+
+def _with_shape(gradient: Any, variable: Any) -> Any:
+  """Returns a gradient of distinct rows with its shape, which Keras needs."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  distinct = apply_lib.with_distinct_rows(gradient)
+  shape = tf.constant(tuple(variable.shape), distinct.indices.dtype)
+  return tf.IndexedSlices(distinct.values, distinct.indices, shape)
+
+
+def sum_gradients(
+  own: Own, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]]
+) -> Sequence[tuple[Any, Any]]:
+  """Returns gradients unchanged, because `apply` has added them up."""
+  del own, optimizer
+  return grads_and_vars
+
+
+def _unchanged(own: Own, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+  """Calls Keras' own method: each worker has all variables."""
+  del optimizer
+  return own(*args, **kwargs)
+
+
+apply_finite = _unchanged
+apply_gradients = _unchanged
+decay_weights = _unchanged
+scale_loss = _unchanged
+skip_step = _unchanged
+update = _unchanged
+update_averages = _unchanged
+update_by_nadam = _unchanged
+use_averages = _unchanged

@@ -1,0 +1,505 @@
+"""Strategy of workers that add up gradients among themselves, without ps.
+
+```
+strategy = tfps.AllReduceStrategy()  # in every worker, as TF_CONFIG says
+with strategy.scope():
+  model = build_model()
+  model.compile('adam', 'mse')
+model.fit(dataset)  # batches are divided among the workers
+```
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import time
+from typing import Any
+from typing import TypeVar
+import weakref
+
+from absl import logging
+import tensorflow as tf
+
+from tfps import errors
+from tfps._utils import timeouts
+from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
+from tfps.input import iterators
+from tfps.input import per_worker
+from tfps.recovery import events as events_lib
+from tfps.server import connection
+from tfps.server import registration
+from tfps.server import server as server_lib
+from tfps.server import task_monitor
+from tfps.strategies import peers as peers_lib
+from tfps.training import executors
+from tfps.training import trainer
+from tfps.updates import reports
+from tfps.updates.allreduce import group_monitor
+from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership as membership_lib
+from tfps.updates.allreduce import reduction as reduction_lib
+from tfps.updates.allreduce import session as session_lib
+from tfps.variables import mirrored
+from tfps.wire import config as wire_config
+from tfps.wire import transfers
+
+_Result = TypeVar('_Result')
+
+_SHARDED = (
+  tf.data.experimental.AutoShardPolicy.FILE,
+  tf.data.experimental.AutoShardPolicy.HINT,
+)
+
+
+class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
+  """Synchronous training by workers that each have all variables.
+
+  It takes the place of `tf.distribute.MultiWorkerMirroredStrategy`, with which
+  Keras 3 cannot train. Each worker runs the program. In a step, each computes
+  the gradients of its part of a batch; TensorFlow's collectives add them up
+  around a ring, and each worker applies the sums. So the workers' variables
+  stay equal, bit for bit. The chief, which is chief:0 or, in a cluster without
+  one, worker:0, has the initial values, saves and restores.
+
+  `num_replicas_in_sync` is the number of workers of the cluster. As with
+  TensorFlow's strategies, gradients are summed, and a step of your own divides
+  its loss by this number; Keras does so. Where fewer workers train, sums are
+  scaled, so that they remain what they are for all workers.
+
+  `fit` divides each batch of its input among the workers that train, as
+  `experimental_distribute_dataset` does: all workers read the same input, so
+  seed what shuffles it. A dataset whose auto-shard policy is OFF, and one from
+  a function of an `InputContext`, is a worker's own. `evaluate` and `predict`
+  do all of their input on each worker. Metrics of `fit` are those of all
+  workers, if they are sums or means.
+
+  A worker that is lost is left out after at most `silence_secs`, and the others
+  go on from their last common step; the steps that they repeat are counted in
+  `recovery_report`. A worker that is started again passes over what the others
+  have done, copies their variables and goes on with them. While the chief is
+  away the others wait for it. Source of the idea: elastic Horovod.
+
+  Args:
+    cluster: the cluster, with this process' task, the chief or a worker; by
+      default `tfps.resolve_cluster()`. A cluster of one task is trained in this
+      process alone.
+    communication_options: `bytes_per_pack` is the number of bytes that are sent
+      as one tensor, and `implementation` the algorithm: by default NCCL if this
+      process has a GPU, else a ring of gRPC.
+    timeout_secs: how long a worker waits for the others in a step, before it
+      ends with an error that names them.
+    silence_secs: how long a worker may give no sign of life.
+    connect_timeout_secs: how long to wait for all workers to start.
+
+  Attributes:
+    task: task of this process.
+    is_chief: whether it is the chief.
+    is_applying: whether gradients are being applied that were summed.
+
+  Raises:
+    errors.ServerStartError: this task's port is in use.
+    ValueError: the task is not a chief or worker, or the cluster has ps.
+  """
+
+  keras_functions = 'tfps.keras.all_reduce_functions'
+  keras_optimizers = 'tfps.keras.all_reduce_optimizers'
+
+  guard = None
+  step_log = None
+  staleness = None
+
+  def __init__(
+    self,
+    cluster: spec_lib.Cluster | None = None,
+    communication_options: Any = None,
+    *,
+    timeout_secs: float = 120.0,
+    silence_secs: float | None = None,
+    connect_timeout_secs: float = 120.0,
+  ) -> None:
+    self._cluster = cluster or resolver.resolve_cluster()
+    self.task = _trainer(self._cluster)
+    self.is_chief = self.task == registration.chief_of(self._cluster)
+    self._peers = peers_lib.Peers(self._cluster, self.task)
+    self._events = events_lib.Events(None)
+    number = len(self._peers.tasks)
+    if number > 1:
+      self._start(number)
+    extended = mirrored.Extended(self, self._cluster.resolver(), None)
+    extended.index, extended.num_workers = self._peers.index, number
+    local_state = local_state_lib.LocalState()
+    extended.variables = local_state.variables
+    self._local_state = local_state
+    self.membership: membership_lib.Membership | None = None
+    super().__init__(extended)
+    self._steps_traced: weakref.WeakKeyDictionary[Any, Any] = (
+      weakref.WeakKeyDictionary()
+    )
+    self.is_applying = False
+    self.transfers = transfers.Transfers(
+      wire_config.Wire(fuse=False), 0, is_local=True
+    )
+    self.reduction = reduction_lib.Reduction(
+      self._peers.index, number, **_algorithm(communication_options)
+    )
+    with self.scope(), tf.name_scope('tfps/'):
+      self._global_step = tf.Variable(
+        0, dtype=tf.int64, trainable=False, name='global_step'
+      )
+      self._num_steps = tf.Variable(
+        0, dtype=tf.int64, trainable=False, name='num_steps'
+      )
+    if number > 1:
+      self.membership = membership_lib.Membership(
+        self._workers(),
+        self._peers.index,
+        local_state,
+        self.reduction,
+        self._num_steps,
+        config=self._config,
+        connect_secs=connect_timeout_secs,
+        step_secs=timeout_secs,
+        silence_secs=silence_secs
+        or min(timeouts.current().silence_secs, timeout_secs),
+        tell=self._events.tell,
+      )
+      connection.stop_before_next(self.close)
+    self.sync_session = session_lib.AllReduceSession(
+      self.membership,
+      self.reduction,
+      self._num_steps,
+      worker=self._peers.index,
+      tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
+    )
+
+  @property
+  def global_step(self) -> tf.Variable:
+    """The number of steps that `train` has applied: a scalar int64."""
+    return self._global_step
+
+  @property
+  def num_workers(self) -> int:
+    """The number of workers of the cluster, including the chief."""
+    return len(self._peers.tasks)
+
+  def input_context(self) -> tf.distribute.InputContext:
+    """Returns this worker's context, by which to shard data."""
+    return self._peers.input_context(self.num_workers)
+
+  def share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns this worker's parts of the batches of a dataset.
+
+    Args:
+      dataset: has batches for all workers, unless its auto-shard policy is OFF.
+
+    Raises:
+      ValueError: its policy is to distribute files.
+    """
+    if not self.divides(dataset):
+      return dataset
+
+    def part(*batch: Any) -> Any:
+      rank, size = self.reduction.rank, self.reduction.size
+      found = tf.nest.map_structure(
+        lambda leaf: _rows(leaf, rank, size), batch, expand_composites=False
+      )
+      return found if len(found) > 1 else found[0]
+
+    return dataset.map(part)
+
+  def divides(self, dataset: tf.data.Dataset) -> bool:
+    """Returns whether batches of a dataset are for all workers together.
+
+    Args:
+      dataset: the dataset.
+
+    Raises:
+      ValueError: its auto-shard policy is to distribute files.
+    """
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy in _SHARDED:
+      raise ValueError(
+        f'AllReduceStrategy: the auto-shard policy of the dataset is '
+        f'{policy.name}, and workers come and go. Use DATA, or pass a function of an '
+        'InputContext that reads its own files.'
+      )
+    is_divided = policy != tf.data.experimental.AutoShardPolicy.OFF
+    return self.num_workers > 1 and is_divided
+
+  def rank_and_size(self) -> tuple[int, int]:
+    """Returns this worker's place among those that train, and their number."""
+    return int(self.reduction.rank.numpy()), int(self.reduction.size.numpy())
+
+  def all_reduce(self, reduce_op: Any, value: Any) -> Any:
+    """Returns the sums or means of values over all workers.
+
+    Args:
+      reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`.
+      value: structure of tensors and `tf.IndexedSlices`.
+    """
+    is_mean = tf.distribute.ReduceOp(str(_name(reduce_op))) == (
+      tf.distribute.ReduceOp.MEAN
+    )
+    flat = tf.nest.flatten(value)
+    factor = None
+    if is_mean:
+      factor = 1.0 / tf.cast(self.reduction.size, tf.float64)
+    return tf.nest.pack_sequence_as(value, self._sums(flat, factor))
+
+  def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+    """Returns the sums of gradients over all workers, to be applied.
+
+    Variables that the workers' batches have changed in this step are averaged
+    together with them.
+
+    Args:
+      gradients: of this worker; None for a variable without one.
+    """
+    extended = self.extended
+    factor = self._gradient_factor()
+    written = extended.take_written()
+    flat = [gradient for gradient in gradients if gradient is not None]
+    values = [variable.read_value() for variable in written]
+    sums = self._sums(flat, factor, values)
+    for variable, mean in zip(written, sums[len(flat) :], strict=True):
+      self._local_state.keep(variable, mean)
+    found = iter(sums)
+    return [None if gradient is None else next(found) for gradient in gradients]
+
+  @contextlib.contextmanager
+  def applying(self) -> Iterator[None]:
+    """Returns a context in which sums of gradients are applied."""
+    self.is_applying = True
+    try:
+      yield
+    finally:
+      self.is_applying = False
+      self.extended.skip_written()
+
+  def _sums(
+    self, tensors: Sequence[Any], factor: Any, to_average: Sequence[Any] = ()
+  ) -> list[Any]:
+    """Returns sums of tensors and rows, and then the means of others."""
+    if self.num_workers == 1:
+      return [*tensors, *to_average]
+    dense = [
+      i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)
+    ]
+    factors = [factor] * len(dense)
+    if to_average:
+      share = 1.0 / tf.cast(self.reduction.size, tf.float64)
+      factors += [share] * len(to_average)
+    found = list(tensors)
+    rows = {i: found[i] for i in range(len(found)) if i not in dense}
+    gathered = {i: self._gathered(rows[i], factor) for i in rows}
+    sums = self.reduction.sum(
+      [*(found[i] for i in dense), *to_average], factors
+    )
+    if not sums:
+      sums = self.reduction.sum([tf.zeros([])])[:0]
+    for i, total in zip(dense, sums[: len(dense)], strict=True):
+      found[i] = total
+    for i, slices in gathered.items():
+      found[i] = slices
+    return [*found, *sums[len(dense) :]]
+
+  def _gathered(self, rows: tf.IndexedSlices, factor: Any) -> tf.IndexedSlices:
+    values = rows.values
+    if factor is not None:
+      values = values * tf.cast(factor, values.dtype)
+    return tf.IndexedSlices(
+      self.reduction.gather(values),
+      self.reduction.gather(rows.indices),
+      rows.dense_shape,
+    )
+
+  def _gradient_factor(self) -> Any:
+    """Returns by what to multiply gradients, so that their sum is right."""
+    if self.num_workers == 1:
+      return None
+    size = tf.cast(self.reduction.size, tf.float64)
+    factor = tf.cast(self.num_workers, tf.float64) / size
+    weight = self.extended.weight
+    return factor if weight is None else factor * tf.cast(weight, tf.float64)
+
+  @contextlib.contextmanager
+  def step(self) -> Iterator[None]:
+    """Returns a context in which a replica's function is called.
+
+    Unless a step is being traced already, it is one: the worker joins the
+    others before its first step.
+    """
+    with self.extended.noting_writes():
+      if self.sync_session.is_in_step or self.num_workers == 1:
+        yield
+        return
+      with tf.init_scope():
+        self.sync_session.join()
+      with self.sync_session.own_step(self._written_in_graph()):
+        yield
+
+  def _written_in_graph(self) -> list[Any]:
+    """Returns the list of what the steps of this graph have written."""
+    if tf.executing_eagerly():
+      return []
+    graph = tf.compat.v1.get_default_graph()
+    return self._steps_traced.setdefault(graph, [])
+
+  def executor(self, timeout_secs: float | None) -> executors.Executor:
+    return executors.LocalExecutor(self, timeout_secs)
+
+  def batches(
+    self, dataset_fn: per_worker.DatasetFn
+  ) -> iterators.RestartableIterator:
+    """Returns this worker's batches, for `train`.
+
+    Args:
+      dataset_fn: makes the dataset from an `InputContext`.
+    """
+    return iterators.RestartableIterator(
+      dataset_fn(self.input_context()), lambda: 0
+    )
+
+  def readers(self, dataset_fn: per_worker.DatasetFn) -> Any:
+    """Raises ValueError: a queue of splits is kept on a ps."""
+    raise ValueError(
+      f'{dataset_fn}: takes from a SplitQueue, which is kept on a ps, and '
+      'AllReduceStrategy has none. Shard the data by the InputContext, or take '
+      'a HybridStrategy.'
+    )
+
+  def monitor(self) -> task_monitor.TaskMonitor:
+    """Returns a monitor of all tasks, to name those that a call waits for."""
+    begun = time.monotonic()
+    return task_monitor.TaskMonitor(
+      self.addresses(), lambda: {self.task: begun}
+    )
+
+  def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
+    """Waits for all workers, and copies the variables of the chief.
+
+    If the others train already, it copies theirs.
+
+    Args:
+      name: unused; all workers make the same calls.
+      timeout_secs: unused; see `connect_timeout_secs`.
+    """
+    del name, timeout_secs
+    self.sync_session.set_position(int(self._global_step.numpy()))
+    self.sync_session.join()
+
+  def addresses(self) -> dict[spec_lib.Task, str]:
+    """Returns the addresses of all workers."""
+    return self._peers.addresses()
+
+  def surviving(self, function: Callable[[], _Result]) -> _Result:
+    """Calls a function, again in a new group of workers if some are lost.
+
+    Use it for steps in loops of your own:
+    `loss = strategy.surviving(lambda: step(batch))`. `train` and Keras' `fit`
+    use it themselves.
+
+    Args:
+      function: the function.
+
+    Returns:
+      The function's result.
+
+    Raises:
+      errors.DeadlineError: workers have not come in time; names them.
+    """
+    while True:
+      try:
+        result = function()
+      except tf.errors.OutOfRangeError:
+        raise
+      except tf.errors.OpError as error:
+        if self.membership is None or not self.membership.should_retry(error):
+          raise
+        logging.warning(
+          '%s goes on with other workers: %s',
+          self.task,
+          errors.first_line(error),
+        )
+        self.sync_session.join_again()
+      else:
+        self.sync_session.change_if_due()
+        return result
+
+  def recovery_report(self) -> events_lib.RecoveryReport:
+    """Returns this worker's record of lost workers and repeated steps."""
+    return self._events.report
+
+  def updates_report(self) -> reports.UpdatesReport:
+    """Returns the number of steps, each of which made one update."""
+    number = int(self._num_steps.numpy())
+    return reports.UpdatesReport(updates=number, staleness=(number,))
+
+  def check_usable(self) -> None:
+    """Does nothing: the steps of this strategy need no other server."""
+
+  def close(self) -> None:
+    """Leaves the other workers; twice is harmless.
+
+    The end of a program calls it. The chief waits until the others are done.
+    """
+    if self.membership is not None:
+      self.membership.leave()
+      self.membership.stop()
+
+  def _start(self, num_workers: int) -> None:
+    """Prepares to start this process' server, which needs its port."""
+    server_lib.wait_for_port(self.task, self._cluster.address(self.task))
+    self._config = server_lib.default_config(num_workers)
+    own = self._peers.index
+    membership_lib.enable(self._workers(), own, [own], self._config)
+
+  def _workers(self) -> list[group_monitor.Peer]:
+    return [group_monitor.Peer(*peer) for peer in self.addresses().items()]
+
+
+def _trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
+  task = cluster.task
+  if not cluster.jobs:
+    return spec_lib.Task('chief', 0)
+  if task is None or task not in cluster.tasks() or task.job == 'ps':
+    raise ValueError(
+      f'{cluster.source}: AllReduceStrategy is for the chief and workers of a '
+      f'cluster, and this process is {task or "no task"}.'
+    )
+  if cluster.num_ps:
+    raise ValueError(
+      f'{cluster.source}: AllReduceStrategy needs no ps, and the cluster has '
+      f'{cluster.num_ps}, which would wait for clients in vain. Leave them '
+      'out, or take a HybridStrategy, which keeps large tables on ps.'
+    )
+  return task
+
+
+def _algorithm(options: Any) -> dict[str, Any]:
+  """Returns the arguments of `Reduction` for TensorFlow's options."""
+  implementations = tf.distribute.experimental.CommunicationImplementation
+  wanted = getattr(options, 'implementation', implementations.AUTO)
+  has_gpu = bool(tf.config.list_physical_devices('GPU'))
+  if wanted == implementations.AUTO:
+    wanted = implementations.NCCL if has_gpu else implementations.RING
+  is_nccl = wanted == implementations.NCCL
+  return {
+    'hint': 'nccl' if is_nccl else 'ring',
+    'device': '/device:GPU:0' if is_nccl else '/device:CPU:0',
+    'bucket_bytes': getattr(options, 'bytes_per_pack', None) or None,
+  }
+
+
+def _name(reduce_op: Any) -> str:
+  name = getattr(reduce_op, 'value', reduce_op)
+  return str(name).upper()
+
+
+def _rows(leaf: Any, rank: tf.Tensor, size: tf.Tensor) -> Any:
+  if leaf is None or leaf.shape.rank == 0:
+    return leaf
+  number = tf.shape(leaf)[0]
+  return leaf[number * rank // size : number * (rank + 1) // size]

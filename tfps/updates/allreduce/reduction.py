@@ -1,0 +1,228 @@
+"""Sums of tensors over a group of workers, in functions that are being traced.
+
+The size and the key of the group are variables, so that a function that was
+traced once works for every group of the same workers. All workers trace the
+same sums in the same order within a step.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+from typing import Any
+import zlib
+
+import tensorflow as tf
+
+# Gradients are sent in buckets of this size, each as soon as its last one is
+# computed: large enough that a message's fixed cost does not matter.
+_BUCKET_BYTES = 4 << 20
+
+
+class Reduction:
+  """Adds up tensors of all workers, ring by ring (Patarasuk and Yuan, 2009).
+
+  Args:
+    index: number of this worker.
+    num_workers: number of workers of the cluster, of which a group may have
+      fewer. A single one sends nothing.
+    hint: TensorFlow's name of the algorithm, 'ring' or 'nccl'.
+    device: device on which tensors are added up.
+    bucket_bytes: number of bytes that are sent as one tensor; None for the
+      default.
+
+  Attributes:
+    rank: place of this worker in the group, an int32 variable.
+    size: number of workers of the group, likewise.
+    key: number of the group, likewise.
+    is_change_due: whether this worker wants the group to end after an
+      execution, a float32 variable of 0 or 1.
+    is_change_agreed: whether any worker did, likewise.
+    after: tensors that sums wait for.
+    num_sums: number of collectives that this step has traced so far.
+  """
+
+  def __init__(
+    self,
+    index: int,
+    num_workers: int,
+    *,
+    hint: str = 'ring',
+    device: str = '/device:CPU:0',
+    bucket_bytes: int | None = None,
+  ) -> None:
+    self.num_workers = num_workers
+    self.after: list[tf.Tensor] = []
+    self.num_sums = 0
+    self._hint = hint
+    self._device = device
+    self._bucket_bytes = bucket_bytes or _BUCKET_BYTES
+    with tf.init_scope(), tf.device('/device:CPU:0'):
+      self.rank = tf.Variable(index, dtype=tf.int32, trainable=False)
+      self.size = tf.Variable(num_workers, dtype=tf.int32, trainable=False)
+      self.key = tf.Variable(0, dtype=tf.int32, trainable=False)
+      self.is_change_due = tf.Variable(0.0, trainable=False)
+      self.is_change_agreed = tf.Variable(0.0, trainable=False)
+
+  @contextlib.contextmanager
+  def step(self, after: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Returns a context in which the sums of one step are traced.
+
+    Args:
+      after: tensors of the function that the sums wait for.
+    """
+    before, self.after = self.after, list(after)
+    self.num_sums = 0
+    try:
+      yield
+    finally:
+      self.after = before
+
+  def sum(
+    self, tensors: Sequence[tf.Tensor], factors: Sequence[Any] = ()
+  ) -> list[tf.Tensor]:
+    """Returns the sums of tensors over all workers, once all are there.
+
+    Args:
+      tensors: numbers, each of the same shape and type on all workers.
+      factors: scalars by which this worker's tensors are multiplied before, if
+        they are floats; by default 1.
+
+    Returns:
+      The sums, in the order and shapes of the tensors.
+    """
+    found = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    factors = factors or [None] * len(found)
+    if self.num_workers == 1 or not found:
+      return list(map(_times, factors, found))
+    sums: list[tf.Tensor] = []
+    with tf.control_dependencies(self.after):
+      for indices in self._buckets(found):
+        vector = self._packed(indices, found, factors)
+        if not sums:
+          flag = tf.cast(self.is_change_due.read_value(), vector.dtype)
+          vector = tf.concat([vector, [flag]], axis=0)
+        total = self._all_reduce(vector)
+        if not sums:
+          self._note_change(total[-1])
+          total = total[:-1]
+        sums.append(total)
+        sizes = [tf.size(found[i]) for i in indices]
+        for i, part in zip(indices, tf.split(total, sizes), strict=True):
+          found[i] = _reshaped(part, found[i])
+    with tf.control_dependencies(sums):
+      return [tf.identity(tensor) for tensor in found]
+
+  def gather(self, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of all workers, in the order of the workers.
+
+    Args:
+      rows: rows of this worker, [n, ...]; n may differ among workers.
+    """
+    rows = tf.convert_to_tensor(rows)
+    if self.num_workers == 1:
+      return rows
+    with tf.control_dependencies(self.after):
+      number = tf.shape(rows)[:1]
+      numbers = self._all_gather(number)
+      most = tf.reduce_max(numbers)
+      padding = tf.concat(
+        [[[0, most - number[0]]], tf.zeros([rows.shape.rank - 1, 2], tf.int32)],
+        axis=0,
+      )
+      padded = self._all_gather(tf.pad(rows, padding))
+    is_used = tf.reshape(tf.sequence_mask(numbers, most), [-1])
+    found = tf.boolean_mask(padded, is_used)
+    found.set_shape([None, *rows.shape[1:]])
+    return found
+
+  def _packed(
+    self,
+    indices: Sequence[int],
+    tensors: Sequence[tf.Tensor],
+    factors: Sequence[Any],
+  ) -> tf.Tensor:
+    """Returns some tensors as one vector, multiplied by their factors."""
+    own = [factors[i] for i in indices]
+    is_common = all(factor is own[0] for factor in own)
+    parts = [
+      tf.reshape(
+        tensors[i] if is_common else _times(factors[i], tensors[i]), [-1]
+      )
+      for i in indices
+    ]
+    vector = tf.concat(parts, axis=0) if len(parts) > 1 else parts[0]
+    return _times(own[0], vector) if is_common else vector
+
+  def _note_change(self, number: tf.Tensor) -> None:
+    agreed = tf.cast(number, tf.float32)
+    self.is_change_agreed.assign(tf.maximum(self.is_change_agreed, agreed))
+
+  def _buckets(self, tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
+    """Yields the indices of tensors to send as one, the last ones first.
+
+    Gradients of a model's last layers are computed first.
+    """
+    bucket: list[int] = []
+    num_bytes = 0
+    order = sorted(
+      range(len(tensors)), key=lambda i: (tensors[i].dtype.name, -i)
+    )
+    for i in order:
+      own = _num_bytes(tensors[i])
+      is_other = bucket and tensors[bucket[0]].dtype != tensors[i].dtype
+      if bucket and (is_other or num_bytes + own > self._bucket_bytes):
+        yield bucket
+        bucket, num_bytes = [], 0
+      bucket.append(i)
+      num_bytes += own
+    if bucket:
+      yield bucket
+
+  def _all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
+    with tf.device(self._device):
+      total = tf.raw_ops.CollectiveReduceV2(
+        input=vector,
+        group_size=self.size,
+        group_key=self.key,
+        instance_key=self._instance_key('sum', vector),
+        ordering_token=[],
+        merge_op='Add',
+        final_op='Id',
+        communication_hint=self._hint,
+      )
+    total.set_shape(vector.shape)
+    return total
+
+  def _all_gather(self, rows: tf.Tensor) -> tf.Tensor:
+    with tf.device(self._device):
+      return tf.raw_ops.CollectiveGatherV2(
+        input=rows,
+        group_size=self.size,
+        group_key=self.key,
+        instance_key=self._instance_key('gather', rows),
+        ordering_token=[],
+        communication_hint=self._hint,
+      )
+
+  def _instance_key(self, kind: str, tensor: tf.Tensor) -> int:
+    """Returns a number that all workers give the same collective of a step."""
+    self.num_sums += 1
+    name = f'{self.num_sums} {kind} {tensor.dtype.name}'
+    return zlib.crc32(name.encode()) & 0x7FFFFFFF
+
+
+def _times(factor: Any, tensor: tf.Tensor) -> tf.Tensor:
+  if factor is None or not tensor.dtype.is_floating:
+    return tensor
+  return tensor * tf.cast(factor, tensor.dtype)
+
+
+def _reshaped(part: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  found = tf.reshape(part, tf.shape(like))
+  found.set_shape(like.shape)
+  return found
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+  number = tensor.shape.num_elements() or 0
+  return int(number * tensor.dtype.size)
