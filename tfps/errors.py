@@ -110,7 +110,13 @@ def unwritable_directory(
   )
 
 
+_PLACES = ('Graph execution error', 'Detected at node', ' ', '\t')
+
+
 def first_line(error: BaseException) -> str:
   """Returns an error's first line without what TensorFlow adds to it."""
   text = _DECORATION.sub('', str(error)).strip()
-  return (text.splitlines() or [type(error).__name__])[0]
+  lines = text.splitlines() or [type(error).__name__]
+  # Of a function, the places come first where its operation was made.
+  said = [line for line in lines if line and not line.startswith(_PLACES)]
+  return (said or lines)[0]

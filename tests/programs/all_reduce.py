@@ -6,9 +6,10 @@ HOW is 'fit', 'train', or 'loop', which is a custom loop. Each worker writes the
 model's weights to FOLDER, as INDEX.npz, after as many steps. Of 'train', a
 checkpoint is in FOLDER/checkpoints.
 
-From the environment: TIMEOUT_SECS is the strategy's. With KEEP, the checkpoint
-after so many steps stays in FOLDER/kept. SLOW is the number of the worker that
-takes its time for each execution until there is a file FOLDER/go.
+From the environment: TIMEOUT_SECS and CONNECT_SECS are the strategy's. With
+KEEP, the checkpoint after so many steps stays in FOLDER/kept. SLOW is the
+number of the worker that takes its time for each execution until there is a
+file FOLDER/go.
 """
 
 import os
@@ -34,6 +35,7 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
   strategy = tfps.AllReduceStrategy(
     tfps.resolve_cluster(),
     timeout_secs=float(os.environ.get('TIMEOUT_SECS', 60)),
+    connect_timeout_secs=float(os.environ.get('CONNECT_SECS', 60)),
   )
   context = strategy.input_context()
   number = context.input_pipeline_id

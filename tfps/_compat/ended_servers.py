@@ -25,6 +25,14 @@ _closed: list[str] = []
 _replaced: weakref.WeakSet[tf.distribute.Strategy] = weakref.WeakSet()
 
 
+def note_connected() -> None:
+  """Explains no errors by a closed strategy any more.
+
+  That one may have been deleted, so that nothing tells that it is replaced.
+  """
+  _closed.clear()
+
+
 def note_closed(strategy: str) -> None:
   """Explains errors of servers that do not answer from now on.
 

@@ -39,7 +39,13 @@ def apply(
   variables = shards.variables_of(optimizer, trainable_variables)
   grads = [apply_lib.with_distinct_rows(gradient) for gradient in grads]
   sums = strategy.sum_gradients(grads)
-  with strategy.applying():
+  arrived = [
+    total.values if isinstance(total, tf.IndexedSlices) else total
+    for total in sums
+    if total is not None
+  ]
+  # What does not depend on gradients, such as a count, waits for them, too.
+  with strategy.applying(), tf.control_dependencies(arrived):
     own(list(map(_with_shape, sums, variables)), variables)
 
 

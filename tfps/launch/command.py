@@ -164,7 +164,7 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     '--num_workers', type=option_types.positive, default=1, metavar='N'
   )
   parser.add_argument(
-    '--num_ps', type=option_types.positive, default=1, metavar='N'
+    '--num_ps', type=option_types.natural, default=1, metavar='N'
   )
   parser.add_argument(
     '--num_chiefs',

@@ -23,7 +23,7 @@ class Job:
   Attributes:
     program: a file or `-m` and a module, and arguments.
     num_workers: number of workers, at least 1.
-    num_ps: number of ps, at least 1.
+    num_ps: number of ps; 0 for programs that use none.
     num_chiefs: 1, or 0 for between-graph programs whose chief is worker:0.
     num_evaluators: 1 for a task that evaluates checkpoints, otherwise 0.
     env: variables that are added to each task's environment.
@@ -53,9 +53,10 @@ class Job:
   def __post_init__(self) -> None:
     if self.program in ((), ('-m',)):
       raise ValueError('The job has no program. Give prog.py or -m module.')
-    for name in ('num_workers', 'num_ps'):
-      if getattr(self, name) < 1:
-        raise ValueError(f'{name} is {getattr(self, name)}, not 1, 2, 3, ...')
+    if self.num_workers < 1:
+      raise ValueError(f'num_workers is {self.num_workers}, not 1, 2, 3, ...')
+    if self.num_ps < 0:
+      raise ValueError(f'num_ps is {self.num_ps}, less than 0.')
     for name in ('num_chiefs', 'num_evaluators'):
       if getattr(self, name) not in (0, 1):
         raise ValueError(f'{name} is {getattr(self, name)}, not 0 or 1.')

@@ -173,9 +173,9 @@ class _Renderer:
       for job, number in self._job.sizes().items()
       if job != 'ps'
     ]
-    ps = self._object('statefulset', '-ps', job='ps', number=number, pod=pod)
+    ps = [self._object('statefulset', '-ps', job='ps', number=number, pod=pod)]
     service = self._object('service', port=PORT, port_name='grpc')
-    return [self._cluster(), service, ps, *trainers]
+    return [self._cluster(), service, *(ps if number else []), *trainers]
 
   def _tfjob(self) -> list[str]:
     types = {'chief': 'Chief', 'ps': 'PS', 'worker': 'Worker'}

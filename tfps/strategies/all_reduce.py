@@ -138,8 +138,10 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       weakref.WeakKeyDictionary()
     )
     self.is_applying = False
+    # TensorFlow distinguishes collectives by the iteration of their loop, so
+    # all workers must have the same loops: none may unroll them by itself.
     self.transfers = transfers.Transfers(
-      wire_config.Wire(fuse=False), 0, is_local=True
+      wire_config.Wire(fuse=False, unroll=1), 0, is_local=True
     )
     self.reduction = reduction_lib.Reduction(
       self._peers.index, number, **_algorithm(communication_options)
@@ -221,9 +223,9 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in _SHARDED:
       raise ValueError(
-        f'AllReduceStrategy: the auto-shard policy of the dataset is '
-        f'{policy.name}, and workers come and go. Use DATA, or pass a function of an '
-        'InputContext that reads its own files.'
+        'AllReduceStrategy: the auto-shard policy of the dataset is '
+        f'{policy.name}, and workers come and go. Use DATA, or pass a function '
+        'of an InputContext that reads its own files.'
       )
     is_divided = policy != tf.data.experimental.AutoShardPolicy.OFF
     return self.num_workers > 1 and is_divided
@@ -284,36 +286,26 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     """Returns sums of tensors and rows, and then the means of others."""
     if self.num_workers == 1:
       return [*tensors, *to_average]
-    dense = [
-      i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)
-    ]
+    found = list(tensors)
+    rows = [i for i, t in enumerate(found) if isinstance(t, tf.IndexedSlices)]
+    dense = [i for i in range(len(found)) if i not in rows]
     factors = [factor] * len(dense)
     if to_average:
       share = 1.0 / tf.cast(self.reduction.size, tf.float64)
       factors += [share] * len(to_average)
-    found = list(tensors)
-    rows = {i: found[i] for i in range(len(found)) if i not in dense}
-    gathered = {i: self._gathered(rows[i], factor) for i in rows}
+    gathered = self.reduction.gather(
+      [reduction_lib.scaled(found[i], factor) for i in rows]
+    )
     sums = self.reduction.sum(
-      [*(found[i] for i in dense), *to_average], factors
+      [*(found[i] for i in dense), *to_average] or [tf.zeros([])], factors
     )
-    if not sums:
-      sums = self.reduction.sum([tf.zeros([])])[:0]
-    for i, total in zip(dense, sums[: len(dense)], strict=True):
-      found[i] = total
-    for i, slices in gathered.items():
-      found[i] = slices
-    return [*found, *sums[len(dense) :]]
-
-  def _gathered(self, rows: tf.IndexedSlices, factor: Any) -> tf.IndexedSlices:
-    values = rows.values
-    if factor is not None:
-      values = values * tf.cast(factor, values.dtype)
-    return tf.IndexedSlices(
-      self.reduction.gather(values),
-      self.reduction.gather(rows.indices),
-      rows.dense_shape,
-    )
+    with tf.control_dependencies(sums):  # all of a step arrives, or nothing
+      for i, each in zip(rows, gathered, strict=True):
+        found[i] = reduction_lib.scaled(each, None)
+    with tf.control_dependencies([each.values for each in gathered]):
+      for i, total in zip(dense, sums[: len(dense)], strict=False):
+        found[i] = tf.identity(total)
+    return [*found, *sums[len(dense) :][: len(to_average)]]
 
   def _gradient_factor(self) -> Any:
     """Returns by what to multiply gradients, so that their sum is right."""

@@ -276,6 +276,7 @@ class ParameterServerStrategy(
         f'process is {cluster.task}. Call tfps.serve in ps and worker tasks, '
         'and tfps.evaluate_checkpoints in an evaluator.'
       )
+    cluster.check_has_ps()
     return cluster.resolver()
 
   def _connect_to_cluster(self, coordinator_name: str) -> None:

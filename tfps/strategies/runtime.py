@@ -91,6 +91,7 @@ class Runtime:
       raise RuntimeError(f'{type(self).__name__}: {self._unusable}')
 
   def _note_connected(self) -> None:
+    ended_servers.note_connected()
     connection.stop_before_next(self._be_replaced)
 
   def _be_replaced(self) -> None:

@@ -34,7 +34,8 @@ def numbers(
     num_workers: number of workers.
     num_ps: number of ps.
   """
-  found = {'ps': num_ps, 'worker': num_workers}
+  found = {'ps': num_ps} if num_ps else {}
+  found['worker'] = num_workers
   if serves(commands['worker']) or 'chief' in commands:
     found['chief'] = 1
   return found

@@ -1,5 +1,7 @@
 """Objects of a closed strategy are refused, as its servers may have ended."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -76,6 +78,7 @@ def test_what_needs_servers_that_have_ended_is_named(tmp_path, kind):
 def test_a_loss_under_the_next_strategy_is_told_as_it_is():
   with testing.ProcessCluster(1, 1) as processes:
     tfps.BetweenGraphStrategy(tfps.Cluster.local()).close()
+    gc.collect()  # nothing has to remember the closed one
     strategy = tfps.ParameterServerStrategy(processes.cluster)
     with strategy.scope():
       variable = tf.Variable(1.0)

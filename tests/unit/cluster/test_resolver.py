@@ -383,8 +383,8 @@ BAD_TF_CONFIG = {
     ['job ps', 'None', 'Give a list'],
   ),
   'no task of a job that is needed': (
-    {'cluster': {**CLUSTER, 'ps': []}, 'task': PS_TASK},
-    ['ps is missing', 'Give the address'],
+    {'cluster': {**CLUSTER, 'worker': []}, 'task': PS_TASK},
+    ['worker is missing', 'Give the address'],
   ),
   'sparse index is a word': (
     {'cluster': {**CLUSTER, 'worker': {'one': 'w:1'}}, 'task': PS_TASK},
@@ -415,10 +415,6 @@ BAD_TF_CONFIG = {
   'address of a worker is empty': (
     {'cluster': {**CLUSTER, 'worker': ['w:1', '']}, 'task': PS_TASK},
     ['worker:1', 'it is empty'],
-  ),
-  'no ps': (
-    {'cluster': {'worker': ['w:1']}, 'task': {'type': 'worker', 'index': 0}},
-    ['ps is missing', 'worker', 'Give the address'],
   ),
 }
 

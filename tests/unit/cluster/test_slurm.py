@@ -234,9 +234,9 @@ def test_evaluator_has_a_process_but_no_address(process, task):
     ),
     pytest.param(
       {},
-      {'worker': 4},
-      ["Slurm with jobs {'worker': 4}", 'ps is missing', 'Give the address'],
-      id='no ps',
+      {'ps': 4},
+      ["Slurm with jobs {'ps': 4}", 'worker is missing', 'Give the address'],
+      id='no worker',
     ),
   ],
 )

@@ -29,13 +29,16 @@ BAD = {
     None,
     ['evaluator', 'Remove it'],
   ),
-  'no ps': ({'worker': WORKERS}, None, ['job ps is missing', 'Give the addr']),
   'no worker': (
     {'ps': PS},
     None,
     ['job worker is missing', 'Give the address'],
   ),
-  'only a chief': ({'chief': PS[:1]}, None, ['ps is missing', 'Give the addr']),
+  'only a chief': (
+    {'chief': PS[:1]},
+    None,
+    ['worker is missing', 'Give the addr'],
+  ),
   'empty ps': ({**GOOD, 'ps': []}, None, ['job ps', 'Give their addresses']),
   'empty worker': (
     {**GOOD, 'worker': ()},
@@ -273,3 +276,11 @@ def test_needs_no_tensorflow():
     'sys.exit("tensorflow" in sys.modules)'
   )
   subprocess.run([sys.executable, '-c', program], check=True, timeout=60)
+
+
+def test_workers_without_ps_are_a_cluster_for_some_strategies():
+  cluster = spec_lib.Cluster({'worker': WORKERS}, source='here')
+  assert cluster.num_ps == 0
+  with pytest.raises(ValueError, match='here: the job ps is missing .*worker'):
+    cluster.check_has_ps()
+  spec_lib.Cluster(GOOD).check_has_ps()

@@ -42,6 +42,7 @@ class Entry:
       other.
     incarnation: distinguishes it from earlier processes of the same task.
     digest: hash of the names, shapes and types of its variables.
+    num_packed: length of the vector of their values.
     beat: number that it increases as long as it lives.
   """
 
@@ -52,6 +53,7 @@ class Entry:
   num_left: int = 0
   incarnation: int = 0
   digest: int = 0
+  num_packed: int = 0
   beat: int = 0
 
   @classmethod
@@ -72,6 +74,7 @@ class State:
     members: numbers of its workers, in order.
     source: member whose variables all others copy at the beginning.
     digest: the digest of the source's variables.
+    num_packed: likewise, the length of the vector of their values.
     is_first: whether no member's variables contain steps of the group.
     place: number of steps of the group so far, as far as the leader knows.
     has_begun: whether all members are ready.
@@ -85,6 +88,7 @@ class State:
   members: tuple[int, ...] = ()
   source: int = 0
   digest: int = 0
+  num_packed: int = 0
   is_first: bool = False
   place: int = 0
   has_begun: bool = False
@@ -189,6 +193,7 @@ def _formed(
     members=tuple(members),
     source=source,
     digest=alive[source].digest,
+    num_packed=alive[source].num_packed,
     is_first=alive[source].is_new,
     place=state.place,
     lost=tuple(

@@ -52,13 +52,21 @@ class LocalState:
     found = hashlib.sha256(repr(facts).encode()).digest()
     return int.from_bytes(found[:_DIGEST_BYTES], 'little')
 
+  @property
+  def num_packed(self) -> int:
+    """The length of the vector that `packed` returns."""
+    return -(-sum(self._sizes()) // 4)
+
   def packed(self) -> np.ndarray:
     """Returns all values as one vector of int32, whatever their types."""
     whole = b''.join(v.numpy().tobytes() for v in self.variables)
     return np.frombuffer(whole + bytes(-len(whole) % 4), np.int32)
 
   def unpack(self, vector: np.ndarray) -> None:
-    """Assigns the values of a vector that another process has packed."""
+    """Assigns the values of a vector that another process has packed.
+
+    That process may have further variables, which come last.
+    """
     whole, start = vector.tobytes(), 0
     for variable, size in zip(self.variables, self._sizes(), strict=True):
       dtype = variable.dtype.as_numpy_dtype

@@ -88,6 +88,8 @@ class Membership:
   Attributes:
     size: number of members.
     is_change_due: whether another worker waits to become a member.
+    is_partial: whether others have variables that this worker has not made yet,
+      and whose values it will need.
   """
 
   def __init__(
@@ -105,7 +107,8 @@ class Membership:
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self.size = len(peers)
-    self.is_change_due = False
+    self.is_change_due = self.is_partial = False
+    self._num_copied = 0
     self._peers = peers
     self._own = own
     self._local_state = local_state
@@ -139,6 +142,11 @@ class Membership:
   def is_member(self) -> bool:
     """Whether this worker does steps with others."""
     return self._entry.phase == generations.RUNNING
+
+  @property
+  def has_new_variables(self) -> bool:
+    """Whether variables were made since this worker became a member."""
+    return len(self._local_state.variables) != self._num_copied
 
   @property
   def is_first(self) -> bool:
@@ -289,6 +297,7 @@ class Membership:
       place=self._place(),
       num_left=self._num_left,
       digest=self._local_state.digest(),
+      num_packed=self._local_state.num_packed,
     )
     state = self._wait_for_generation(deadline, secs)
     self._aborted, self._has_timed_out = '', False
@@ -367,22 +376,26 @@ class Membership:
 
   def _check(self, state: generations.State) -> None:
     """Raises ValueError if this worker has other variables than the source."""
-    if self._local_state.digest() == state.digest:
+    has_fewer = self._local_state.num_packed < state.num_packed
+    self.is_partial = has_fewer and self._entry.is_new
+    self._num_copied = len(self._local_state.variables)
+    if self.is_partial or self._local_state.digest() == state.digest:
       return
     self._enter(phase=generations.LEFT, num_left=_NOT_AWAITED)
     own, other = self._peers[self._own].task, self._peers[state.source].task
     raise ValueError(
       f'AllReduceStrategy: {own} has other variables than {other}, whose '
-      'values all workers copy. Do both run the same program? Make all variables in '
-      "the strategy's scope, before the first step."
+      'values all workers copy. Do both run the same program? Make all '
+      "variables in the strategy's scope, before the first step."
     )
 
   def _copy_state(self, state: generations.State) -> None:
     if len(state.members) == 1:
       return
-    packed = self._local_state.packed()
     is_source = state.source == self._own
-    given = packed if is_source else np.zeros_like(packed)
+    given = np.zeros([state.num_packed], np.int32)
+    if is_source:
+      given = self._local_state.packed()
     with self._reduction.step(()):
       (whole,) = self._reduction.sum([tf.constant(given)])
     if not is_source:

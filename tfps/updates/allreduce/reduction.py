@@ -112,27 +112,56 @@ class Reduction:
     with tf.control_dependencies(sums):
       return [tf.identity(tensor) for tensor in found]
 
-  def gather(self, rows: tf.Tensor) -> tf.Tensor:
+  def gather(
+    self, slices: Sequence[tf.IndexedSlices]
+  ) -> list[tf.IndexedSlices]:
     """Returns the rows of all workers, in the order of the workers.
 
     Args:
-      rows: rows of this worker, [n, ...]; n may differ among workers.
+      slices: rows of several tables; each worker may have other numbers of
+        rows.
+
+    Returns:
+      The same tables' rows, of which some may be of the same index.
     """
-    rows = tf.convert_to_tensor(rows)
-    if self.num_workers == 1:
-      return rows
+    if self.num_workers == 1 or not slices:
+      return list(slices)
+    found = list(slices)
     with tf.control_dependencies(self.after):
-      number = tf.shape(rows)[:1]
-      numbers = self._all_gather(number)
-      most = tf.reduce_max(numbers)
-      padding = tf.concat(
-        [[[0, most - number[0]]], tf.zeros([rows.shape.rank - 1, 2], tf.int32)],
-        axis=0,
+      sizes = self._all_gather(
+        [tf.stack([tf.size(each.indices) for each in slices])]
       )
-      padded = self._all_gather(tf.pad(rows, padding))
-    is_used = tf.reshape(tf.sequence_mask(numbers, most), [-1])
-    found = tf.boolean_mask(padded, is_used)
-    found.set_shape([None, *rows.shape[1:]])
+      for group in _groups(slices):
+        own = tf.gather(sizes, group, axis=1)
+        indices = self._gather_padded([slices[i].indices for i in group], own)
+        values = self._gather_padded([slices[i].values for i in group], own)
+        for i, rows, numbers in zip(group, values, indices, strict=True):
+          rows.set_shape([None, *slices[i].values.shape[1:]])
+          found[i] = tf.IndexedSlices(rows, numbers, slices[i].dense_shape)
+    return found
+
+  def _gather_padded(
+    self, parts: Sequence[tf.Tensor], sizes: tf.Tensor
+  ) -> list[tf.Tensor]:
+    """Returns the rows of all workers for each of some tensors.
+
+    Args:
+      parts: rows of this worker, of the same type and width.
+      sizes: number of rows of each worker for each of these, [workers, parts].
+    """
+    totals = tf.reduce_sum(sizes, axis=1)
+    most = tf.reduce_max(totals)
+    own = tf.concat(parts, axis=0)
+    rank = own.shape.rank
+    padding = tf.one_hot(1, 2, most - tf.shape(own)[0], dtype=tf.int32)
+    paddings = tf.pad([padding], [[0, rank - 1], [0, 0]])
+    rows = self._all_gather([tf.pad(own, paddings)], most)
+    ends = tf.cumsum(sizes, axis=1)
+    found = []
+    for i in range(len(parts)):
+      before = tf.sequence_mask(ends[:, i] - sizes[:, i], most)
+      is_used = tf.sequence_mask(ends[:, i], most) & ~before
+      found.append(tf.boolean_mask(rows, is_used))
     return found
 
   def _packed(
@@ -179,12 +208,14 @@ class Reduction:
       yield bucket
 
   def _all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
+    size = vector.shape.num_elements() or tf.size(vector)
+    key = self._instance_key(vector.dtype, 'sum')
     with tf.device(self._device):
       total = tf.raw_ops.CollectiveReduceV2(
         input=vector,
         group_size=self.size,
         group_key=self.key,
-        instance_key=self._instance_key('sum', vector),
+        instance_key=tf.bitwise.bitwise_xor(key, size),
         ordering_token=[],
         merge_op='Add',
         final_op='Id',
@@ -193,22 +224,55 @@ class Reduction:
     total.set_shape(vector.shape)
     return total
 
-  def _all_gather(self, rows: tf.Tensor) -> tf.Tensor:
+  def _all_gather(self, own: Any, length: Any = 0) -> tf.Tensor:
+    """Returns the tensors of all workers, [workers, ...].
+
+    Args:
+      own: tensor of this worker, with a first dimension of 1.
+      length: its second dimension, if that differs among executions.
+    """
+    own = tf.convert_to_tensor(own)
+    key = self._instance_key(own.dtype, 'gather')
     with tf.device(self._device):
       return tf.raw_ops.CollectiveGatherV2(
-        input=rows,
+        input=own,
         group_size=self.size,
         group_key=self.key,
-        instance_key=self._instance_key('gather', rows),
+        instance_key=tf.bitwise.bitwise_xor(key, length),
         ordering_token=[],
         communication_hint=self._hint,
       )
 
-  def _instance_key(self, kind: str, tensor: tf.Tensor) -> int:
-    """Returns a number that all workers give the same collective of a step."""
+  def _instance_key(self, *facts: Any) -> int:
+    """Returns a number that all workers give the same collective of a step.
+
+    TensorFlow requires the same type and shape of all that have the same
+    number in a group.
+
+    Args:
+      *facts: what else distinguishes the collective.
+    """
     self.num_sums += 1
-    name = f'{self.num_sums} {kind} {tensor.dtype.name}'
-    return zlib.crc32(name.encode()) & 0x7FFFFFFF
+    return _hash(self.num_sums, *facts)
+
+
+def _hash(*facts: Any) -> int:
+  return zlib.crc32(repr(facts).encode()) & 0x7FFFFFFF
+
+
+def _groups(slices: Sequence[tf.IndexedSlices]) -> list[list[int]]:
+  """Returns the indices of rows that can be sent as one tensor."""
+  found: dict[Any, list[int]] = {}
+  for i, each in enumerate(slices):
+    kind = each.indices.dtype, each.values.dtype, *each.values.shape[1:]
+    found.setdefault(kind, []).append(i)
+  return list(found.values())
+
+
+def scaled(rows: tf.IndexedSlices, factor: Any) -> tf.IndexedSlices:
+  """Returns rows whose values are multiplied by a scalar, unless it is None."""
+  values = tf.identity(_times(factor, rows.values))
+  return tf.IndexedSlices(values, rows.indices, rows.dense_shape)
 
 
 def _times(factor: Any, tensor: tf.Tensor) -> tf.Tensor:

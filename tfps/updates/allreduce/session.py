@@ -141,9 +141,24 @@ class AllReduceSession:
       errors.DeadlineError: other workers did not come in time; names them.
       ValueError: this worker has other variables than the others.
     """
-    if self._membership is not None and not self._membership.is_member:
-      self._membership.join()
-      self._position = int(self._num_steps.numpy())
+    member = self._membership
+    if member is None or member.is_member:
+      return
+    member.join()
+    self._position = int(self._num_steps.numpy())
+    if member.is_partial:
+      member.step_aside()  # until it has made the other variables
+
+  def _copy_new_variables(self) -> None:
+    """Makes all workers copy variables that they have made in a step.
+
+    These are, for example, an optimizer's slots.
+    """
+    member = self._membership
+    if member is not None and member.is_member and member.has_new_variables:
+      with tf.init_scope():
+        member.end()
+        member.join()
 
   def attempt(self, num_steps: int) -> participation.Attempt:
     """Returns the attempt of an execution of a number of steps."""
@@ -159,6 +174,7 @@ class AllReduceSession:
     if self._membership is None:
       return True
     number = attempt.num_steps
+    self._copy_new_variables()
     if not self._membership.is_member:
       # Others have done steps without this worker, whose program has not come
       # as far as theirs yet: it joins then, so that they need not wait for it.
@@ -194,7 +210,7 @@ class AllReduceSession:
 
   def _is_change_agreed(self) -> bool:
     member = self._membership
-    if member is None or not (member.is_member and member.is_change_due):
+    if member is None or not member.is_member:
       return False
     return float(self._reduction.is_change_agreed.numpy()) > 0
 
@@ -223,6 +239,7 @@ class AllReduceSession:
     self.is_in_step = True
     try:
       yield
+      self._copy_new_variables()
     finally:
       self.is_in_step = False
 

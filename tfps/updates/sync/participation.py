@@ -59,7 +59,8 @@ class Participation(Protocol):
 class Session(Protocol):
   """Interface of the session that is notified; see `session.SyncSession`."""
 
-  worker: Callable[[], int]
+  @property
+  def worker(self) -> Callable[[], int]: ...
 
   def expect(self, attempt: Participation) -> None: ...
   def prepare(self, attempt: 'Attempt') -> bool: ...

@@ -1,0 +1,143 @@
+"""Workers that add up gradients among themselves, as processes."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.support import small
+from tests.support import waiting
+
+_TIMEOUT_SECS = 240.0
+
+
+@pytest.fixture
+def start(start_workers, tmp_path):
+  return lambda num_workers, how, optimizer, steps, **env: start_workers(
+    num_workers,
+    'all_reduce.py',
+    how,
+    optimizer,
+    steps,
+    tmp_path,
+    num_ps=0,
+    **env,
+  )
+
+
+def _finish(cluster):
+  for task in cluster.cluster.tasks('worker'):
+    status = cluster.wait(task.job, task.index, timeout_secs=_TIMEOUT_SECS)
+    assert status == 0, f'{task}: {_logs(cluster)}'
+
+
+def _logs(cluster):
+  tasks = cluster.cluster.tasks('worker')
+  return '\n'.join(
+    f'== {task}\n{cluster.log(task.job, task.index)[-2500:]}' for task in tasks
+  )
+
+
+def _wait_for(cluster, index, what, number=1):
+  waiting.until(
+    lambda: cluster.log('worker', index).count(what) >= number,
+    timeout_secs=_TIMEOUT_SECS,
+    say=lambda: _logs(cluster),
+  )
+
+
+def _weights(folder, index):
+  return list(np.load(folder / f'{index}.npz').values())
+
+
+def _assert_equal(folder, num_workers):
+  first = _weights(folder, 0)
+  for index in range(1, num_workers):
+    for own, found in zip(_weights(folder, index), first, strict=True):
+      np.testing.assert_array_equal(own, found)
+
+
+def _assert_like_one_process(folder, optimizer, steps, num_workers):
+  wanted = small.alone(optimizer, steps, num_workers)
+  for found, value in zip(_weights(folder, 0), wanted, strict=True):
+    np.testing.assert_allclose(found, value, atol=1e-4)
+  _assert_equal(folder, num_workers)
+
+
+@pytest.mark.parametrize(
+  ('how', 'optimizer', 'num_workers'),
+  [
+    ('fit', 'adamw', 2),
+    pytest.param('fit', 'sgd', 3, marks=pytest.mark.exhaustive),
+    pytest.param('train', 'adam', 3, marks=pytest.mark.exhaustive),
+    pytest.param('loop', 'adamw', 2, marks=pytest.mark.exhaustive),
+  ],
+)
+def test_workers_are_like_one_process_on_all_batches(
+  start, tmp_path, how, optimizer, num_workers
+):
+  cluster = start(num_workers, how, optimizer, 14)
+  _finish(cluster)
+  _assert_like_one_process(tmp_path, optimizer, 14, num_workers)
+  logs = {
+    tuple(re.findall('logs .*', cluster.log('worker', i)))
+    for i in range(num_workers)
+  }
+  assert len(logs) == 1, logs  # metrics are those of all workers
+
+
+def _counts(cluster, index):
+  """How many steps a worker counted, and how many it may have repeated."""
+  log = cluster.log('worker', index)
+  (iterations,) = re.findall(r'^iterations (\d+)$', log, re.M)[-1:]
+  (updates,) = re.findall(r'UpdatesReport\(updates=(\d+)', log)[-1:]
+  (repeated,) = re.findall(r'steps_repeated=(\d+)', log)[-1:]
+  return int(iterations), int(updates), int(repeated)
+
+
+@pytest.mark.parametrize(
+  ('how', 'lost', 'fault'),
+  [
+    ('fit', 2, 'kill'),
+    pytest.param('fit', 2, 'freeze', marks=pytest.mark.exhaustive),
+    pytest.param('fit', 0, 'kill', marks=pytest.mark.exhaustive),
+    pytest.param('train', 1, 'kill', marks=pytest.mark.exhaustive),
+    pytest.param('train', 0, 'freeze', marks=pytest.mark.exhaustive),
+    pytest.param('loop', 2, 'kill', marks=pytest.mark.exhaustive),
+  ],
+)
+def test_training_outlasts_a_worker_that_returns(
+  start, tmp_path, how, lost, fault
+):
+  other, steps = (lost + 1) % 3, 120
+  cluster = start(3, how, 'adam', steps, SLOW=str(other))
+  _wait_for(cluster, other, '\nat 1')
+  names = 'worker:0, worker:1, worker:2'.replace(f'worker:{other}', '')
+  back = f'worker:{other} adds up gradients with ' + ', '.join(
+    re.findall(r'worker:\d', names)
+  )
+  _wait_for(cluster, other, back)
+  getattr(cluster, fault)('worker', lost)
+  if lost:
+    _wait_for(cluster, other, ' adds up gradients with ', 2)
+  if fault == 'kill':
+    cluster.start('worker', lost)
+  else:
+    cluster.thaw('worker', lost)
+  _wait_for(cluster, other, back, 2)
+  (tmp_path / 'go').touch()
+  _finish(cluster)
+  _assert_equal(tmp_path, 3)
+  for index in range(3):
+    iterations, updates, repeated = _counts(cluster, index)
+    assert iterations == updates
+    assert steps <= updates <= steps + repeated
+
+
+def test_a_worker_that_does_not_come_is_named(start, tmp_path):
+  cluster = start(2, 'fit', 'sgd', 10, CONNECT_SECS='5')
+  cluster.kill('worker', 1)
+  assert cluster.wait('worker', 0, timeout_secs=_TIMEOUT_SECS) == 1
+  log = cluster.log('worker', 0)
+  assert 'DeadlineError: After 5 seconds, worker:0 still waits for' in log
+  assert 'worker:1 at ' in log
