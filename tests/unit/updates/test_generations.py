@@ -238,23 +238,28 @@ class Group(stateful.RuleBasedStateMachine):
     current = {g for g in trains if g == self.state.generation}
     assert len(current) <= 1
 
+  @stateful.rule()
+  def settle(self):
+    """Everyone does at once what is due."""
+    for i in range(_NUM_WORKERS):
+      self.follow(i)
+      self.enter(i)
+    self.change()
+    self.decide()
+    for i in range(_NUM_WORKERS):
+      self.get_ready(i)
+    self.decide()
+    self.copy()
+
   def teardown(self):
     """Whatever has happened, the workers that live go on together."""
     for _ in range(12):
-      self.decide()
-      for i in range(_NUM_WORKERS):
-        self.follow(i)
-        self.enter(i)
-      self.change()
-      self.decide()
-      for i in range(_NUM_WORKERS):
-        self.get_ready(i)
-      self.decide()
-      self.copy()
+      self.settle()
     alive = set(range(_NUM_WORKERS)) - self.lost
     has_state = any(not self.workers[i].is_new for i in alive)
     if alive == set(range(_NUM_WORKERS)) or has_state:
-      assert set(self._members_in(RUNNING)) == alive, (
+      running = set(self._members_in(RUNNING))
+      assert running == alive == set(self.state.members), (
         self.state,
         self.workers,
         self.lost,
