@@ -64,11 +64,12 @@ def counting(variable):
 
 
 def threads_of_coordinators():
-  return [
-    thread.name
+  """Those of earlier tests are among them, and may end at any time."""
+  return {
+    thread
     for thread in threading.enumerate()
     if thread.name.startswith('Worker')
-  ]
+  }
 
 
 @pytest.mark.parametrize(
@@ -346,9 +347,9 @@ def test_cancel_leaves_what_is_executed(coordinator, gate, count):
 def test_closing_stops_all_threads_and_may_be_repeated(strategy):
   before = threads_of_coordinators()
   coordinator = coordinator_lib.Coordinator(strategy)
-  assert len(threads_of_coordinators()) == len(before) + 3
+  assert len(threads_of_coordinators() - before) == 3
   coordinator.close()
-  assert threads_of_coordinators() == before
+  assert threads_of_coordinators() <= before
   coordinator.close()
 
 
@@ -368,12 +369,12 @@ def test_an_exception_in_the_with_block_stops_the_threads(strategy):
     coordinator_lib.Coordinator(strategy),
   ):
     raise KeyError
-  assert threads_of_coordinators() == before
+  assert threads_of_coordinators() <= before
 
 
 def test_a_forgotten_coordinator_stops_its_threads(strategy):
   before = threads_of_coordinators()
   coordinator = coordinator_lib.Coordinator(strategy)
   coordinator.__del__()
-  waiting.until(lambda: threads_of_coordinators() == before)
+  waiting.until(lambda: threads_of_coordinators() <= before)
   coordinator.close()
