@@ -65,8 +65,8 @@ def side(variant: str, model: str) -> sides.Side:
   return sides.ClusterSide(
     command,
     workloads.NUM_WORKERS,
-    workloads.NUM_PS,
-    by_workers=variant == task.BETWEEN,
+    0 if variant == task.ALL_REDUCE else workloads.NUM_PS,
+    by_workers=variant in (task.BETWEEN, task.ALL_REDUCE),
   )
 
 

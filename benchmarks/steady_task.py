@@ -17,9 +17,13 @@ import tfps
 COORDINATOR_1 = 'coordinator, 1 a call'
 COORDINATOR = 'coordinator, 20 a call'
 BETWEEN = 'between graphs, 20 a call'
+ALL_REDUCE = 'all-reduce, 20 a call'
 STOCK, UNROLLED = 'stock, 1 a call', 'stock, unrolled, 20 a call'
 SINGLE = 'single process, 20 a call'
-VARIANTS = (STOCK, UNROLLED, COORDINATOR_1, COORDINATOR, BETWEEN, SINGLE)
+VARIANTS = (
+  *(STOCK, UNROLLED, COORDINATOR_1, COORDINATOR, BETWEEN, ALL_REDUCE),
+  SINGLE,
+)
 
 MODELS: dict[str, Callable[[], Any]] = {
   'mlp': networks.Mlp,
@@ -39,6 +43,7 @@ _TRAINERS: dict[str, Callable[..., trainers.Run]] = {
   BETWEEN: lambda cluster, model: trainers.between_graphs(
     cluster, model, tfps.Wire()
   ),
+  ALL_REDUCE: trainers.all_reduce,
   SINGLE: lambda cluster, model: trainers.alone(model),
 }
 

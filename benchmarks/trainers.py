@@ -125,6 +125,14 @@ def between_graphs(cluster: tfps.Cluster, model: Model, wire: tfps.Wire) -> Run:
   return _executing(strategy.executor(None), step, model.dataset)
 
 
+def all_reduce(cluster: tfps.Cluster, model: Model) -> Run:
+  """The strategy of tfps whose workers add up gradients, without ps."""
+  strategy = tfps.AllReduceStrategy(cluster, timeout_secs=_TIMEOUT_SECS)
+  with strategy.scope():
+    step = _with_optimizer(model, model.variables())
+  return _executing(strategy.executor(None), step, model.dataset)
+
+
 def hybrid(
   cluster: tfps.Cluster, model: Model, place: str | None
 ) -> tuple[Run, tfps.replication.HybridStrategy]:

@@ -25,6 +25,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _OURS = {
   'ours, coordinator, 20 a call': task.COORDINATOR,
   'ours, between graphs, 20 a call': task.BETWEEN,
+  'ours, all-reduce, 20 a call': task.ALL_REDUCE,
 }
 _TITLES = {'mlp': dense.TITLES['mlp'], 'clicks': embedding.TITLE}
 _NOTES = (

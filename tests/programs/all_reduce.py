@@ -100,9 +100,11 @@ def _loop(strategy, model, steps, folder, tell) -> None:
     loss = strategy.run(step, args=(batch,))['loss']
     return strategy.reduce(tf.distribute.ReduceOp.SUM, loss, axis=None)
 
-  for i, batch in zip(range(steps), data, strict=False):
+  batches = iter(data)
+  while (done := int(strategy.num_steps.numpy())) < steps:
+    batch = next(batches)
     strategy.surviving(lambda batch=batch: run(batch))
-    tell(i)
+    tell(done + 1)
 
 
 if __name__ == '__main__':

@@ -45,8 +45,14 @@ def apply(
     if total is not None
   ]
   # What does not depend on gradients, such as a count, waits for them, too.
-  with strategy.applying(), tf.control_dependencies(arrived):
+  with strategy.applying(), tf.control_dependencies([_after(arrived)]):
     own(list(map(_with_shape, sums, variables)), variables)
+
+
+def _after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Returns a tensor that is there once all of others are."""
+  with tf.control_dependencies(tensors):
+    return tf.constant(0)
 
 
 def _with_shape(gradient: Any, variable: Any) -> Any:

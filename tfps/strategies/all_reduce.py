@@ -182,6 +182,15 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     return self._global_step
 
   @property
+  def num_steps(self) -> tf.Variable:
+    """The number of steps of all workers together: a scalar int64.
+
+    A loop of your own that ends by it goes on where the others are, if its
+    worker was lost: `while strategy.num_steps < 1000: ...`.
+    """
+    return self._num_steps
+
+  @property
   def num_workers(self) -> int:
     """The number of workers of the cluster, including the chief."""
     return len(self._peers.tasks)
@@ -247,7 +256,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     flat = tf.nest.flatten(value)
     factor = None
     if is_mean:
-      factor = 1.0 / tf.cast(self.reduction.size, tf.float64)
+      factor = self.reduction.scale / self.num_workers
     return tf.nest.pack_sequence_as(value, self._sums(flat, factor))
 
   def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
@@ -291,7 +300,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     dense = [i for i in range(len(found)) if i not in rows]
     factors = [factor] * len(dense)
     if to_average:
-      share = 1.0 / tf.cast(self.reduction.size, tf.float64)
+      share = self.reduction.scale / self.num_workers
       factors += [share] * len(to_average)
     gathered = self.reduction.gather(
       [reduction_lib.scaled(found[i], factor) for i in rows]
@@ -311,10 +320,8 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     """Returns by what to multiply gradients, so that their sum is right."""
     if self.num_workers == 1:
       return None
-    size = tf.cast(self.reduction.size, tf.float64)
-    factor = tf.cast(self.num_workers, tf.float64) / size
-    weight = self.extended.weight
-    return factor if weight is None else factor * tf.cast(weight, tf.float64)
+    factor, weight = self.reduction.scale.read_value(), self.extended.weight
+    return factor if weight is None else factor * weight
 
   @contextlib.contextmanager
   def step(self) -> Iterator[None]:

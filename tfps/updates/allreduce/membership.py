@@ -303,11 +303,9 @@ class Membership:
     self._aborted, self._has_timed_out = '', False
     self.is_change_due = False
     self._enable(state.members)
-    self._reduction.rank.assign(state.members.index(self._own))
-    self._reduction.size.assign(len(state.members))
-    self._reduction.key.assign(state.generation)
-    self._reduction.is_change_due.assign(0.0)
-    self._reduction.is_change_agreed.assign(0.0)
+    self._reduction.enter_group(
+      state.members.index(self._own), len(state.members), state.generation
+    )
     self.size = len(state.members)
     self._enter(phase=generations.READY, generation=state.generation)
     if not self._wait_until_begun(state, deadline, secs):

@@ -34,6 +34,8 @@ class Reduction:
     rank: place of this worker in the group, an int32 variable.
     size: number of workers of the group, likewise.
     key: number of the group, likewise.
+    scale: by what the sums of a group are multiplied to be those of all
+      workers, a float32 variable.
     is_change_due: whether this worker wants the group to end after an
       execution, a float32 variable of 0 or 1.
     is_change_agreed: whether any worker did, likewise.
@@ -59,9 +61,25 @@ class Reduction:
     with tf.init_scope(), tf.device('/device:CPU:0'):
       self.rank = tf.Variable(index, dtype=tf.int32, trainable=False)
       self.size = tf.Variable(num_workers, dtype=tf.int32, trainable=False)
+      self.scale = tf.Variable(1.0, trainable=False)
       self.key = tf.Variable(0, dtype=tf.int32, trainable=False)
       self.is_change_due = tf.Variable(0.0, trainable=False)
       self.is_change_agreed = tf.Variable(0.0, trainable=False)
+
+  def enter_group(self, rank: int, size: int, key: int) -> None:
+    """Makes later sums those of another group.
+
+    Args:
+      rank: place of this worker in the group.
+      size: number of its workers.
+      key: number of the group, which no earlier one had.
+    """
+    self.rank.assign(rank)
+    self.size.assign(size)
+    self.key.assign(key)
+    self.scale.assign(self.num_workers / size)
+    self.is_change_due.assign(0.0)
+    self.is_change_agreed.assign(0.0)
 
   @contextlib.contextmanager
   def step(self, after: Sequence[tf.Tensor]) -> Iterator[None]:
