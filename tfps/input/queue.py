@@ -92,7 +92,7 @@ class SplitQueue(tf.Module):
     super().__init__(name='splits')
     _check(epochs, visitation)
     extended = tf.distribute.get_strategy().extended
-    if not hasattr(extended, 'make_own'):
+    if getattr(extended, 'make_own', None) is None:
       raise ValueError(
         'SplitQueue: make it in the scope of a tfps.ParameterServerStrategy or '
         'a tfps.BetweenGraphStrategy, on whose ps it is kept.'

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._utils import timeouts
-from tfps.cluster import resolver
+from tfps.cluster import resolver as resolver_lib
 from tfps.cluster import spec as spec_lib
 from tfps.input import iterators
 from tfps.input import per_worker
@@ -119,7 +119,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     silence_secs: float | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    self._cluster = cluster or resolver.resolve_cluster()
+    self._cluster = cluster or resolver_lib.resolve_cluster()
     self.task = _trainer(self._cluster)
     self.is_chief = self.task == registration.chief_of(self._cluster)
     self._peers = peers_lib.Peers(self._cluster, self.task)
@@ -127,7 +127,9 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     number = len(self._peers.tasks)
     if number > 1:
       self._start(number)
-    extended = mirrored.Extended(self, self._cluster.resolver(), None)
+    resolver = self._cluster.resolver()
+    extended = mirrored.Extended(self, resolver, None)
+    extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
     extended.index, extended.num_workers = self._peers.index, number
     local_state = local_state_lib.LocalState()
     extended.variables = local_state.variables

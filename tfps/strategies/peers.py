@@ -38,11 +38,13 @@ class Peers:
       task
       for task in (*cluster.tasks('chief'), *cluster.tasks('worker'))
       if task == own or not local_pool.is_here(cluster.address(task))
-    ]
+    ] or [own]
     self.index = self.tasks.index(own)
 
   def addresses(self) -> dict[spec_lib.Task, str]:
-    """Returns the addresses of all tasks."""
+    """Returns the addresses of all tasks; none in a cluster of one process."""
+    if not self._cluster.jobs:
+      return {}
     return {task: self._cluster.address(task) for task in self.tasks}
 
   def input_context(self, num_replicas: int) -> tf.distribute.InputContext:

@@ -82,7 +82,7 @@ class Checkpoints:
     # By TensorFlow's default each ps writes its own values, which needs a
     # filesystem that all tasks share; so this process writes all of them.
     self._options = saving.options or tf.train.CheckpointOptions(
-      experimental_io_device=f'/job:{task.job}/task:{task.index}/device:CPU:0'
+      experimental_io_device=_device(task)
     )
     self._step_saved = 0
     self._secs_saved = 0.0
@@ -168,6 +168,13 @@ class Checkpoints:
         path = self._manager.save(checkpoint_number=step, options=self._options)
       logging.info('Saved %s.', path)
     self.begin(step, secs)
+
+
+def _device(task: spec_lib.Task) -> str:
+  """Returns the CPU of this process, which has no task without a cluster."""
+  name = f'/job:{task.job}/replica:0/task:{task.index}/device:CPU:0'
+  known = {device.name for device in tf.config.list_logical_devices('CPU')}
+  return name if name in known else '/device:CPU:0'
 
 
 def _manager(

@@ -27,6 +27,7 @@ class Extended(shared_extended.Extended):
       None if each worker has a batch of its own.
   """
 
+  make_own: Any = None  # there are no ps
   index = 0
   num_workers = 1
 
@@ -78,7 +79,9 @@ class Extended(shared_extended.Extended):
 
   def skip_written(self) -> None:
     """Lets `take_written` leave out what the step has written so far."""
-    self._writes = write_counts.writes_by_handle(_graph())
+    if not tf.executing_eagerly():
+      graph = tf.compat.v1.get_default_graph()
+      self._writes = write_counts.writes_by_handle(graph)
 
   def take_written(self) -> list[Any]:
     """Returns the variables that workers' batches have changed in this step.
@@ -130,7 +133,3 @@ class Extended(shared_extended.Extended):
   ) -> Any:
     del options
     return dataset_fn(self._container_strategy().input_context())
-
-
-def _graph() -> Any:
-  return tf.compat.v1.get_default_graph()

@@ -1,5 +1,6 @@
 """Workers that add up gradients among themselves, as processes."""
 
+import json
 import re
 
 import numpy as np
@@ -141,3 +142,22 @@ def test_a_worker_that_does_not_come_is_named(start, tmp_path):
   log = cluster.log('worker', 0)
   assert 'DeadlineError: After 5 seconds, worker:0 still waits for' in log
   assert 'worker:1 at ' in log
+
+
+def _said(cluster, index, what):
+  (said,) = re.findall(f'^{what} (.*)$', cluster.log('worker', index), re.M)
+  return json.loads(said)
+
+
+def test_a_program_of_tensorflows_tutorials_runs_with_one_line_changed(
+  start_workers, tmp_path
+):
+  cluster = start_workers(2, 'multi_worker.py', tmp_path, num_ps=0)
+  _finish(cluster)
+  for what in ('history', 'weights', 'evaluate', 'losses', 'loop weights'):
+    assert _said(cluster, 0, what) == _said(cluster, 1, what), what
+  history = _said(cluster, 0, 'history')
+  assert len(history['loss']) == 3
+  assert history['loss'][-1] < history['loss'][0]
+  losses = _said(cluster, 0, 'losses')
+  assert sum(losses[-5:]) < sum(losses[:5])
