@@ -364,7 +364,14 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     )
 
   def readers(self, dataset_fn: per_worker.DatasetFn) -> Any:
-    """Raises ValueError: a queue of splits is kept on a ps."""
+    """Refuses batches of a queue of splits, which is kept on a ps.
+
+    Args:
+      dataset_fn: makes the dataset of a split.
+
+    Raises:
+      ValueError: always.
+    """
     raise ValueError(
       f'{dataset_fn}: takes from a SplitQueue, which is kept on a ps, and '
       'AllReduceStrategy has none. Shard the data by the InputContext, or take '

@@ -28,10 +28,14 @@ import json
 
 WAITING, READY, RUNNING, LEFT = 'waiting', 'ready', 'running', 'left'
 
+# As the number of times that a worker has left: it is about to return, and the
+# others go on without it until then.
+ASIDE = 1 << 30
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """What a worker says of itself.
+  """Entry of a worker: its phase, and what its variables contain.
 
   Attributes:
     phase: see above.
@@ -56,6 +60,11 @@ class Entry:
   num_packed: int = 0
   beat: int = 0
 
+  @property
+  def is_aside(self) -> bool:
+    """True if the worker is about to return."""
+    return self.phase == LEFT and self.num_left == ASIDE
+
   @classmethod
   def parse(cls, text: str) -> 'Entry':
     """Returns the entry in a notice."""
@@ -67,7 +76,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """What the leader has decided.
+  """Decision of the leader about the current generation.
 
   Attributes:
     generation: number of the generation; 0 before the first.

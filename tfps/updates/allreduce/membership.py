@@ -36,8 +36,6 @@ _ENDED = (
   tf.errors.UnavailableError,
 )
 _MAX_FUTILE = 3
-# As the number of times that a worker has left: the others go on without it.
-_NOT_AWAITED = 1 << 30
 
 
 def enable(
@@ -140,24 +138,26 @@ class Membership:
 
   @property
   def is_member(self) -> bool:
-    """Whether this worker does steps with others."""
+    """True while this worker does steps with others."""
     return self._entry.phase == generations.RUNNING
 
   @property
   def has_new_variables(self) -> bool:
-    """Whether variables were made since this worker became a member."""
+    """True if variables were made since this worker became a member."""
     return len(self._local_state.variables) != self._num_copied
 
   @property
   def is_first(self) -> bool:
-    """Whether no member had done steps when this generation was formed."""
+    """True if no member had done steps when the generation was formed."""
     return self._state.is_first
 
   def place(self) -> int:
     """Returns how many steps the group has done, as far as is known.
 
-    It is 0 if the leader does not answer.
+    It is 0 if the leader does not answer. From then on the others know of this
+    worker.
     """
+    self._begin()
     try:
       return self._notices.state().place
     except tf.errors.OpError:
@@ -173,8 +173,7 @@ class Membership:
     """
     if self.is_member:
       return
-    if self._thread is None:
-      self._begin()
+    self._begin()
     secs = self._connect_secs if self._entry.is_new else self._step_secs
     deadline = deadlines.after(secs)
     while not self._join_once(deadline, secs):
@@ -183,10 +182,17 @@ class Membership:
   def leave(self) -> None:
     """Leaves the group, so that nobody waits for this worker.
 
-    It returns once all members have what this worker has to send.
+    Before, workers that are about to return become members, and copy the
+    variables. It returns once all members have what this worker has to send.
     """
     if not self.is_member:
       return
+    deadline = deadlines.after(self._step_secs)
+    while self._late() and not deadlines.is_over(deadline):
+      if self.is_change_due:
+        self.end()
+        self.join()
+      time.sleep(timeouts.current().poll_secs)
     place = self._place()
     deadline = deadlines.after(self._silence_secs)
     self._num_left += 1
@@ -207,6 +213,24 @@ class Membership:
         return
       time.sleep(timeouts.current().poll_secs)
 
+  def _late(self) -> set[int]:
+    """Returns the workers that live, and are about to become members."""
+    try:
+      entries = {i: self._notices.entry(i) for i in range(len(self._peers))}
+    except tf.errors.OpError:
+      return set()
+    late = {
+      i
+      for i, entry in entries.items()
+      if entry is not None
+      and i not in self._state.members
+      and (entry.phase == generations.WAITING or entry.is_aside)
+    }
+    alive = health.may_be_alive(
+      {self._peers[i].task: self._peers[i].address for i in late}
+    )
+    return {i for i in late if self._peers[i].task in alive}
+
   def end(self) -> None:
     """Ends the generation for this worker; `join` begins the next one."""
     if self.is_member:
@@ -215,7 +239,7 @@ class Membership:
   def step_aside(self) -> None:
     """Lets the others go on without this worker, until it calls `join`."""
     if self.is_member:
-      self._enter(phase=generations.LEFT, num_left=_NOT_AWAITED)
+      self._enter(phase=generations.LEFT, num_left=generations.ASIDE)
 
   def should_retry(self, error: tf.errors.OpError) -> bool:
     """Returns whether to repeat failed steps in the next generation.
@@ -268,13 +292,18 @@ class Membership:
       left = {
         self._peers[i].task: self._peers[i].address
         for i, entry in entries.items()
-        if i != self._own and entry and entry.phase != generations.LEFT
+        if i != self._own
+        and entry
+        and (entry.phase != generations.LEFT or entry.is_aside)
       }
       if not health.may_be_alive(left):
         return
       time.sleep(timeouts.current().probe_every_secs)
 
   def _begin(self) -> None:
+    """Lets the others know of this worker."""
+    if self._thread is not None:
+      return
     peer = self._peers[self._own]
     deadline = deadlines.after(timeouts.current().handshake_secs)
     status = health.probe(peer.task, peer.address)
@@ -283,8 +312,10 @@ class Membership:
       status = health.probe(peer.task, peer.address)
     if status.incarnation is None:
       raise errors.UnreachableError(f'{status}, which is this process.')
-    self._entry = generations.Entry(
-      incarnation=group_monitor.incarnation(status), place=self._place()
+    self._enter(
+      incarnation=group_monitor.incarnation(status),
+      place=self._place(),
+      num_left=generations.ASIDE,
     )
     self._thread = threading.Thread(
       target=self._run, name='tfps-group', daemon=True
@@ -379,7 +410,7 @@ class Membership:
     self._num_copied = len(self._local_state.variables)
     if self.is_partial or self._local_state.digest() == state.digest:
       return
-    self._enter(phase=generations.LEFT, num_left=_NOT_AWAITED)
+    self._enter(phase=generations.LEFT, num_left=generations.ASIDE)
     own, other = self._peers[self._own].task, self._peers[state.source].task
     raise ValueError(
       f'AllReduceStrategy: {own} has other variables than {other}, whose '
