@@ -39,7 +39,9 @@ def test_the_first_generation_is_of_all_workers():
 def test_it_begins_once_all_are_ready():
   state = State(generation=4, members=(0, 1))
   ready = Entry(phase=READY, generation=4)
-  assert not _next(state, _entries(w0=ready, w1=Entry(generation=3))).has_begun
+  found = _next(state, _entries(w0=ready, w1=Entry(generation=3)))
+  assert not found.has_begun
+  assert not found.is_broken  # the other one has not read of it yet
   assert _next(state, _entries(w0=ready, w1=ready)).has_begun
 
 

@@ -225,7 +225,7 @@ def _going_on(
   least = min(alive[i].place for i in running)
   is_broken = any(
     i in lost
-    or i in waiting
+    or (i in waiting and alive[i].generation == state.generation)
     or (i in alive and alive[i].phase == LEFT and alive[i].place <= least)
     for i in gone
   )
