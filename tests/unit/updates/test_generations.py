@@ -64,6 +64,19 @@ def test_it_is_broken_when_a_member_is_gone(entry, lost, is_broken):
   assert found.has_begun != is_broken
 
 
+def test_it_is_broken_when_a_member_has_restarted():
+  formed = _next(
+    State(),
+    {i: Entry(incarnation=7 + i) for i in range(_NUM_WORKERS)},
+  )
+  running = {
+    i: Entry(phase=RUNNING, generation=1, incarnation=7 + i)
+    for i in range(_NUM_WORKERS)
+  }
+  assert not _next(formed, running).is_broken
+  assert _next(formed, running | {1: Entry(incarnation=3)}).is_broken
+
+
 def test_members_end_it_between_executions_when_another_worker_waits():
   state = State(generation=2, members=(0, 1), has_begun=True)
   running = Entry(phase=RUNNING, generation=2)

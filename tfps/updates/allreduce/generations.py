@@ -81,6 +81,7 @@ class State:
   Attributes:
     generation: number of the generation; 0 before the first.
     members: numbers of its workers, in order.
+    incarnations: their incarnations.
     source: member whose variables all others copy at the beginning.
     digest: the digest of the source's variables.
     num_packed: likewise, the length of the vector of their values.
@@ -95,6 +96,7 @@ class State:
 
   generation: int = 0
   members: tuple[int, ...] = ()
+  incarnations: tuple[int, ...] = ()
   source: int = 0
   digest: int = 0
   num_packed: int = 0
@@ -109,7 +111,7 @@ class State:
   def parse(cls, text: str) -> 'State':
     """Returns the state in a notice."""
     facts = json.loads(text)
-    for name in ('members', 'lost'):
+    for name in ('members', 'incarnations', 'lost'):
       facts[name] = tuple(facts[name])
     return cls(**facts)
 
@@ -200,6 +202,7 @@ def _formed(
     generation=1
     + max([state.generation, *(e.generation for e in alive.values())]),
     members=tuple(members),
+    incarnations=tuple(alive[i].incarnation for i in members),
     source=source,
     digest=alive[source].digest,
     num_packed=alive[source].num_packed,
@@ -223,8 +226,10 @@ def _going_on(
   # A worker that has left may still be sending what the others need for the
   # last step that it has done.
   least = min(alive[i].place for i in running)
+  were = dict(zip(state.members, state.incarnations, strict=False))
   is_broken = any(
     i in lost
+    or (i in alive and alive[i].incarnation != were.get(i, 0))
     or (i in waiting and alive[i].generation == state.generation)
     or (i in alive and alive[i].phase == LEFT and alive[i].place <= least)
     for i in gone
