@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps.keras import optimizer_rules
+from tfps.keras import optimizers
 from tfps.keras import shards
 from tfps.updates import apply as apply_lib
 
@@ -72,6 +74,37 @@ def sum_gradients(
   return grads_and_vars
 
 
+def update(
+  own: Own,
+  optimizer: Any,
+  distribution: Any,
+  grads_and_vars: Sequence[tuple[Any, Any]],
+  learning_rate: Any,
+) -> None:
+  """Updates variables, and of tables the rows alone where that is the same.
+
+  Keras computes new values of whole tables from gradients of a few rows.
+
+  Args:
+    own: Keras' own method.
+    optimizer: the optimizer.
+    distribution: its strategy.
+    grads_and_vars: gradients with their variables.
+    learning_rate: the learning rate, a scalar.
+  """
+  dense: list[tuple[Any, Any]] = []
+  rows: list[tuple[Any, Any]] = []
+  for pair in grads_and_vars:
+    (rows if isinstance(pair[0], tf.IndexedSlices) else dense).append(pair)
+  is_served = optimizer_rules.serve(optimizer) is not None
+  if optimizer.weight_decay or not is_served:
+    dense, rows = list(grads_and_vars), []
+  if rows:
+    optimizers.update(own, optimizer, distribution, rows, learning_rate)
+  if dense:
+    own(distribution, dense, learning_rate)
+
+
 def _unchanged(own: Own, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
   """Calls Keras' own method: each worker has all variables."""
   del optimizer
@@ -83,7 +116,6 @@ apply_gradients = _unchanged
 decay_weights = _unchanged
 scale_loss = _unchanged
 skip_step = _unchanged
-update = _unchanged
 update_averages = _unchanged
 update_by_nadam = _unchanged
 use_averages = _unchanged

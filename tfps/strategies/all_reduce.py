@@ -16,7 +16,6 @@ import contextlib
 import time
 from typing import Any
 from typing import TypeVar
-import weakref
 
 from absl import logging
 import tensorflow as tf
@@ -32,6 +31,7 @@ from tfps.server import connection
 from tfps.server import registration
 from tfps.server import server as server_lib
 from tfps.server import task_monitor
+from tfps.strategies import all_reduce_setup as setup
 from tfps.strategies import peers as peers_lib
 from tfps.training import executors
 from tfps.training import trainer
@@ -39,6 +39,7 @@ from tfps.updates import reports
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership as membership_lib
+from tfps.updates.allreduce import others as others_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 from tfps.updates.allreduce import session as session_lib
 from tfps.variables import mirrored
@@ -46,11 +47,6 @@ from tfps.wire import config as wire_config
 from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
-
-_SHARDED = (
-  tf.data.experimental.AutoShardPolicy.FILE,
-  tf.data.experimental.AutoShardPolicy.HINT,
-)
 
 
 class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
@@ -107,8 +103,6 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
   keras_optimizers = 'tfps.keras.all_reduce_optimizers'
 
   guard = None
-  step_log = None
-  staleness = None
 
   def __init__(
     self,
@@ -120,25 +114,25 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     connect_timeout_secs: float = 120.0,
   ) -> None:
     self._cluster = cluster or resolver_lib.resolve_cluster()
-    self.task = _trainer(self._cluster)
+    self.task = setup.trainer(self._cluster)
     self.is_chief = self.task == registration.chief_of(self._cluster)
     self._peers = peers_lib.Peers(self._cluster, self.task)
     self._events = events_lib.Events(None)
-    number = len(self._peers.tasks)
-    if number > 1:
-      self._start(number)
+    own, number = self._peers.index, len(self._peers.tasks)
+    workers = [group_monitor.Peer(*peer) for peer in self.addresses().items()]
+    config = server_lib.default_config(number)
+    if number > 1:  # a process' first tensor would keep it from serving
+      server_lib.wait_for_port(self.task, self._cluster.address(self.task))
+      others_lib.enable(workers, own, [own], config)
     resolver = self._cluster.resolver()
     extended = mirrored.Extended(self, resolver, None)
     extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
-    extended.index, extended.num_workers = self._peers.index, number
+    extended.index, extended.num_workers = own, number
     local_state = local_state_lib.LocalState()
     extended.variables = local_state.variables
     self._local_state = local_state
     self.membership: membership_lib.Membership | None = None
     super().__init__(extended)
-    self._steps_traced: weakref.WeakKeyDictionary[Any, Any] = (
-      weakref.WeakKeyDictionary()
-    )
     self.is_applying = False
     # TensorFlow distinguishes collectives by the iteration of their loop, so
     # all workers must have the same loops: none may unroll them by itself.
@@ -146,7 +140,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       wire_config.Wire(fuse=False, unroll=1), 0, is_local=True
     )
     self.reduction = reduction_lib.Reduction(
-      self._peers.index, number, **_algorithm(communication_options)
+      own, number, **setup.algorithm(communication_options)
     )
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
@@ -157,12 +151,12 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       )
     if number > 1:
       self.membership = membership_lib.Membership(
-        self._workers(),
-        self._peers.index,
+        workers,
+        own,
         local_state,
         self.reduction,
         self._num_steps,
-        config=self._config,
+        config=config,
         connect_secs=connect_timeout_secs,
         step_secs=timeout_secs,
         silence_secs=silence_secs
@@ -174,7 +168,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       self.membership,
       self.reduction,
       self._num_steps,
-      worker=self._peers.index,
+      worker=own,
       tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
     )
 
@@ -212,15 +206,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     """
     if not self.divides(dataset):
       return dataset
-
-    def part(*batch: Any) -> Any:
-      rank, size = self.reduction.rank, self.reduction.size
-      found = tf.nest.map_structure(
-        lambda leaf: _rows(leaf, rank, size), batch, expand_composites=False
-      )
-      return found if len(found) > 1 else found[0]
-
-    return dataset.map(part)
+    return setup.parts(dataset, self.reduction.rank, self.reduction.size)
 
   def divides(self, dataset: tf.data.Dataset) -> bool:
     """Returns whether batches of a dataset are for all workers together.
@@ -231,15 +217,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     Raises:
       ValueError: its auto-shard policy is to distribute files.
     """
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy in _SHARDED:
-      raise ValueError(
-        'AllReduceStrategy: the auto-shard policy of the dataset is '
-        f'{policy.name}, and workers come and go. Use DATA, or pass a function '
-        'of an InputContext that reads its own files.'
-      )
-    is_divided = policy != tf.data.experimental.AutoShardPolicy.OFF
-    return self.num_workers > 1 and is_divided
+    return setup.is_divided(dataset) and self.num_workers > 1
 
   def rank_and_size(self) -> tuple[int, int]:
     """Returns this worker's place among those that train, and their number."""
@@ -252,14 +230,12 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`.
       value: structure of tensors and `tf.IndexedSlices`.
     """
-    is_mean = tf.distribute.ReduceOp(str(_name(reduce_op))) == (
-      tf.distribute.ReduceOp.MEAN
-    )
+    is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
     flat = tf.nest.flatten(value)
     factor = None
     if is_mean:
       factor = self.reduction.scale / self.num_workers
-    return tf.nest.pack_sequence_as(value, self._sums(flat, factor))
+    return tf.nest.pack_sequence_as(value, self.reduction.sum_all(flat, factor))
 
   def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
     """Returns the sums of gradients over all workers, to be applied.
@@ -275,7 +251,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     written = extended.take_written()
     flat = [gradient for gradient in gradients if gradient is not None]
     values = [variable.read_value() for variable in written]
-    sums = self._sums(flat, factor, values)
+    sums = self.reduction.sum_all(flat, factor, values)
     for variable, mean in zip(written, sums[len(flat) :], strict=True):
       self._local_state.keep(variable, mean)
     found = iter(sums)
@@ -290,33 +266,6 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     finally:
       self.is_applying = False
       self.extended.skip_written()
-
-  def _sums(
-    self, tensors: Sequence[Any], factor: Any, to_average: Sequence[Any] = ()
-  ) -> list[Any]:
-    """Returns sums of tensors and rows, and then the means of others."""
-    if self.num_workers == 1:
-      return [*tensors, *to_average]
-    found = list(tensors)
-    rows = [i for i, t in enumerate(found) if isinstance(t, tf.IndexedSlices)]
-    dense = [i for i in range(len(found)) if i not in rows]
-    factors = [factor] * len(dense)
-    if to_average:
-      share = self.reduction.scale / self.num_workers
-      factors += [share] * len(to_average)
-    gathered = self.reduction.gather(
-      [reduction_lib.scaled(found[i], factor) for i in rows]
-    )
-    sums = self.reduction.sum(
-      [*(found[i] for i in dense), *to_average] or [tf.zeros([])], factors
-    )
-    with tf.control_dependencies(sums):  # all of a step arrives, or nothing
-      for i, each in zip(rows, gathered, strict=True):
-        found[i] = reduction_lib.scaled(each, None)
-    with tf.control_dependencies([each.values for each in gathered]):
-      for i, total in zip(dense, sums[: len(dense)], strict=False):
-        found[i] = tf.identity(total)
-    return [*found, *sums[len(dense) :][: len(to_average)]]
 
   def _gradient_factor(self) -> Any:
     """Returns by what to multiply gradients, so that their sum is right."""
@@ -338,15 +287,8 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
         return
       with tf.init_scope():
         self.sync_session.join()
-      with self.sync_session.own_step(self._written_in_graph()):
+      with self.sync_session.own_step():
         yield
-
-  def _written_in_graph(self) -> list[Any]:
-    """Returns the list of what the steps of this graph have written."""
-    if tf.executing_eagerly():
-      return []
-    graph = tf.compat.v1.get_default_graph()
-    return self._steps_traced.setdefault(graph, [])
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
     return executors.LocalExecutor(self, timeout_secs)
@@ -456,58 +398,3 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     if self.membership is not None:
       self.membership.leave()
       self.membership.stop()
-
-  def _start(self, num_workers: int) -> None:
-    """Prepares to start this process' server, which needs its port."""
-    server_lib.wait_for_port(self.task, self._cluster.address(self.task))
-    self._config = server_lib.default_config(num_workers)
-    own = self._peers.index
-    membership_lib.enable(self._workers(), own, [own], self._config)
-
-  def _workers(self) -> list[group_monitor.Peer]:
-    return [group_monitor.Peer(*peer) for peer in self.addresses().items()]
-
-
-def _trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
-  task = cluster.task
-  if not cluster.jobs:
-    return spec_lib.Task('chief', 0)
-  if task is None or task not in cluster.tasks() or task.job == 'ps':
-    raise ValueError(
-      f'{cluster.source}: AllReduceStrategy is for the chief and workers of a '
-      f'cluster, and this process is {task or "no task"}.'
-    )
-  if cluster.num_ps:
-    raise ValueError(
-      f'{cluster.source}: AllReduceStrategy needs no ps, and the cluster has '
-      f'{cluster.num_ps}, which would wait for clients in vain. Leave them '
-      'out, or take a HybridStrategy, which keeps large tables on ps.'
-    )
-  return task
-
-
-def _algorithm(options: Any) -> dict[str, Any]:
-  """Returns the arguments of `Reduction` for TensorFlow's options."""
-  implementations = tf.distribute.experimental.CommunicationImplementation
-  wanted = getattr(options, 'implementation', implementations.AUTO)
-  has_gpu = bool(tf.config.list_physical_devices('GPU'))
-  if wanted == implementations.AUTO:
-    wanted = implementations.NCCL if has_gpu else implementations.RING
-  is_nccl = wanted == implementations.NCCL
-  return {
-    'hint': 'nccl' if is_nccl else 'ring',
-    'device': '/device:GPU:0' if is_nccl else '/device:CPU:0',
-    'bucket_bytes': getattr(options, 'bytes_per_pack', None) or None,
-  }
-
-
-def _name(reduce_op: Any) -> str:
-  name = getattr(reduce_op, 'value', reduce_op)
-  return str(name).upper()
-
-
-def _rows(leaf: Any, rank: tf.Tensor, size: tf.Tensor) -> Any:
-  if leaf is None or leaf.shape.rank == 0:
-    return leaf
-  number = tf.shape(leaf)[0]
-  return leaf[number * rank // size : number * (rank + 1) // size]

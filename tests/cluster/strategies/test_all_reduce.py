@@ -130,7 +130,7 @@ def test_other_strategies_ask_for_ps(kind):
   is_chief = kind is tfps.ParameterServerStrategy
   task = None if is_chief else tfps.Task('worker', 0)
   cluster = tfps.Cluster({'worker': _ADDRESSES}, task, source='here')
-  with pytest.raises(ValueError, match='here: the job ps is missing .*AllRed'):
+  with pytest.raises(ValueError, match=r'here: the job ps is missing .*AllRed'):
     kind(cluster)
 
 

@@ -281,6 +281,6 @@ def test_needs_no_tensorflow():
 def test_workers_without_ps_are_a_cluster_for_some_strategies():
   cluster = spec_lib.Cluster({'worker': WORKERS}, source='here')
   assert cluster.num_ps == 0
-  with pytest.raises(ValueError, match='here: the job ps is missing .*worker'):
+  with pytest.raises(ValueError, match=r'here: the job ps is missing .*worker'):
     cluster.check_has_ps()
   spec_lib.Cluster(GOOD).check_has_ps()

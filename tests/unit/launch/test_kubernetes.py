@@ -85,7 +85,7 @@ def test_options_are_in_the_objects(capsys):
       [*_ENGINE, '--claim=a:/a', '--claim=a:/b'],
       '--claim=a:/b: it is at /a already',
     ),
-    ([*_ENGINE, '--num_ps=0'], "'0' is not 1, 2, 3"),
+    ([*_ENGINE, '--num_workers=0'], "'0' is not 1, 2, 3"),
   ],
 )
 def test_wrong_options_are_named(capsys, words, complaint):

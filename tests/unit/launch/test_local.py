@@ -58,7 +58,9 @@ def test_the_command_of_an_evaluator_is_printed(capsys):
     pytest.param(['--'], 'no program', id='only dashes'),
     pytest.param(['-m'], 'no program', id='no module'),
     pytest.param(['no.py'], "'no.py' does not exist", id='no such program'),
-    pytest.param(['--num_ps=0', _PROGRAM], "'0' is not 1, 2, 3", id='no ps'),
+    pytest.param(
+      ['--num_workers=0', _PROGRAM], "'0' is not 1, 2, 3", id='no worker'
+    ),
     pytest.param(['--num_workers=x', _PROGRAM], "'x'", id='no number'),
     pytest.param(['--num_chiefs=2', _PROGRAM], 'choose from', id='two chiefs'),
     pytest.param(['--num_evaluators=2', _PROGRAM], 'choose', id='evaluators'),

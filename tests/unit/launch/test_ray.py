@@ -81,7 +81,7 @@ def test_a_lack_says_what_was_asked_and_what_there_is():
     ('train.py', {}, "program='train.py' is no program with arguments"),
     ((), {}, r'program=\(\) is no program'),
     (('gone.py',), {}, "'gone.py' does not exist in"),
-    (print, {'num_ps': 0}, 'num_ps is 0'),
+    (print, {'num_workers': 0}, 'num_workers is 0'),
     (print, {'cpus_per_task': -1}, 'cpus_per_task is -1, less than 0'),
     (print, {'strategy': 'NEAR'}, "strategy is 'NEAR', not one of PACK, SPR"),
   ],

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._utils import timeouts
-from tfps.server import health
 from tfps.updates.allreduce import generations
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import notices as notices_lib
@@ -82,35 +81,9 @@ class Leader:
         silent[i] = entry
     lost = self._detector.lost(silent)
     lost |= {i for i in silent if now > self._beats[i][1] + self._silence_secs}
-    if any(not entry.is_new for entry in entries.values()):
-      # Training has begun, so that workers without an entry are not starting
-      # together with this one.
-      if now > self._begun + self._silence_secs:
-        lost |= set(range(len(self._peers))) - set(entries)
+    # If training has begun, workers without an entry are not starting together
+    # with this one.
+    has_begun = any(not entry.is_new for entry in entries.values())
+    if has_begun and now > self._begun + self._silence_secs:
+      lost |= set(range(len(self._peers))) - set(entries)
     return lost
-
-
-def names_of_missing(
-  peers: Sequence[group_monitor.Peer],
-  notices: notices_lib.Notices,
-  own: int,
-) -> str:
-  """Returns the names and states of the workers for which a worker waits.
-
-  Args:
-    peers: all workers.
-    notices: has their entries.
-    own: number of the worker that waits.
-  """
-  try:
-    state = notices.state()
-    entries = {i: notices.entry(i) for i in range(len(peers))}
-  except tf.errors.OpError:
-    leader = peers[0]
-    return f'{leader.task}, which leads them and does not answer'
-  known = {i: entry for i, entry in entries.items() if entry is not None}
-  missing = generations.missing_workers(state, known, (), len(peers)) - {own}
-  statuses = health.probe_all(
-    {peers[i].task: peers[i].address for i in sorted(missing)}
-  )
-  return ', '.join(map(str, statuses)) or peers[0].task.job

@@ -6,7 +6,6 @@ variables contain most steps. From then on they are equal before each step.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import dataclasses
 import threading
 import time
 from typing import Any
@@ -16,15 +15,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfps import errors
-from tfps._compat import collectives as compat
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.server import health
+from tfps.updates.allreduce import follower as follower_lib
 from tfps.updates.allreduce import generations
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import leader as leader_lib
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import notices as notices_lib
+from tfps.updates.allreduce import others as others_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 
 # Errors of collectives that another worker or this one has aborted.
@@ -36,36 +36,6 @@ _ENDED = (
   tf.errors.UnavailableError,
 )
 _MAX_FUTILE = 3
-
-
-def enable(
-  peers: Sequence[group_monitor.Peer],
-  own: int,
-  members: Sequence[int],
-  config: Any,
-) -> None:
-  """Enables collectives among some workers; the first call starts the server.
-
-  Args:
-    peers: all workers.
-    own: number of this worker.
-    members: numbers of those that take part.
-    config: `ConfigProto` of the server.
-
-  Raises:
-    tf.errors.OpError: the server could not be started.
-  """
-  tasks = [peers[i].task for i in members]
-  compat.enable(
-    {
-      (peers[i].task.job, peers[i].task.index): peers[i].address
-      for i in members
-    },
-    peers[own].task.job,
-    peers[own].task.index,
-    leader=(tasks[0].job, tasks[0].index),
-    config=config,
-  )
 
 
 class Membership:
@@ -85,7 +55,6 @@ class Membership:
 
   Attributes:
     size: number of members.
-    is_change_due: whether another worker waits to become a member.
     is_partial: whether others have variables that this worker has not made yet,
       and whose values it will need.
   """
@@ -105,7 +74,7 @@ class Membership:
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self.size = len(peers)
-    self.is_change_due = self.is_partial = False
+    self.is_partial = False
     self._num_copied = 0
     self._peers = peers
     self._own = own
@@ -117,29 +86,31 @@ class Membership:
     self._step_secs = step_secs
     self._silence_secs = silence_secs
     self._tell = tell
-    self._entry = generations.Entry(phase=generations.LEFT)
     self._state = generations.State()
     self._futile = 0
-    self._aborted = ''  # why collectives were aborted
-    self._has_timed_out = False
     self._runtime_lock = threading.Lock()
-    self._enter_lock = threading.Lock()
     self._num_left = 0
-    self._stopping = threading.Event()
     self._notices = notices_lib.Notices(
       peers[0].task, peers[0].address, peers[own].task, self._runtime_lock
     )
+    self._others = others_lib.Others(peers, own, self._notices)
+    self._entry = follower_lib.OwnEntry(self._notices, own)
     self._leader: leader_lib.Leader | None = None
     if own == 0:
       self._leader = leader_lib.Leader(
         peers, self._notices, silence_secs=silence_secs
       )
-    self._thread: threading.Thread | None = None
+    self._follower: follower_lib.Follower | None = None
 
   @property
   def is_member(self) -> bool:
     """True while this worker does steps with others."""
-    return self._entry.phase == generations.RUNNING
+    return self._entry.value.phase == generations.RUNNING
+
+  @property
+  def is_change_due(self) -> bool:
+    """True if another worker waits to become a member."""
+    return self._follower is not None and self._follower.is_change_due
 
   @property
   def has_new_variables(self) -> bool:
@@ -174,7 +145,7 @@ class Membership:
     if self.is_member:
       return
     self._begin()
-    secs = self._connect_secs if self._entry.is_new else self._step_secs
+    secs = self._connect_secs if self._entry.value.is_new else self._step_secs
     deadline = deadlines.after(secs)
     while not self._join_once(deadline, secs):
       pass
@@ -188,58 +159,29 @@ class Membership:
     if not self.is_member:
       return
     deadline = deadlines.after(self._step_secs)
-    while self._late() and not deadlines.is_over(deadline):
+    while self._others.are_about_to_join(
+      self._state.members
+    ) and not deadlines.is_over(deadline):
       if self.is_change_due:
         self.end()
         self.join()
       time.sleep(timeouts.current().poll_secs)
     place = self._place()
-    deadline = deadlines.after(self._silence_secs)
     self._num_left += 1
-    self._enter(phase=generations.LEFT, place=place, num_left=self._num_left)
-    while not deadlines.is_over(deadline):
-      try:
-        behind = [
-          i
-          for i in self._state.members
-          if (entry := self._notices.entry(i)) is not None
-          and entry.phase == generations.RUNNING
-          and entry.place < place
-        ]
-      except tf.errors.OpError as error:
-        logging.warning('Group of workers: %s', errors.first_line(error))
-        return
-      if not behind:
-        return
-      time.sleep(timeouts.current().poll_secs)
-
-  def _late(self) -> set[int]:
-    """Returns the workers that live, and are about to become members."""
-    try:
-      entries = {i: self._notices.entry(i) for i in range(len(self._peers))}
-    except tf.errors.OpError:
-      return set()
-    late = {
-      i
-      for i, entry in entries.items()
-      if entry is not None
-      and i not in self._state.members
-      and (entry.phase == generations.WAITING or entry.is_aside)
-    }
-    alive = health.may_be_alive(
-      {self._peers[i].task: self._peers[i].address for i in late}
+    self._entry.change(
+      phase=generations.LEFT, place=place, num_left=self._num_left
     )
-    return {i for i in late if self._peers[i].task in alive}
+    self._others.wait_until_at(self._state.members, place, self._silence_secs)
 
   def end(self) -> None:
     """Ends the generation for this worker; `join` begins the next one."""
     if self.is_member:
-      self._enter(phase=generations.WAITING, place=self._place())
+      self._entry.change(phase=generations.WAITING, place=self._place())
 
   def step_aside(self) -> None:
     """Lets the others go on without this worker, until it calls `join`."""
     if self.is_member:
-      self._enter(phase=generations.LEFT, num_left=generations.ASIDE)
+      self._entry.change(phase=generations.LEFT, num_left=generations.ASIDE)
 
   def should_retry(self, error: tf.errors.OpError) -> bool:
     """Returns whether to repeat failed steps in the next generation.
@@ -255,7 +197,8 @@ class Membership:
       return False
     self._local_state.restore_kept()
     self.end()
-    if self._has_timed_out:
+    assert self._follower is not None
+    if self._follower.has_timed_out:
       others = set(self._state.members) - {self._own}
       named = group_monitor.names(self._peers, others)
       raise errors.DeadlineError(
@@ -264,7 +207,7 @@ class Membership:
         ' although they are alive. Does one of them do other work between '
         'steps, or another number of steps?'
       ) from error
-    is_known = self._aborted or 'ollective' in str(error)
+    is_known = self._follower.aborted or 'ollective' in str(error)
     self._futile += 1
     return bool(is_known) and self._futile <= _MAX_FUTILE
 
@@ -274,35 +217,16 @@ class Membership:
 
   def stop(self) -> None:
     """Ends all threads; stopping twice is harmless."""
-    self._stopping.set()
-    if self._thread is not None:
-      self._thread.join(timeouts.current().thread_stop_secs)
+    if self._follower is not None:
+      self._follower.stop()
     if self._leader is not None:
-      self._wait_for_others()
+      if self._follower is not None:
+        self._others.wait_until_left(self._step_secs)
       self._leader.stop()
-
-  def _wait_for_others(self) -> None:
-    """Waits until no other worker is a member: they need the leader."""
-    deadline = deadlines.after(self._step_secs)
-    while self._thread is not None and not deadlines.is_over(deadline):
-      try:
-        entries = {i: self._notices.entry(i) for i in range(len(self._peers))}
-      except tf.errors.OpError:
-        return
-      left = {
-        self._peers[i].task: self._peers[i].address
-        for i, entry in entries.items()
-        if i != self._own
-        and entry
-        and (entry.phase != generations.LEFT or entry.is_aside)
-      }
-      if not health.may_be_alive(left):
-        return
-      time.sleep(timeouts.current().probe_every_secs)
 
   def _begin(self) -> None:
     """Lets the others know of this worker."""
-    if self._thread is not None:
+    if self._follower is not None:
       return
     peer = self._peers[self._own]
     deadline = deadlines.after(timeouts.current().handshake_secs)
@@ -312,18 +236,24 @@ class Membership:
       status = health.probe(peer.task, peer.address)
     if status.incarnation is None:
       raise errors.UnreachableError(f'{status}, which is this process.')
-    self._enter(
+    self._entry.change(
       incarnation=group_monitor.incarnation(status),
       place=self._place(),
       num_left=generations.ASIDE,
     )
-    self._thread = threading.Thread(
-      target=self._run, name='tfps-group', daemon=True
+    self._follower = follower_lib.Follower(
+      peers=self._peers,
+      entry=self._entry,
+      notices=self._notices,
+      reduction=self._reduction,
+      place=self._place,
+      runtime_lock=self._runtime_lock,
+      step_secs=self._step_secs,
+      silence_secs=self._silence_secs,
     )
-    self._thread.start()
 
   def _join_once(self, deadline: float | None, secs: float) -> bool:
-    self._enter(
+    self._entry.change(
       phase=generations.WAITING,
       place=self._place(),
       num_left=self._num_left,
@@ -331,25 +261,27 @@ class Membership:
       num_packed=self._local_state.num_packed,
     )
     state = self._wait_for_generation(deadline, secs)
-    self._aborted, self._has_timed_out = '', False
-    self.is_change_due = False
+    assert self._follower is not None
+    self._follower.begin()
     self._enable(state.members)
     self._reduction.enter_group(
       state.members.index(self._own), len(state.members), state.generation
     )
     self.size = len(state.members)
-    self._enter(phase=generations.READY, generation=state.generation)
+    self._entry.change(phase=generations.READY, generation=state.generation)
     if not self._wait_until_begun(state, deadline, secs):
       return False
     self._check(state)
-    is_back = self._entry.is_new
+    is_back = self._entry.value.is_new
     try:
       self._copy_state(state)
     except tf.errors.OpError as error:
       logging.warning('Group of workers: %s', errors.first_line(error))
       return False
     self._state = state
-    self._enter(phase=generations.RUNNING, place=self._place(), is_new=False)
+    self._entry.change(
+      phase=generations.RUNNING, place=self._place(), is_new=False
+    )
     self._report(state, is_back=is_back)
     return True
 
@@ -365,17 +297,15 @@ class Membership:
     while True:
       try:
         state = self._notices.state()
-        if state.generation > self._entry.generation:
-          if self._own in state.members and not state.is_broken:
-            return state
+        is_next = state.generation > self._entry.value.generation
+        if is_next and self._own in state.members and not state.is_broken:
+          return state
       except tf.errors.OpError as error:
         logging.log_first_n(
           logging.WARNING, 'Group of workers: %s', 10, errors.first_line(error)
         )
       if deadlines.is_over(deadline):
-        missing = leader_lib.names_of_missing(
-          self._peers, self._notices, self._own
-        )
+        missing = self._others.missing()
         raise errors.DeadlineError(
           f'After {secs:g} seconds, {self._peers[self._own].task} still waits '
           f'for {missing}. Start these tasks, with the same program.'
@@ -406,11 +336,11 @@ class Membership:
   def _check(self, state: generations.State) -> None:
     """Raises ValueError if this worker has other variables than the source."""
     has_fewer = self._local_state.num_packed < state.num_packed
-    self.is_partial = has_fewer and self._entry.is_new
+    self.is_partial = has_fewer and self._entry.value.is_new
     self._num_copied = len(self._local_state.variables)
     if self.is_partial or self._local_state.digest() == state.digest:
       return
-    self._enter(phase=generations.LEFT, num_left=generations.ASIDE)
+    self._entry.change(phase=generations.LEFT, num_left=generations.ASIDE)
     own, other = self._peers[self._own].task, self._peers[state.source].task
     raise ValueError(
       f'AllReduceStrategy: {own} has other variables than {other}, whose '
@@ -432,78 +362,10 @@ class Membership:
 
   def _enable(self, members: Sequence[int]) -> None:
     with self._runtime_lock:
-      enable(self._peers, self._own, members, self._config)
-
-  def _enter(self, **changes: Any) -> None:
-    """Changes this worker's entry; the thread repeats what does not arrive."""
-    with self._enter_lock:
-      self._entry = dataclasses.replace(self._entry, **changes)
-      try:
-        self._notices.enter(self._own, self._entry)
-      except tf.errors.OpError as error:
-        logging.log_first_n(
-          logging.WARNING, 'Group of workers: %s', 10, errors.first_line(error)
-        )
+      others_lib.enable(self._peers, self._own, members, self._config)
 
   def _place(self) -> int:
     return int(self._num_steps.numpy())
-
-  def _run(self) -> None:
-    """Gives signs of life, and aborts collectives that cannot end."""
-    since = time.monotonic()  # the leader has answered
-    progress = -1, since
-    while not self._stopping.wait(timeouts.current().listen_every_secs):
-      try:
-        with self._runtime_lock:
-          place = self._place()
-        self._beat(place)
-        state = self._notices.state()
-        since = time.monotonic()
-      except tf.errors.OpError as error:
-        if time.monotonic() > since + self._silence_secs:
-          leader = self._peers[0]
-          self._abort(
-            f'{leader.task} at {leader.address} does not answer: '
-            f'{errors.first_line(error)}'
-          )
-        continue
-      if progress[0] != place or not self.is_member:
-        progress = place, since
-      self._follow(state)
-      if since > progress[1] + self._step_secs and self.size > 1:
-        self._has_timed_out = True
-        self._abort('the other workers do not come to the same step')
-
-  def _beat(self, place: int) -> None:
-    with self._enter_lock:
-      phase = self._entry.phase
-      self._entry = dataclasses.replace(
-        self._entry,
-        beat=self._entry.beat + 1,
-        place=place if phase == generations.RUNNING else self._entry.place,
-      )
-      self._notices.enter(self._own, self._entry)
-
-  def _follow(self, state: generations.State) -> None:
-    entry = self._entry
-    if entry.phase not in (generations.READY, generations.RUNNING):
-      return
-    if state.generation != entry.generation:
-      self._abort(
-        f'generation {state.generation} has begun without this worker'
-      )
-    elif state.is_broken:
-      self._abort('a worker is lost, or has left')
-    elif state.is_change_due and not self.is_change_due:
-      self.is_change_due = True
-      with self._runtime_lock:
-        self._reduction.is_change_due.assign(1.0)
-
-  def _abort(self, reason: str) -> None:
-    if not self._aborted:
-      self._aborted = reason
-      with self._runtime_lock:
-        compat.abort(f'Collectives are aborted: {reason}.')
 
   def _report(self, state: generations.State, *, is_back: bool) -> None:
     others = set(state.members) - {self._own}

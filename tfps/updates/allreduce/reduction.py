@@ -95,6 +95,38 @@ class Reduction:
     finally:
       self.after = before
 
+  def sum_all(
+    self, tensors: Sequence[Any], factor: Any, to_average: Sequence[Any] = ()
+  ) -> list[Any]:
+    """Returns sums of tensors and rows, and then the means of others.
+
+    Either all of them arrive, or none does.
+
+    Args:
+      tensors: tensors, and `tf.IndexedSlices` whose rows are put together.
+      factor: scalar by which they are multiplied; None for 1.
+      to_average: tensors to average over the workers of the group.
+    """
+    if self.num_workers == 1:
+      return [*tensors, *to_average]
+    found = list(tensors)
+    rows = [i for i, t in enumerate(found) if isinstance(t, tf.IndexedSlices)]
+    dense = [i for i in range(len(found)) if i not in rows]
+    factors = [factor] * len(dense)
+    if to_average:
+      factors += [self.scale / self.num_workers] * len(to_average)
+    gathered = self.gather([_scaled(found[i], factor) for i in rows])
+    sums = self.sum(
+      [*(found[i] for i in dense), *to_average] or [tf.zeros([])], factors
+    )
+    with tf.control_dependencies(sums):
+      for i, each in zip(rows, gathered, strict=True):
+        found[i] = _scaled(each, None)
+    with tf.control_dependencies([each.values for each in gathered]):
+      for i, total in zip(dense, sums[: len(dense)], strict=False):
+        found[i] = tf.identity(total)
+    return [*found, *sums[len(dense) :][: len(to_average)]]
+
   def sum(
     self, tensors: Sequence[tf.Tensor], factors: Sequence[Any] = ()
   ) -> list[tf.Tensor]:
@@ -287,7 +319,7 @@ def _groups(slices: Sequence[tf.IndexedSlices]) -> list[list[int]]:
   return list(found.values())
 
 
-def scaled(rows: tf.IndexedSlices, factor: Any) -> tf.IndexedSlices:
+def _scaled(rows: tf.IndexedSlices, factor: Any) -> tf.IndexedSlices:
   """Returns rows whose values are multiplied by a scalar, unless it is None."""
   values = tf.identity(_times(factor, rows.values))
   return tf.IndexedSlices(values, rows.indices, rows.dense_shape)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import contextlib
 import copy
 from typing import Any
+import weakref
 
 import tensorflow as tf
 
@@ -117,6 +118,8 @@ class AllReduceSession:
     # Number of steps of the group that the program has done or skipped.
     self._position = 0
     self._has_failed_attempt = False
+    # By graph, tensors after which the steps of a function so far are made.
+    self._written: Any = weakref.WeakKeyDictionary()
 
   def worker(self) -> int:
     """Returns the number of this worker."""
@@ -215,13 +218,12 @@ class AllReduceSession:
     return float(self._reduction.is_change_agreed.numpy()) > 0
 
   @contextlib.contextmanager
-  def own_step(self, written: list[Any]) -> Iterator[None]:
-    """Returns a context of a step of the user's own function.
-
-    Args:
-      written: tensors after which the steps of the same function so far are
-        made; replaced by those of this step.
-    """
+  def own_step(self) -> Iterator[None]:
+    """Returns a context of a step of the user's own function."""
+    written: list[Any] = []
+    if not tf.executing_eagerly():
+      graph = tf.compat.v1.get_default_graph()
+      written = self._written.setdefault(graph, written)
     first = 0 if tf.executing_eagerly() else writes.num_operations()
     with self._in_step(), self._reduction.step(written):
       yield

@@ -1,0 +1,101 @@
+"""Task, algorithm and input of an AllReduceStrategy, checked."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.cluster import spec as spec_lib
+
+_SHARDED = (
+  tf.data.experimental.AutoShardPolicy.FILE,
+  tf.data.experimental.AutoShardPolicy.HINT,
+)
+
+
+def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
+  """Returns the task of this process, which trains.
+
+  Args:
+    cluster: of this process.
+
+  Raises:
+    ValueError: it is not a chief or worker of the cluster, or there are ps.
+  """
+  task = cluster.task
+  if not cluster.jobs:
+    return spec_lib.Task('chief', 0)
+  if task is None or task not in cluster.tasks() or task.job == 'ps':
+    raise ValueError(
+      f'{cluster.source}: AllReduceStrategy is for the chief and workers of a '
+      f'cluster, and this process is {task or "no task"}.'
+    )
+  if cluster.num_ps:
+    raise ValueError(
+      f'{cluster.source}: AllReduceStrategy needs no ps, and the cluster has '
+      f'{cluster.num_ps}, which would wait for clients in vain. Leave them '
+      'out, or take a HybridStrategy, which keeps large tables on ps.'
+    )
+  return task
+
+
+def algorithm(options: Any) -> dict[str, Any]:
+  """Returns the arguments of `Reduction` for TensorFlow's options.
+
+  Args:
+    options: `tf.distribute.experimental.CommunicationOptions`, or None.
+  """
+  implementations = tf.distribute.experimental.CommunicationImplementation
+  wanted = getattr(options, 'implementation', implementations.AUTO)
+  has_gpu = bool(tf.config.list_physical_devices('GPU'))
+  if wanted == implementations.AUTO:
+    wanted = implementations.NCCL if has_gpu else implementations.RING
+  is_nccl = wanted == implementations.NCCL
+  return {
+    'hint': 'nccl' if is_nccl else 'ring',
+    'device': '/device:GPU:0' if is_nccl else '/device:CPU:0',
+    'bucket_bytes': getattr(options, 'bytes_per_pack', None) or None,
+  }
+
+
+def is_divided(dataset: tf.data.Dataset) -> bool:
+  """Returns whether batches of a dataset are for all workers together.
+
+  Args:
+    dataset: the dataset.
+
+  Raises:
+    ValueError: its auto-shard policy is to distribute files.
+  """
+  policy = dataset.options().experimental_distribute.auto_shard_policy
+  if policy in _SHARDED:
+    raise ValueError(
+      'AllReduceStrategy: the auto-shard policy of the dataset is '
+      f'{policy.name}, and workers come and go. Use DATA, or pass a function '
+      'of an InputContext that reads its own files.'
+    )
+  return bool(policy != tf.data.experimental.AutoShardPolicy.OFF)
+
+
+def parts(
+  dataset: tf.data.Dataset, rank: tf.Variable, size: tf.Variable
+) -> tf.data.Dataset:
+  """Returns a worker's parts of the batches of a dataset.
+
+  Args:
+    dataset: has batches for all workers.
+    rank: place of the worker among those that train.
+    size: number of those.
+  """
+
+  def part(*batch: Any) -> Any:
+    found = tf.nest.map_structure(lambda leaf: _rows(leaf, rank, size), batch)
+    return found if len(found) > 1 else found[0]
+
+  return dataset.map(part)
+
+
+def _rows(leaf: Any, rank: tf.Tensor, size: tf.Tensor) -> Any:
+  if leaf is None or leaf.shape.rank == 0:
+    return leaf
+  number = tf.shape(leaf)[0]
+  return leaf[number * rank // size : number * (rank + 1) // size]
