@@ -76,3 +76,15 @@ def abort(reason: str) -> None:
 def device(job: str, index: int) -> str:
   """Returns the name of a task as it begins the names of its devices."""
   return f'/job:{job}/replica:0/task:{index}'
+
+
+def abandon(session: Any) -> None:
+  """Lets go of a session with a server whose group has changed.
+
+  The server ends a session by way of the connections that it had when the
+  session began, which are deleted by then: to close it would crash the server.
+
+  Args:
+    session: a `tf.compat.v1.Session`, which is not used any more.
+  """
+  session._closed = True

@@ -7,6 +7,7 @@ which involve no other task and no eager context.
 
 import tensorflow as tf
 
+from tfps._compat import collectives
 from tfps.cluster import spec as spec_lib
 from tfps.server import environment
 
@@ -93,6 +94,10 @@ class Mailbox:
   def close(self) -> None:
     """Closes the connection; the mailbox keeps its contents."""
     self._session.close()
+
+  def abandon(self) -> None:
+    """Lets go of a connection to a server whose group has changed."""
+    collectives.abandon(self._session)
 
   def __enter__(self) -> 'Mailbox':
     return self

@@ -396,5 +396,4 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     The end of a program calls it. The chief waits until the others are done.
     """
     if self.membership is not None:
-      self.membership.leave()
-      self.membership.stop()
+      self.membership.close()

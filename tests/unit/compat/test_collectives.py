@@ -5,6 +5,7 @@ import inspect
 import pytest
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import session as session_lib
 from tensorflow.python.eager import context
 
 from tfps._compat import collectives
@@ -30,3 +31,13 @@ def test_tensorflow_enables_collectives_as_we_do_once_it_has_begun():
 def test_a_group_is_an_input_of_a_collective(name):
   parameters = inspect.signature(getattr(tf.raw_ops, name)).parameters
   assert {'group_size', 'group_key', 'instance_key'} <= set(parameters)
+
+
+def test_an_abandoned_session_is_not_closed(monkeypatch):
+  session = tf.compat.v1.Session(graph=tf.Graph())
+  closed = []
+  theirs = session_lib.tf_session
+  monkeypatch.setattr(theirs, 'TF_CloseSession', closed.append)
+  collectives.abandon(session)
+  session.close()
+  assert not closed

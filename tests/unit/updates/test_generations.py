@@ -86,7 +86,7 @@ def test_members_end_it_between_executions_when_another_worker_waits():
 
 
 def test_all_copy_the_variables_that_contain_most_steps():
-  state = State(generation=3, members=(0, 1, 2))
+  state = State(generation=3, members=(0, 1, 2), incarnations=(4, 0, 0))
   waiting = Entry(phase=WAITING, generation=3, is_new=False, place=5)
   ahead = dataclasses.replace(waiting, place=6)
   entries = _entries(w0=Entry(place=9), w1=waiting, w2=ahead)

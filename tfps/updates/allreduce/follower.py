@@ -3,6 +3,7 @@
 See `generations` about entries and decisions.
 """
 
+import atexit
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
@@ -118,6 +119,7 @@ class Follower:
       target=self._run, name='tfps-group', daemon=True
     )
     self._thread.start()
+    atexit.register(self.stop)
 
   def begin(self) -> None:
     """Forgets what was noted about the generation before."""
@@ -128,6 +130,7 @@ class Follower:
     """Ends the thread; stopping twice is harmless."""
     self._stopping.set()
     self._thread.join(timeouts.current().thread_stop_secs)
+    atexit.unregister(self.stop)
 
   def _run(self) -> None:
     since = time.monotonic()  # the leader has answered

@@ -183,6 +183,11 @@ def missing_workers(
   return expected - set(waiting) - set(lost)
 
 
+def _incarnations(state: State) -> dict[int, int]:
+  """Returns the incarnations of the members, by their numbers."""
+  return dict(zip(state.members, state.incarnations, strict=False))
+
+
 def _is_in(entry: Entry, generation: int) -> bool:
   return entry.phase in (READY, RUNNING) and entry.generation == generation
 
@@ -197,6 +202,7 @@ def _formed(
   if not waiting:
     return state
   members = sorted(waiting)
+  were = _incarnations(state)
   source = max(members, key=lambda i: (not alive[i].is_new, alive[i].place, -i))
   return State(
     generation=1
@@ -209,7 +215,9 @@ def _formed(
     is_first=alive[source].is_new,
     place=state.place,
     lost=tuple(
-      i for i in state.members if i in lost or (i in alive and alive[i].is_new)
+      i
+      for i in state.members
+      if i in lost or (i in alive and alive[i].incarnation != were.get(i, 0))
     ),
   )
 
@@ -226,7 +234,7 @@ def _going_on(
   # A worker that has left may still be sending what the others need for the
   # last step that it has done.
   least = min(alive[i].place for i in running)
-  were = dict(zip(state.members, state.incarnations, strict=False))
+  were = _incarnations(state)
   is_broken = any(
     i in lost
     or (i in alive and alive[i].incarnation != were.get(i, 0))

@@ -1,5 +1,6 @@
 """Thread of the worker that leads a group; see `generations`."""
 
+import atexit
 from collections.abc import Mapping
 from collections.abc import Sequence
 import threading
@@ -44,11 +45,13 @@ class Leader:
       target=self._run, name='tfps-group-leader', daemon=True
     )
     self._thread.start()
+    atexit.register(self.stop)
 
   def stop(self) -> None:
     """Ends the thread; stopping twice is harmless."""
     self._stopping.set()
     self._thread.join(timeouts.current().thread_stop_secs)
+    atexit.unregister(self.stop)
 
   def _run(self) -> None:
     while not self._stopping.wait(timeouts.current().poll_secs):

@@ -215,13 +215,17 @@ class Membership:
     """Notes that steps were done."""
     self._futile = 0
 
-  def stop(self) -> None:
-    """Ends all threads; stopping twice is harmless."""
+  def close(self) -> None:
+    """Leaves the group for good; twice is harmless.
+
+    The leader waits until the others are done.
+    """
+    self.leave()
+    if self._leader is not None and self._follower is not None:
+      self._others.wait_until_left(self._step_secs)
     if self._follower is not None:
       self._follower.stop()
     if self._leader is not None:
-      if self._follower is not None:
-        self._others.wait_until_left(self._step_secs)
       self._leader.stop()
 
   def _begin(self) -> None:
@@ -279,8 +283,9 @@ class Membership:
       logging.warning('Group of workers: %s', errors.first_line(error))
       return False
     self._state = state
+    # A worker that has not all variables yet is no source of them.
     self._entry.change(
-      phase=generations.RUNNING, place=self._place(), is_new=False
+      phase=generations.RUNNING, place=self._place(), is_new=self.is_partial
     )
     self._report(state, is_back=is_back)
     return True

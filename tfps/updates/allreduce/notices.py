@@ -5,6 +5,7 @@ task (`server.mailbox`). The leader itself accesses them without a session,
 which must not coincide with a change of the group; see `_compat.collectives`.
 """
 
+import atexit
 import threading
 
 import tensorflow as tf
@@ -41,6 +42,7 @@ class Notices:
     self._runtime_lock = runtime_lock
     self._lock = threading.Lock()
     self._mailbox: mailbox_lib.Mailbox | None = None
+    atexit.register(self._disconnect)
 
   def state(self) -> generations.State:
     """Returns the leader's decision.
@@ -116,4 +118,4 @@ class Notices:
   def _disconnect(self) -> None:
     mailbox, self._mailbox = self._mailbox, None
     if mailbox is not None:
-      mailbox.close()
+      mailbox.abandon()
