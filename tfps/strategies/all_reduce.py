@@ -391,9 +391,10 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     """Does nothing: the steps of this strategy need no other server."""
 
   def close(self) -> None:
-    """Leaves the other workers; twice is harmless.
+    """Leaves the other workers for good; twice is harmless.
 
-    The end of a program calls it. The chief waits until the others are done.
+    `fit` and `train` leave them at their end; a program that ends with a loop
+    of its own calls this. The chief waits until the others are done.
     """
     if self.membership is not None:
       self.membership.close()
