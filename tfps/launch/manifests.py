@@ -149,7 +149,9 @@ class _Renderer:
       'statefulset': self._statefulset,
       'tfjob': self._tfjob,
     }[self._settings.kind]
-    documents = [*kind(), self._budget(), self._network_policy()]
+    documents = [*kind(), self._network_policy()]
+    if self._job.num_ps:
+      documents.insert(-1, self._budget())
     if self._job.num_evaluators:
       if self._is_tfjob:
         documents.append(self._cluster())

@@ -38,6 +38,17 @@ def test_a_dry_run_prints_the_objects(capsys, kind, objects):
   assert found == [*objects, 'PodDisruptionBudget', 'NetworkPolicy']
 
 
+@pytest.mark.parametrize('kind', ['jobset', 'statefulset', 'tfjob'])
+def test_a_job_without_ps_has_no_object_for_them(capsys, kind):
+  words = (f'--kind={kind}', '--num_ps=0', '--num_workers=2', 'train.py')
+  documents = _printed(capsys, *words)
+  kinds = {each['kind'] for each in documents}
+  assert kinds.isdisjoint(['PodDisruptionBudget', 'StatefulSet'])
+  names = [each['name'] for each in _containers(documents)]
+  assert len(names) == 2  # of the chief and of the workers
+  assert '"ps"' not in yaml.safe_dump_all(documents)
+
+
 def test_an_image_stands_for_the_engine(capsys):
   words = ['--dry_run', '--image=registry.example/train:1', 'train.py']
   assert command_lib.main(words) == 0
