@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._utils import timeouts
 from tfps.updates import policies
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
 from tfps.updates.sync import executions as executions_lib
@@ -21,6 +20,7 @@ from tfps.updates.sync import participation
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import step_sync
+from tfps.updates.sync import update_pauses
 
 WORKER = protocol_ops_lib.WORKER
 
@@ -68,7 +68,7 @@ class SyncSession:
     self._ps = protocol_ops_lib.HostCalls(self.sync_ops)
     self._updates_left: Callable[[], int] = _unlimited
     self._lock = threading.Lock()
-    self._pausing = threading.Lock()
+    self._pauses = update_pauses.UpdatePauses(self._ps, policy.timeout_secs)
     self._executions = executions_lib.Executions()
     self._rests = False
     self._num_awaiting = 0
@@ -145,44 +145,9 @@ class SyncSession:
       with self._lock:
         self._num_awaiting -= 1
 
-  @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
-    """Returns a context in which no worker makes updates.
-
-    It is entered between two steps, each of which may make several updates. One
-    thread at a time can be in it.
-
-    Raises:
-      tf.errors.DeadlineExceededError: an update did not end in time.
-      tf.errors.AbortedError: `start` ended the pause early, so that there may
-        have been updates.
-      tf.errors.OpError: a ps is lost, or a worker that is making an update.
-    """
-    deadline = time.monotonic() + self.policy.timeout_secs
-    with self._pausing:
-      try:
-        while self._pause(1)[0]:
-          if time.monotonic() > deadline:
-            raise tf.errors.DeadlineExceededError(
-              None,
-              None,
-              f'An update did not end within {self.policy.timeout_secs:g} '
-              'seconds, the timeout_secs of the update policy.',
-            )
-          time.sleep(timeouts.current().short_poll_secs)
-        yield
-      except BaseException:
-        self._pause(0)
-        raise
-      if not self._pause(0)[1]:
-        raise tf.errors.AbortedError(
-          None, None, 'Training was restarted while updates were paused.'
-        )
-
-  def _pause(self, value: int) -> tuple[int, int]:
-    """Returns the number of running updates, and whether it was paused."""
-    under_way, before = self._ps.call('pause', value).numpy().tolist()
-    return under_way, before
+  def paused(self) -> contextlib.AbstractContextManager[None]:
+    """Returns a context without updates; see `UpdatePauses.paused`."""
+    return self._pauses.paused()
 
   def call_on_execution(self, function: Callable[[], object]) -> None:
     """Registers a function that is called as each execution begins."""
