@@ -19,6 +19,8 @@ from tfps.updates import apply as apply_lib
 
 Own = Callable[..., Any]  # Keras' own method
 
+sum_gradients = optimizers.sum_gradients  # `apply` has added them up
+
 
 def apply(
   own: Own,
@@ -64,14 +66,6 @@ def _with_shape(gradient: Any, variable: Any) -> Any:
   distinct = apply_lib.with_distinct_rows(gradient)
   shape = tf.constant(tuple(variable.shape), distinct.indices.dtype)
   return tf.IndexedSlices(distinct.values, distinct.indices, shape)
-
-
-def sum_gradients(
-  own: Own, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]]
-) -> Sequence[tuple[Any, Any]]:
-  """Returns gradients unchanged, because `apply` has added them up."""
-  del own, optimizer
-  return grads_and_vars
 
 
 def update(

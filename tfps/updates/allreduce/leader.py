@@ -61,16 +61,12 @@ class Leader:
         logging.warning('Group of workers: %s', errors.first_line(error))
 
   def _decide(self) -> None:
-    entries = self._entries()
+    entries = self._notices.entries(len(self._peers))
     lost = self._lost(entries)
     found = generations.next_state(self._state, entries, lost, len(self._peers))
     if found != self._state:
       self._state = found
       self._notices.decide(found)
-
-  def _entries(self) -> dict[int, generations.Entry]:
-    found = {i: self._notices.entry(i) for i in range(len(self._peers))}
-    return {i: entry for i, entry in found.items() if entry is not None}
 
   def _lost(self, entries: Mapping[int, generations.Entry]) -> set[int]:
     """Returns the workers that are dead, or have been silent for too long."""

@@ -54,7 +54,6 @@ class Membership:
     tell: called with 'lost' or 'back' and the names of such workers.
 
   Attributes:
-    size: number of members.
     is_partial: whether others have variables that this worker has not made yet,
       and whose values it will need.
   """
@@ -73,7 +72,6 @@ class Membership:
     silence_secs: float,
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
-    self.size = len(peers)
     self.is_partial = False
     self._num_copied = 0
     self._peers = peers
@@ -271,7 +269,6 @@ class Membership:
     self._reduction.enter_group(
       state.members.index(self._own), len(state.members), state.generation
     )
-    self.size = len(state.members)
     self._entry.change(phase=generations.READY, generation=state.generation)
     if not self._wait_until_begun(state, deadline, secs):
       return False

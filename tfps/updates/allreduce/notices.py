@@ -71,6 +71,18 @@ class Notices:
     text = self._read(f'{_STATE}_{worker}')
     return None if text is None else generations.Entry.parse(text)
 
+  def entries(self, num_workers: int) -> dict[int, generations.Entry]:
+    """Returns the entries of the workers that have made one, by number.
+
+    Args:
+      num_workers: number of workers of the cluster.
+
+    Raises:
+      tf.errors.OpError: the leader does not answer.
+    """
+    found = {i: self.entry(i) for i in range(num_workers)}
+    return {i: entry for i, entry in found.items() if entry is not None}
+
   def enter(self, worker: int, entry: generations.Entry) -> None:
     """Replaces the entry of a worker.
 

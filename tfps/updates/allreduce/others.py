@@ -121,7 +121,7 @@ class Others:
     """Returns the names and states of those for which this worker waits."""
     try:
       state = self._notices.state()
-      known = self._known()
+      known = self._notices.entries(len(self._peers))
     except tf.errors.OpError:
       return f'{self._peers[0].task}, which leads them and does not answer'
     missing = generations.missing_workers(state, known, (), len(self._peers))
@@ -148,11 +148,7 @@ class Others:
   def _entries(self) -> dict[int, generations.Entry]:
     """Returns all entries; none if the leader does not answer."""
     try:
-      return self._known()
+      return self._notices.entries(len(self._peers))
     except tf.errors.OpError as error:
       logging.warning('Group of workers: %s', errors.first_line(error))
       return {}
-
-  def _known(self) -> dict[int, generations.Entry]:
-    found = {i: self._notices.entry(i) for i in range(len(self._peers))}
-    return {i: entry for i, entry in found.items() if entry is not None}
