@@ -282,7 +282,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     others before its first step.
     """
     with self.extended.noting_writes():
-      if self.sync_session.is_in_step or self.num_workers == 1:
+      if self.sync_session.is_in_step:
         yield
         return
       with tf.init_scope():

@@ -59,6 +59,7 @@ def test_a_loop_of_ones_own_counts_its_steps(strategy):
     for batch in small.whole(1).take(5)
   ]
   assert losses[-1] != losses[0]
+  assert int(strategy.num_steps) == 5
   total = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.constant(3.0), None)
   assert float(total) == 3.0
   assert strategy.num_replicas_in_sync == 1

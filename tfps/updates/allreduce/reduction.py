@@ -40,7 +40,7 @@ class Reduction:
       execution, a float32 variable of 0 or 1.
     is_change_agreed: whether any worker did, likewise.
     after: tensors that sums wait for.
-    num_sums: number of collectives that this step has traced so far.
+    num_sums: number of sums that this step has traced so far.
   """
 
   def __init__(
@@ -108,6 +108,7 @@ class Reduction:
       to_average: tensors to average over the workers of the group.
     """
     if self.num_workers == 1:
+      self.num_sums += 1  # of one worker
       return [*tensors, *to_average]
     found = list(tensors)
     rows = [i for i, t in enumerate(found) if isinstance(t, tf.IndexedSlices)]
