@@ -130,8 +130,12 @@ def loop(strategy: tf.distribute.Strategy) -> None:
 
 def main(folder: str) -> None:
   strategy = tfps.AllReduceStrategy()  # MultiWorkerMirroredStrategy()
-  fit(strategy, pathlib.Path(folder))
   loop(strategy)
+  fit(strategy, pathlib.Path(folder))
+  if strategy.cluster_resolver.task_id == 0:  # no other worker is needed
+    with strategy.scope():
+      model = make_model()
+    print('predicted', list(model.predict(dataset(6).take(1), verbose=0).shape))
 
 
 if __name__ == '__main__':

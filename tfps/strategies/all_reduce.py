@@ -230,6 +230,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`.
       value: structure of tensors and `tf.IndexedSlices`.
     """
+    self.sync_session.join_before_sum()
     is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
     flat = tf.nest.flatten(value)
     factor = None
@@ -246,6 +247,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     Args:
       gradients: of this worker; None for a variable without one.
     """
+    self.sync_session.join_before_sum()
     extended = self.extended
     factor = self._gradient_factor()
     written = extended.take_written()
@@ -278,15 +280,12 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
   def step(self) -> Iterator[None]:
     """Returns a context in which a replica's function is called.
 
-    Unless a step is being traced already, it is one: the worker joins the
-    others before its first step.
+    Unless a step is being traced already, it is one.
     """
     with self.extended.noting_writes():
       if self.sync_session.is_in_step:
         yield
         return
-      with tf.init_scope():
-        self.sync_session.join()
       with self.sync_session.own_step():
         yield
 

@@ -156,6 +156,7 @@ def test_a_program_of_tensorflows_tutorials_runs_with_one_line_changed(
   _finish(cluster)
   for what in ('history', 'weights', 'evaluate', 'losses', 'loop weights'):
     assert _said(cluster, 0, what) == _said(cluster, 1, what), what
+  assert _said(cluster, 0, 'predicted') == [6, 3]
   history = _said(cluster, 0, 'history')
   assert len(history['loss']) == 3
   assert history['loss'][-1] < history['loss'][0]

@@ -100,6 +100,7 @@ class AllReduceSession:
 
   makes_one_update = True
   is_in_step = False
+  _is_own_step = False
 
   def __init__(
     self,
@@ -152,6 +153,16 @@ class AllReduceSession:
     if member.is_partial:
       member.step_aside()  # until it has made the other variables
 
+  def join_before_sum(self) -> None:
+    """Joins the group where a function of the user's adds up values.
+
+    Those of `fit` and `train` have an attempt that joins. What adds up nothing,
+    such as a prediction, needs no other worker.
+    """
+    if self._is_own_step or not self.is_in_step:
+      with tf.init_scope():
+        self.join()
+
   def _copy_new_variables(self) -> None:
     """Makes all workers copy variables that they have made in a step.
 
@@ -178,7 +189,9 @@ class AllReduceSession:
       return True
     number = attempt.num_steps
     self._copy_new_variables()
-    if not self._membership.is_member:
+    if self._membership.is_member:  # it has done all steps, in any loop
+      self._position = int(self._num_steps.numpy())
+    else:
       # Others have done steps without this worker, whose program has not come
       # as far as theirs yet: it joins then, so that they need not wait for it.
       if self._position + number <= self._membership.place():
@@ -225,10 +238,14 @@ class AllReduceSession:
       graph = tf.compat.v1.get_default_graph()
       written = self._written.setdefault(graph, written)
     first = 0 if tf.executing_eagerly() else writes.num_operations()
-    with self._in_step(), self._reduction.step(written):
-      yield
-      if not self._reduction.num_sums:
-        return
+    self._is_own_step = True
+    try:
+      with self._in_step(), self._reduction.step(written):
+        yield
+        if not self._reduction.num_sums:
+          return
+    finally:
+      self._is_own_step = False
     if tf.executing_eagerly():
       self._num_steps.assign_add(1)
       return
