@@ -3,15 +3,17 @@
 Once a strategy is closed, its servers end, and what still uses a variable on
 them gets an error of the connection. Once another strategy has connected this
 process to another cluster, the error is one of the variable's device. Neither
-tells anybody what to do.
+tells anybody what to do. Where a resource is deleted, there is nothing to do.
 """
 
 import functools
 import re
 import types
+from typing import Any
 import weakref
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import error_sources
 
@@ -31,6 +33,7 @@ def note_connected() -> None:
   That one may have been deleted, so that nothing tells that it is replaced.
   """
   _closed.clear()
+  _silence_deleters()
 
 
 def note_closed(strategy: str) -> None:
@@ -58,6 +61,27 @@ def note_replaced(strategy: tf.distribute.Strategy) -> None:
 def _explain() -> None:
   error_sources.explain(tf.errors.UnavailableError, _of_closed)
   error_sources.explain(tf.errors.InvalidArgumentError, _of_replaced)
+
+
+@functools.cache
+def _silence_deleters() -> None:
+  """Lets queues be deleted whose servers have ended or were replaced.
+
+  The deleter of a resource runs an operation. Errors of a destructor are
+  printed, whenever the garbage collector runs: TensorFlow drops them for tables
+  and iterators, but not for queues and summary writers.
+  """
+  deleter: Any = resource_variable_ops.EagerResourceDeleter
+  theirs = deleter.__del__
+
+  @functools.wraps(theirs)
+  def delete(self: Any) -> None:
+    try:
+      theirs(self)
+    except tf.errors.OpError:
+      pass
+
+  deleter.__del__ = delete
 
 
 def _of_replaced(message: str, frame: types.FrameType) -> str:

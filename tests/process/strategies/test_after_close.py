@@ -87,6 +87,25 @@ def test_a_loss_under_the_next_strategy_is_told_as_it_is():
       variable.numpy()
 
 
+@pytest.mark.parametrize('is_replaced', [False, True])
+def test_what_was_on_their_servers_is_deleted_without_a_word(
+  monkeypatch, is_replaced
+):
+  with testing.ProcessCluster(1, 1) as processes:
+    strategy = tfps.ParameterServerStrategy(processes.cluster)
+    with tf.device('/job:ps/task:0'):
+      queue = tf.queue.FIFOQueue(1, tf.int64)
+    strategy.close()
+    processes.wait('ps', 0, timeout_secs=60)
+    if is_replaced:
+      tfps.BetweenGraphStrategy(tfps.Cluster.local())
+    printed = []
+    monkeypatch.setattr('sys.unraisablehook', printed.append)
+    del queue
+    gc.collect()
+    assert not printed
+
+
 @pytest.mark.parametrize('kind', _KINDS)
 def test_what_another_strategy_has_replaced_is_named(tmp_path, kind):
   with (
