@@ -31,6 +31,7 @@ if TYPE_CHECKING:
   from tfps import strategies as replication
   from tfps import testing
   from tfps import updates
+  from tfps.keras import embeddings
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
@@ -71,6 +72,7 @@ __all__ = [
   'checkpoints',
   'codecs',
   'define_flags',
+  'embeddings',
   'evaluate_checkpoints',
   'input',
   'partitioners',
@@ -86,6 +88,7 @@ __all__ = [
 _MODULES = {
   'checkpoints': 'training.warm_start',
   'codecs': 'wire.codecs',
+  'embeddings': 'keras.embeddings',
   'input': 'input',
   'partitioners': 'variables.partitioners',
   'placement': 'variables.placement',

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import resource_variable_ops
 
+from tfps._compat import open_shapes
 from tfps._compat import shared_variables
 
 # By identity, the functions of this process that still exist.
@@ -97,10 +98,11 @@ def renew(variables: Iterable[Any]) -> None:
 
 
 def _fresh(variable: Any) -> tf.Tensor:
+  shape = open_shapes.of_handle(variable)
   if isinstance(variable, shared_variables.NamedVariable):
-    return variable.memory.handle(shape=variable.shape, dtype=variable.dtype)
+    return variable.memory.handle(shape=shape, dtype=variable.dtype)
   return resource_variable_ops.UninitializedVariable(
-    shape=variable.shape, dtype=variable.dtype, name=variable._handle_name
+    shape=shape, dtype=variable.dtype, name=variable._handle_name
   )._handle
 
 

@@ -30,6 +30,9 @@ _LOSS_SCALING = {
   '_stateful_handle_non_finite_grads': 'skip_step',
 }
 
+# Without such a strategy, of optimizers that update growing variables.
+_BY_ROWS = 'tfps.keras.optimizers'
+
 
 def take_part() -> None:
   """Replaces methods of Keras' optimizers, once Keras is imported."""
@@ -59,7 +62,7 @@ def _replace(owner: Any, name: str, function: str) -> None:
   @functools.wraps(theirs)
   def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
     own = functools.partial(theirs, self)
-    module = _module(self._distribution_strategy)
+    module = _module(self)
     if module is None:
       return own(*args, **kwargs)
     return getattr(module, function)(own, self, *args, **kwargs)
@@ -67,7 +70,23 @@ def _replace(owner: Any, name: str, function: str) -> None:
   setattr(owner, name, dispatch)
 
 
-def _module(strategy: Any) -> Any:
-  """Returns the module that a strategy names, or None."""
+def _module(optimizer: Any) -> Any:
+  """Returns the module that replaces an optimizer's methods, or None."""
+  strategy = optimizer._distribution_strategy
   name = getattr(strategy, 'keras_optimizers', None)
+  if name is None and _updates_open_shapes(optimizer):
+    name = _BY_ROWS
   return importlib.import_module(name) if name else None
+
+
+def _updates_open_shapes(optimizer: Any) -> bool:
+  """Returns whether a variable may have more rows than its slots.
+
+  Keras' own updates take both for equally long, under any strategy.
+  """
+  shapes = [
+    variable.value.shape
+    for variable in getattr(optimizer, '_trainable_variables', ())
+    if hasattr(variable, '_value')
+  ]
+  return any(shape.rank and shape[0] is None for shape in shapes)

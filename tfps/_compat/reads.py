@@ -42,6 +42,14 @@ class Reader(Protocol):
   ) -> tf.Tensor | None:
     """Returns rows of the variable for the graph `place`, or None."""
 
+  def read_keyed(
+    self,
+    variable: Any,
+    keys: tf.Tensor,
+    locate: Callable[[tf.Tensor], tf.Tensor],
+  ) -> tf.Tensor | None:
+    """Returns the rows of keys, which `locate` finds on the ps, or None."""
+
   def compute_on_ps(
     self, variable: Any, function: Callable[[Any], tf.Tensor]
   ) -> tf.Tensor | None:

@@ -23,6 +23,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import handles
 from tfps._compat import large_values
+from tfps._compat import open_shapes
 from tfps._compat import shared_variables
 
 _WRITE = re.compile(
@@ -55,6 +56,8 @@ def make(variable: Any, device: str) -> Any:
   own = handles.inner(variable)
   with tf.init_scope(), tf.device(device):
     replica = _like(own)
+  if open_shapes.has_open_rows(own):
+    open_shapes.open_rows(replica)
   large_values.copy_to(own, replica)
   return replica
 
@@ -65,12 +68,12 @@ def _like(own: Any) -> Any:
     return shared_variables.NamedVariable(
       memory=dataclasses.replace(own.memory, name=name),
       name=name,
-      shape=own.shape,
+      shape=open_shapes.of_handle(own),
       dtype=own.dtype,
       trainable=False,
     )
   return resource_variable_ops.UninitializedVariable(
-    shape=own.shape,
+    shape=open_shapes.of_handle(own),
     dtype=own.dtype,
     name=f'{own._handle_name}/replica',
     trainable=False,

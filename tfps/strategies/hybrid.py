@@ -35,6 +35,7 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 from tfps.updates.allreduce import rendezvous
 from tfps.updates.allreduce import step_sync
 from tfps.updates.sync import session as session_lib
+from tfps.variables import growing
 from tfps.variables import hybrid_placement
 from tfps.variables import placement as placement_lib
 from tfps.variables import shared_extended
@@ -80,6 +81,8 @@ class Extended(shared_extended.Extended):
 
   def _is_to_be_held(self, kwargs: Mapping[str, Any]) -> bool:
     if kwargs.get('colocate_with') is not None or self._is_local(kwargs):
+      return False
+    if growing.place() is not None:
       return False
     is_counter = kwargs.get('name') == keras_variables.COUNTER
     if is_counter and keras_variables.is_making():

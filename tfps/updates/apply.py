@@ -13,6 +13,7 @@ from tfps._compat import replicated_writes
 from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
+from tfps.variables import growing
 from tfps.wire import chunking
 from tfps.wire import push
 from tfps.wire import sparse_rows as sparse_rows_lib
@@ -41,6 +42,14 @@ class Update:
   gradient: Any
   decay: float | None = None
   lazy: bool = False
+
+  @property
+  def is_by_rows(self) -> bool:
+    """Whether rows without a gradient, and their slots, stay unchanged.
+
+    Besides by `lazy`, they do if the variable grows.
+    """
+    return self.lazy or growing.grows(self.variable)
 
   @property
   def variables(self) -> list[Any]:
@@ -236,7 +245,7 @@ def write(variable: Any, value: tf.Tensor) -> Any:
 
 
 def _ran_kernel(update: Update, step: rules.Step, gradient: Any) -> bool:
-  if update.lazy or update.decay is not None:
+  if update.is_by_rows or update.decay is not None:
     return False
   with tf.device(update.variable.device):
     return _run_kernel(update, step, gradient) is not None
@@ -260,7 +269,7 @@ def _dense(gradient: Any, variable: Any) -> tf.Tensor:
 
 def _apply(update: Update, step: rules.Step, gradient: Any) -> list[Any]:
   has_rows = isinstance(gradient, tf.IndexedSlices)
-  if has_rows and update.lazy:
+  if has_rows and update.is_by_rows:
     return _apply_to_rows(update, step, gradient, decay=update.decay)
   decayed = []
   if update.decay is not None:
@@ -289,12 +298,13 @@ def _apply_to_rows(
   *,
   decay: float | None,
 ) -> list[Any]:
-  old = [
-    tf.raw_ops.ResourceGather(
-      resource=variable.handle, indices=gradient.indices, dtype=variable.dtype
-    )
-    for variable in update.variables
-  ]
+  with tf.control_dependencies(_fit_slots(update)):
+    old = [
+      tf.raw_ops.ResourceGather(
+        resource=variable.handle, indices=gradient.indices, dtype=variable.dtype
+      )
+      for variable in update.variables
+    ]
   if decay is not None:
     old[0] -= old[0] * tf.constant(decay, old[0].dtype) * step.rate
   new = update.rule.new_values(step, gradient.values, old)
@@ -304,3 +314,11 @@ def _apply_to_rows(
     )
     for variable, value in zip(update.variables, new, strict=True)
   ]
+
+
+def _fit_slots(update: Update) -> list[tf.Tensor]:
+  """Lets the slots of a variable that has grown have as many rows as it."""
+  if not growing.grows(update.variable):
+    return []
+  num_rows = growing.num_rows(update.variable)
+  return [growing.fit(slot, num_rows) for slot in update.slots]

@@ -17,6 +17,7 @@ from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import replicas as replicas_compat
 from tfps._compat import strategy as compat
+from tfps.variables import growing
 from tfps.variables import large_values
 from tfps.variables import placement_ledger
 from tfps.variables import sharded
@@ -113,6 +114,11 @@ class Extended(compat.Extended):
     return execution_variables.ExecutionVariable(variable=variable)
 
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
+    place = growing.place()
+    if place is not None:
+      kwargs[_PLACES] = iter([place.index % self.ledger.num_ps])
+      creator = self._create_var_creator(next_creator, **kwargs)
+      return place.opened(self._create_variable_round_robin(creator, **kwargs))
     if self._variable_partitioner is not None:
       value = kwargs.get('initial_value')
       kwargs['initial_value'] = large_values.divisible(value)
@@ -156,6 +162,8 @@ class Extended(compat.Extended):
 
   def _create_beside(self, next_creator: Any, **kwargs: Any) -> Any:
     variable = super()._create_variable(next_creator, **kwargs)
+    if growing.grows(kwargs['colocate_with']):
+      growing.opened(variable)
     ps = placement_ledger.ps_index(variable.device)
     if ps is not None:
       num_bytes = variable_types.num_bytes_of(variable.shape, variable.dtype)

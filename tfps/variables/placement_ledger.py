@@ -74,6 +74,11 @@ class PlacementLedger:
     self._variables: list[list[str]] = [[] for _ in range(num_ps)]
     self._reserved = [0] * num_ps
 
+  @property
+  def num_ps(self) -> int:
+    """The number of ps."""
+    return len(self._loads)
+
   def place(self, sizes: Sequence[int], *, trainable: bool) -> list[int]:
     """Chooses the ps of a new variable's shards, and reserves optimizer slots.
 

@@ -94,15 +94,56 @@ class Puller:
       rows = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=indices_on_ps, dtype=variable.dtype
       )
-    codec = self._wire.pull
-    if codec is not None and not codec.for_rows:
-      codec = None
     return self._transfers.promise(
-      fused_transfer.Item(rows, codec),
+      fused_transfer.Item(rows, self._codec_of_rows()),
       route(fused_transfer.PULL, variable),
       ('rows', round_index),
       level if level is None else level + 1,
     )
+
+  def keyed_rows(
+    self,
+    variable: Any,
+    keys: tf.Tensor,
+    locate: Callable[[tf.Tensor], tf.Tensor],
+    round_index: int,
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sends keys to their ps, and pulls the rows that the ps finds for them.
+
+    Args:
+      variable: has the rows.
+      keys: different keys, of shape [n].
+      locate: returns the numbers of the keys' rows, on the ps.
+      round_index: index of the round; see `step_transfers.Round`.
+
+    Returns:
+      The rows, and their int32 numbers of shape [n].
+    """
+    level = self._transfers.level(keys)
+    keys_on_ps = self._transfers.promise(
+      fused_transfer.Item(keys),
+      route(fused_transfer.PUSH, variable),
+      ('indices', round_index),
+      level,
+    )
+    with self._reading_at(variable.device):
+      indices = locate(keys_on_ps)
+      rows = tf.raw_ops.ResourceGather(
+        resource=variable.handle, indices=indices, dtype=variable.dtype
+      )
+      indices = tf.cast(indices, tf.int32)
+    group = ('rows', round_index)
+    level = level if level is None else level + 1
+    pulled, numbers = (
+      self._transfers.promise(
+        item, route(fused_transfer.PULL, variable), group, level
+      )
+      for item in (
+        fused_transfer.Item(rows, self._codec_of_rows()),
+        fused_transfer.Item(indices),
+      )
+    )
+    return pulled, numbers
 
   def compute(
     self, variable: Any, function: Callable[[Any], tf.Tensor]
@@ -131,6 +172,10 @@ class Puller:
       pulled = tf.identity(result)
     compat.note_function(variable, pulled, gradient_of)
     return pulled
+
+  def _codec_of_rows(self) -> Any:
+    codec = self._wire.pull
+    return codec if codec is not None and codec.for_rows else None
 
   @contextlib.contextmanager
   def _reading_at(self, device: str) -> Iterator[None]:

@@ -57,8 +57,6 @@ class Round:
     gathered: gradients to apply at the end, for `updates.accumulation`.
     calls: the number of calls of each optimizer in this step.
     copies: the worker's copies of variables, by their keys.
-    rows: pairs of row indices and rows that were read, by the variable's key
-      and the worker.
     writes: the number of operations that wrote to a variable before the round,
       by `id` of its handle.
     shards: gradients that were sharded already, by `id`.
@@ -71,9 +69,6 @@ class Round:
   calls: Any = dataclasses.field(default_factory=collections.Counter)
   copies: dict[Any, local_copies_lib.Copy] = dataclasses.field(
     default_factory=dict
-  )
-  rows: Any = dataclasses.field(
-    default_factory=lambda: collections.defaultdict(list)
   )
   writes: dict[int, int] = dataclasses.field(default_factory=dict)
   shards: dict[int, Any] = dataclasses.field(default_factory=dict)
@@ -186,6 +181,31 @@ class Steps:
     if sparse_rows_lib.are_distinct(indices):
       return read(indices)
     return compat.read_distinct(read, indices, variable.shape[1:])
+
+  def read_keyed(
+    self,
+    variable: Any,
+    keys: tf.Tensor,
+    locate: Callable[[tf.Tensor], tf.Tensor],
+  ) -> tf.Tensor | None:
+    """Returns the rows of keys, if they are fused; see `_compat.reads`."""
+    key = _key(variable)
+    if not self._is_fusable(variable) or not self.is_at_top_level():
+      return None
+    with compat.stop_recording():
+      rows, numbers = self._puller.keyed_rows(
+        variable, keys, locate, self.round.index
+      )
+      if key in self.round.copies:
+        rows = self.round.copies[key].rows(numbers, rows)
+    compat.note_rows(
+      variable,
+      rows,
+      lambda gradient: tf.IndexedSlices(
+        tf.convert_to_tensor(gradient), numbers
+      ),
+    )
+    return rows
 
   def compute_on_ps(
     self, variable: Any, function: Callable[[Any], tf.Tensor]
@@ -304,14 +324,15 @@ class Steps:
     if self.wire.fuse:
       self.round.writes = write_counts.writes_by_handle(self._graph)
 
-  def _is_fused(self, variable: Any, place: Any) -> bool:
+  def _is_fusable(self, variable: Any) -> bool:
     if not self.wire.fuse or variable.dtype not in _NUMBERS:
       return False
-    if compat.is_in_vectorized_loop():
+    if compat.is_in_vectorized_loop() or _key(variable) in self._unfused:
       return False
-    if _key(variable) in self._unfused:
-      return False
-    if not _is_on_ps(variable.device) or _is_on_ps(compat.current_device()):
+    return _is_on_ps(variable.device) and not _is_on_ps(compat.current_device())
+
+  def _is_fused(self, variable: Any, place: Any) -> bool:
+    if not self._is_fusable(variable):
       return False
     before = self.round.writes.get(id(variable.handle), 0)
     return write_counts.num_writes(variable, place, self._graph) <= before
@@ -341,7 +362,6 @@ class Steps:
   ) -> tf.Tensor:
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
-      self.round.rows[_key_of_worker(variable)].append((distinct, rows))
     shape = tf.constant(variable.shape.as_list(), distinct.dtype)
     compat.note_rows(
       variable,

@@ -1,0 +1,113 @@
+"""Variables whose first dimension grows while they are used.
+
+Their static shape leaves the number of rows open. A variable grows by having a
+longer value assigned on its own device, under the lock of that device.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import contextvars
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps._compat import handles
+from tfps._compat import open_shapes
+
+_MAKING: contextvars.ContextVar['Place | None'] = contextvars.ContextVar(
+  'tfps_growing', default=None
+)
+
+# By how much more than is needed a variable grows: one part in so many. More
+# would waste memory, less would copy the variable more often.
+_SPARE_PART = 8
+
+
+class Place(NamedTuple):
+  """Where variables are made, and how.
+
+  Attributes:
+    index: number of the ps, modulo how many there are.
+    grows: whether their numbers of rows are left open.
+  """
+
+  index: int
+  grows: bool
+
+  def opened(self, variable: Any) -> Any:
+    """Returns a variable that was made, as it is to be."""
+    return opened(variable) if self.grows else variable
+
+
+@contextlib.contextmanager
+def making(index: int, *, grows: bool = True) -> Iterator[None]:
+  """Returns a context in which variables are made on one ps, without shards.
+
+  Args:
+    index: number of the ps, modulo how many there are; without ps it has no
+      effect.
+    grows: whether the variables grow.
+  """
+  place = Place(index, grows)
+
+  def create(next_creator: Any, **kwargs: Any) -> Any:
+    return place.opened(next_creator(**kwargs))
+
+  token = _MAKING.set(place)
+  try:
+    with tf.variable_creator_scope(create):
+      yield
+  finally:
+    _MAKING.reset(token)
+
+
+def place() -> Place | None:
+  """Returns where the innermost `making` makes variables; None outside."""
+  return _MAKING.get()
+
+
+def grows(variable: Any) -> bool:
+  """Returns whether a variable's number of rows is open."""
+  return open_shapes.has_open_rows(variable)
+
+
+def opened(variable: Any) -> Any:
+  """Returns a variable after leaving its number of rows open."""
+  open_shapes.open_rows(handles.inner(variable))
+  return variable
+
+
+def num_rows(variable: Any) -> tf.Tensor:
+  """Returns how many rows a variable has at present, an int64 scalar."""
+  shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
+  return shape[0]
+
+
+def fit(variable: Any, needed: tf.Tensor) -> Any:
+  """Lets a variable grow if it has too few rows.
+
+  Runs within a `ps_lock.Job` of the variable's device. New rows are like the
+  variable's first row.
+
+  Args:
+    variable: the variable, with at least one row.
+    needed: int64 scalar, how many rows it is to have at least.
+
+  Returns:
+    A tensor, after which it has: whether it has grown.
+  """
+
+  def grow() -> tf.Tensor:
+    value = open_shapes.read(variable)
+    added = needed + needed // _SPARE_PART - tf.shape(value, tf.int64)[0]
+    rest = tf.ones([value.shape.rank - 1], tf.int64)
+    new = tf.tile(value[:1], tf.concat([added[tf.newaxis], rest], axis=0))
+    written = tf.raw_ops.AssignVariableOp(
+      resource=variable.handle, value=tf.concat([value, new], axis=0)
+    )
+    with tf.control_dependencies([written]):
+      return tf.constant(True)
+
+  is_short = num_rows(variable) < needed
+  return tf.cond(is_short, grow, lambda: tf.constant(False))
