@@ -6,6 +6,7 @@ process to another cluster, the error is one of the variable's device. Neither
 tells anybody what to do. Where a resource is deleted, there is nothing to do.
 """
 
+import contextlib
 import functools
 import re
 import types
@@ -76,10 +77,8 @@ def _silence_deleters() -> None:
 
   @functools.wraps(theirs)
   def delete(self: Any) -> None:
-    try:
+    with contextlib.suppress(tf.errors.OpError):
       theirs(self)
-    except tf.errors.OpError:
-      pass
 
   deleter.__del__ = delete
 

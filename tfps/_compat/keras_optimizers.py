@@ -13,10 +13,14 @@ import importlib
 import sys
 from typing import Any
 
+from tfps._compat import handles
+from tfps._compat import open_shapes
+
 # Method of Keras' optimizers -> function that replaces it.
 _FUNCTIONS = {
   '_backend_apply_gradients': 'apply_gradients',
   '_all_reduce_sum_gradients': 'sum_gradients',
+  '_clip_gradients': 'clip_gradients',
   '_distributed_tf_update_step': 'update',
   '_apply_weight_decay': 'decay_weights',
   '_update_model_variables_moving_average': 'update_averages',
@@ -52,8 +56,24 @@ def _replace_methods() -> None:
   _replace(base_optimizer.BaseOptimizer, 'apply', 'apply')
   for method, function in _LOSS_SCALING.items():
     _replace(loss_scale_optimizer.LossScaleOptimizer, method, function)
+  _open_slots(optimizer.TFOptimizer)
   # It has one more variable, which each worker's update multiplies.
   _replace(nadam.Nadam, '_backend_update_step', 'update_by_nadam')
+
+
+def _open_slots(owner: Any) -> None:
+  """Leaves the number of rows of slots open, if it is that of a variable."""
+  theirs = owner.add_variable_from_reference
+
+  @functools.wraps(theirs)
+  def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    made = theirs(self, reference_variable, *args, **kwargs)
+    reference = getattr(reference_variable, 'value', reference_variable)
+    if open_shapes.has_open_rows(reference):
+      open_shapes.open_rows(handles.inner(made.value))
+    return made
+
+  owner.add_variable_from_reference = add
 
 
 def _replace(owner: Any, name: str, function: str) -> None:
@@ -84,9 +104,8 @@ def _updates_open_shapes(optimizer: Any) -> bool:
 
   Keras' own updates take both for equally long, under any strategy.
   """
-  shapes = [
-    variable.value.shape
+  return any(
+    open_shapes.has_open_rows(variable.value)
     for variable in getattr(optimizer, '_trainable_variables', ())
     if hasattr(variable, '_value')
-  ]
-  return any(shape.rank and shape[0] is None for shape in shapes)
+  )

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import large_values
+from tfps._compat import open_shapes
 
 # Keras' names of the table of an `Embedding` and of an optimizer's counter,
 # which nothing else distinguishes from other variables.
@@ -75,6 +76,10 @@ def _replace_methods(sharded_type: type) -> None:
       theirs(self, initializer)
 
   def assign(theirs: Any, self: Any, value: Any) -> Any:
+    if self._value is not None and open_shapes.has_open_rows(self._value):
+      # Keras would compare the shape with that of the beginning.
+      self._value.assign(self._convert_to_tensor(value, dtype=self.dtype))
+      return value
     is_array = isinstance(value, np.ndarray) and self._value is not None
     if (
       not is_array

@@ -17,6 +17,7 @@ from tfps.keras import shards
 from tfps.keras import step_numbers
 from tfps.updates import apply as apply_lib
 from tfps.updates import ps_lock
+from tfps.variables import growing
 from tfps.variables import sharded
 
 
@@ -30,7 +31,11 @@ def apply_gradients(
 
   All workers add to accumulators on the ps. One takes their values for an
   update; additions in the meantime count for the next one.
+
+  Raises:
+    ValueError: a table that grows is to be averaged or accumulated.
   """
+  _check_tables(optimizer, trainable_variables)
   if not optimizer.gradient_accumulation_steps and not (
     optimizer.use_ema and optimizer.ema_overwrite_frequency
   ):
@@ -43,6 +48,21 @@ def apply_gradients(
   else:
     _update(optimizer, gradients, trainable_variables)
   _average(optimizer, number)
+
+
+def _check_tables(optimizer: Any, variables: Sequence[Any]) -> None:
+  names = [
+    variable.name
+    for variable in variables
+    if growing.grows(shards.value(variable))
+  ]
+  for setting in ('use_ema', 'gradient_accumulation_steps'):
+    if names and getattr(optimizer, setting):
+      raise ValueError(
+        f'{optimizer.name}: {setting} does not work with {", ".join(names)}, '
+        'rows of tables that grow. Leave it out; tfps.updates.Accumulate '
+        'accumulates gradients of tables, too.'
+      )
 
 
 def _update(

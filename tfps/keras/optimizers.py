@@ -31,6 +31,7 @@ from tfps.updates import policies
 from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
+from tfps.variables import growing
 from tfps.variables import sharded
 from tfps.variables import step_replicas
 
@@ -168,6 +169,34 @@ def sum_gradients(
   return grads_and_vars
 
 
+def clip_gradients(
+  own: Own, optimizer: Any, grads: Sequence[Any]
+) -> Sequence[Any]:
+  """Clips gradients; those of tables that grow by the rows that they have.
+
+  Keras makes them dense, which is impossible without a number of rows. What is
+  left out is zero, so that norms are the same.
+  """
+  grads = [
+    apply_lib.with_distinct_rows(grad) if _is_of_any_number(grad) else grad
+    for grad in grads
+  ]
+  clipped = own(
+    [grad.values if _is_of_any_number(grad) else grad for grad in grads]
+  )
+  return [
+    tf.IndexedSlices(values, grad.indices)
+    if _is_of_any_number(grad)
+    else values
+    for values, grad in zip(clipped, grads, strict=True)
+  ]
+
+
+def _is_of_any_number(gradient: Any) -> bool:
+  """Returns whether a gradient has rows, of an unknown number of all rows."""
+  return isinstance(gradient, tf.IndexedSlices) and gradient.dense_shape is None
+
+
 def update(
   own: Own,
   optimizer: Any,
@@ -196,6 +225,12 @@ def update(
     apply_lib.apply(updates, step, staleness_lib.of(strategy))
     return
   for gradient, variable in grads_and_vars:
+    if growing.grows(shards.value(variable)):
+      raise ValueError(
+        f'{optimizer.name}: {type(optimizer).__name__} cannot update '
+        f'{variable.name}, rows of a table that grows, which only '
+        f'{optimizer_rules.names()} can. Train the table by one of these.'
+      )
     gradient = apply_lib.with_distinct_rows(gradient)
     if isinstance(variable, sharded.ShardedVariable):
       # `update_step` may combine rows, so it gets the whole variable.

@@ -321,4 +321,4 @@ def _fit_slots(update: Update) -> list[tf.Tensor]:
   if not growing.grows(update.variable):
     return []
   num_rows = growing.num_rows(update.variable)
-  return [growing.fit(slot, num_rows) for slot in update.slots]
+  return [growing.fit(slot, num_rows, has_spare=False) for slot in update.slots]

@@ -2,8 +2,8 @@
 
 A hash table on the ps maps each key to the number of its row. It is only an
 index of the keys, which a variable holds beside the rows: snapshots, replicas
-and checkpoints need to know nothing but variables. Each change of the keys has
-a number. If the index has been made for another one, because variables were
+and checkpoints need to know nothing but variables. Beside the keys is a digest
+of them. If the index has been made for another one, because variables were
 restored or the ps was started again, it is made anew from the keys.
 """
 
@@ -21,7 +21,7 @@ from tfps.variables import growing
 NUM_INITIAL = 1024
 
 # Contents of `Shard.counts`.
-_USED, _VERSION, _NUM_SHARDS = range(3)
+_USED, _DIGEST, _NUM_SHARDS = range(3)
 NUM_COUNTS = 3
 
 _ABSENT = -1
@@ -29,7 +29,6 @@ _ABSENT = -1
 # numbers that are near each other (Knuth, "The Art of Computer Programming",
 # volume 3, section 6.4).
 _SPREADS = -7046029254386353131
-_WORD = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Shard:
     keys: int64 variable of shape [number of rows], growing: the key of each
       row, from `NUM_INITIAL` on.
     counts: int64 variable of shape [NUM_COUNTS]: how many rows are used, the
-      number of changes of the keys, and how many shards the table has.
+      digest of the keys, and how many shards the table has.
     num_shards: how many shards the table has.
   """
 
@@ -68,7 +67,7 @@ class Shard:
     """
     index = _Index(self.name)
     found = index.find(keys)
-    is_due = tf.not_equal(index.version(), self._counts()[_VERSION])
+    is_due = tf.not_equal(index.digest(), self._counts()[_DIGEST])
     if inserts:
       is_due |= tf.reduce_any(found < 0)
     found = tf.cond(
@@ -94,7 +93,7 @@ class Shard:
         ],
       )
       with tf.control_dependencies([is_right]):
-        is_stale = tf.not_equal(index.version(), counts[_VERSION])
+        is_stale = tf.not_equal(index.digest(), counts[_DIGEST])
         renewed = tf.cond(
           is_stale,
           lambda: self._renew(index, counts),
@@ -121,7 +120,7 @@ class Shard:
     keys = open_shapes.read(self.keys)[NUM_INITIAL : counts[_USED]]
     rows = tf.range(NUM_INITIAL, counts[_USED], dtype=tf.int64)
     with tf.control_dependencies([index.replace(keys, rows)]):
-      noted = index.note_version(counts[_VERSION])
+      noted = index.note_digest(counts[_DIGEST])
     with tf.control_dependencies([noted]):
       return tf.constant(True)
 
@@ -133,11 +132,12 @@ class Shard:
     known: tf.Tensor,
   ) -> tf.Tensor:
     """Gives a row to each key that has none; returns the rows of all keys."""
-    used, version = counts[_USED], counts[_VERSION] + 1
+    used = counts[_USED]
     is_new = known < 0
     new = tf.boolean_mask(keys, is_new)
     number = tf.size(new, tf.int64)
     rows = used + tf.range(number, dtype=tf.int64)
+    digest = counts[_DIGEST] + _digest(new, rows)
     fit = [growing.fit(each, used + number) for each in (self.rows, self.keys)]
     with tf.control_dependencies(fit):
       initial = tf.raw_ops.ResourceGather(
@@ -152,13 +152,13 @@ class Shard:
       ]
       counted = tf.raw_ops.AssignVariableOp(
         resource=self.counts.handle,
-        value=tf.stack([used + number, version, counts[_NUM_SHARDS]]),
+        value=tf.stack([used + number, digest, counts[_NUM_SHARDS]]),
       )
     # Who finds a key in the index reads its row without a lock.
     with tf.control_dependencies([*written, counted]):
       inserted = index.insert(new, rows)
     with tf.control_dependencies([inserted]):
-      noted = index.note_version(version)
+      noted = index.note_digest(digest)
     with tf.control_dependencies([noted]):
       order = used + tf.cumsum(tf.cast(is_new, tf.int64)) - 1
       return tf.where(is_new, order, known)
@@ -170,25 +170,25 @@ class Shard:
 class _Index:
   """Hash tables of TensorFlow on the current device, in a graph.
 
-  The second has the number of the change that the first is made for.
+  The second has the digest of the keys that the first is made for.
   """
 
   def __init__(self, name: str) -> None:
-    self._rows, self._version = (
+    self._rows, self._digest = (
       tf.raw_ops.MutableHashTableV2(
         key_dtype=tf.int64,
         value_dtype=tf.int64,
         shared_name=f'{name}/{what}',
       )
-      for what in ('rows', 'version')
+      for what in ('rows', 'digest')
     )
 
   def find(self, keys: tf.Tensor) -> tf.Tensor:
     found = _find(self._rows, keys)
     return tf.ensure_shape(found, keys.shape)
 
-  def version(self) -> tf.Tensor:
-    return tf.ensure_shape(_find(self._version, _int64(0)), [])
+  def digest(self) -> tf.Tensor:
+    return tf.ensure_shape(_find(self._digest, _int64(0)), [])
 
   def insert(self, keys: tf.Tensor, rows: tf.Tensor) -> Any:
     return tf.raw_ops.LookupTableInsertV2(
@@ -200,9 +200,9 @@ class _Index:
       table_handle=self._rows, keys=keys, values=rows
     )
 
-  def note_version(self, version: tf.Tensor) -> Any:
+  def note_digest(self, digest: tf.Tensor) -> Any:
     return tf.raw_ops.LookupTableInsertV2(
-      table_handle=self._version, keys=_int64(0), values=version
+      table_handle=self._digest, keys=_int64(0), values=digest
     )
 
 
@@ -213,20 +213,30 @@ def initial_counts(num_shards: int) -> list[int]:
 
 def shard_of(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
   """Returns the shard of each key, an int32 tensor of the keys' shape."""
-  return tf.cast(_spread(keys, bits=31) % num_shards, tf.int32)
+  return tf.cast(_high_bits(keys * _SPREADS) % num_shards, tf.int32)
 
 
 def _initial(keys: tf.Tensor) -> tf.Tensor:
   """Returns the number of the row that has each key's initial value."""
-  # Other bits than those that choose the shard.
-  return _spread(keys * _SPREADS, bits=31) % NUM_INITIAL
+  return _high_bits(_mixed(keys)) % NUM_INITIAL
 
 
-def _spread(keys: tf.Tensor, *, bits: int) -> tf.Tensor:
-  """Returns the highest bits of a product, as non-negative int64 numbers."""
-  product = tf.bitcast(keys * _SPREADS, tf.uint64)
-  shift = tf.constant(_WORD - bits, tf.uint64)
-  return tf.bitcast(tf.bitwise.right_shift(product, shift), tf.int64)
+def _digest(keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+  """Returns what keys, in their rows, add to the digest of all."""
+  return tf.reduce_sum(_mixed(_mixed(keys) + rows))
+
+
+def _mixed(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns numbers of which each bit depends on all those below it."""
+  product = numbers * _SPREADS
+  return tf.bitwise.bitwise_xor(product, _high_bits(product)) * _SPREADS
+
+
+def _high_bits(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns the higher half of the bits of int64 numbers, as such numbers."""
+  unsigned = tf.bitcast(numbers, tf.uint64)
+  shifted = tf.bitwise.right_shift(unsigned, tf.constant(32, tf.uint64))
+  return tf.bitcast(shifted, tf.int64)
 
 
 def _read(variable: Any) -> tf.Tensor:

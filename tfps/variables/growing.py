@@ -84,7 +84,7 @@ def num_rows(variable: Any) -> tf.Tensor:
   return shape[0]
 
 
-def fit(variable: Any, needed: tf.Tensor) -> Any:
+def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
   """Lets a variable grow if it has too few rows.
 
   Runs within a `ps_lock.Job` of the variable's device. New rows are like the
@@ -93,6 +93,7 @@ def fit(variable: Any, needed: tf.Tensor) -> Any:
   Args:
     variable: the variable, with at least one row.
     needed: int64 scalar, how many rows it is to have at least.
+    has_spare: whether it gets more, so that it does not grow again soon.
 
   Returns:
     A tensor, after which it has: whether it has grown.
@@ -100,7 +101,8 @@ def fit(variable: Any, needed: tf.Tensor) -> Any:
 
   def grow() -> tf.Tensor:
     value = open_shapes.read(variable)
-    added = needed + needed // _SPARE_PART - tf.shape(value, tf.int64)[0]
+    spare = needed // _SPARE_PART if has_spare else 0
+    added = needed + spare - tf.shape(value, tf.int64)[0]
     rest = tf.ones([value.shape.rank - 1], tf.int64)
     new = tf.tile(value[:1], tf.concat([added[tf.newaxis], rest], axis=0))
     written = tf.raw_ops.AssignVariableOp(

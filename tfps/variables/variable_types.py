@@ -113,7 +113,9 @@ def _abstract(initial_value: Any, dtype: Any) -> Any:
     return None
   if not callable(initial_value):
     return _typed(initial_value, dtype)
-  with tf.Graph().as_default():
+  # A function's graph, unlike others, takes tensors of eager mode, such as the
+  # path of a checkpoint that the value is to be restored from.
+  with tf.__internal__.FuncGraph('initial_value').as_default():
     return _typed(initial_value(), dtype)
 
 

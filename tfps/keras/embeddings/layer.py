@@ -108,13 +108,19 @@ class Embedding(keras.layers.Layer):
       return self._look_up(inputs, weights, training)
     if isinstance(inputs, tf.RaggedTensor):
       return self._combine(
-        inputs.values, inputs.value_rowids(), inputs.nrows(), _flat(weights),
+        inputs.values,
+        inputs.value_rowids(),
+        inputs.nrows(),
+        _flat(weights),
         training,
       )
     if isinstance(inputs, tf.SparseTensor):
       return self._combine(
-        inputs.values, inputs.indices[:, 0], inputs.dense_shape[0],
-        _flat(weights), training,
+        inputs.values,
+        inputs.indices[:, 0],
+        inputs.dense_shape[0],
+        _flat(weights),
+        training,
       )
     return self._combine_dense(tf.convert_to_tensor(inputs), weights, training)
 
@@ -200,7 +206,9 @@ class Embedding(keras.layers.Layer):
     rows = self._rows(ids, training)
     if self.mask_zero:
       given = tf.cast(_is_given(ids), rows.dtype)
-      weights = given if weights is None else tf.cast(weights, rows.dtype) * given
+      weights = (
+        given if weights is None else tf.cast(weights, rows.dtype) * given
+      )
     if weights is not None:
       weights = tf.cast(weights, rows.dtype)
       rows *= weights[:, tf.newaxis]

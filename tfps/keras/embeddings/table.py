@@ -1,6 +1,5 @@
 """Table of embeddings that gets a row for each key it has not seen before."""
 
-from collections.abc import Sequence
 import functools
 from typing import Any
 import uuid
@@ -124,33 +123,49 @@ class Table(keras.layers.Layer):
     }
 
   def _make_shard(self, index: int) -> key_index.Shard:
-    number = key_index.NUM_INITIAL
+    rows, keys, counts = weights = [
+      self._make_rows(index),
+      self._make_keys(index),
+      self._make_counts(index),
+    ]
+    for weight in weights:  # checkpoints contain what attributes are
+      setattr(self, weight.name, weight)
+    return key_index.Shard(
+      _index_name(rows.value),
+      rows.value,
+      keys.value,
+      counts.value,
+      self.num_shards,
+    )
+
+  def _make_rows(self, index: int) -> keras.Variable:
     with growing.making(index):
-      rows = self.add_weight(
-        shape=(number, self.width),
+      return self.add_weight(
+        shape=(key_index.NUM_INITIAL, self.width),
         initializer=self.initializer,
         dtype=self.variable_dtype,
         name=f'rows_{index}',
       )
-      keys = self.add_weight(
-        shape=(number,),
+
+  def _make_keys(self, index: int) -> keras.Variable:
+    with growing.making(index):
+      return self.add_weight(
+        shape=(key_index.NUM_INITIAL,),
         initializer='zeros',
         dtype='int64',
         trainable=False,
         name=f'keys_{index}',
       )
+
+  def _make_counts(self, index: int) -> keras.Variable:
     with growing.making(index, grows=False):
-      counts = self.add_weight(
+      return self.add_weight(
         shape=(key_index.NUM_COUNTS,),
         initializer=_Counts(self.num_shards),
         dtype='int64',
         trainable=False,
         name=f'counts_{index}',
       )
-    return key_index.Shard(
-      _index_name(rows.value), rows.value, keys.value, counts.value,
-      self.num_shards,
-    )
 
   def _read(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
     """Returns the rows of different keys, of shape [n]."""
@@ -178,20 +193,27 @@ class _Counts(keras.initializers.Initializer):
     return tf.constant(key_index.initial_counts(self._num_shards), dtype)
 
 
-def _rows(
-  shard: key_index.Shard, keys: tf.Tensor, inserts: bool
-) -> tf.Tensor:
+def _rows(shard: key_index.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
   locate = functools.partial(shard.locate, inserts=inserts)
   reader = reads.reader()
   rows = reader and reader.read_keyed(shard.rows, keys, locate)
   if rows is not None:
     return rows
-  with tf.device(shard.rows.device):
+  with tf.device(shard.rows.device), reads.stop_recording():
     if tf.executing_eagerly():
       numbers = _eager_locate(shard, inserts)(keys)
     else:
       numbers = locate(keys)
-  return shard.rows.sparse_read(numbers)
+    rows = tf.raw_ops.ResourceGather(
+      resource=shard.rows.handle, indices=numbers, dtype=shard.rows.dtype
+    )
+  rows = tf.identity(rows)
+  reads.note_rows(
+    shard.rows,
+    rows,
+    lambda gradient: tf.IndexedSlices(tf.convert_to_tensor(gradient), numbers),
+  )
+  return rows
 
 
 @functools.lru_cache(maxsize=1024)

@@ -257,6 +257,8 @@ class _DeviceSums:
     slices = apply.with_distinct_rows(
       tf.IndexedSlices(values / tf.cast(count, values.dtype), indices)
     )
+    if not self._shapes[i].is_fully_defined():
+      return slices
     shape = tf.constant(self._shapes[i].as_list(), slices.indices.dtype)
     return tf.IndexedSlices(slices.values, slices.indices, shape)
 

@@ -1,0 +1,300 @@
+"""Embeddings keyed by any id compute what tables with a vocabulary do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import turns
+import tfps
+import tfps.keras
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
+
+_RANDOM = np.random.default_rng(0)
+# Ids of any size, more of them than there are initial values.
+_IDS = np.unique(_RANDOM.integers(-(2**63), 2**63 - 1, 1500))
+_ROWS = np.concatenate([np.arange(1500), _RANDOM.integers(0, 200, 564)])
+_X, _Y = _IDS[_ROWS], (_ROWS % 7).astype('f')[:, None]
+
+_optimizers = keras.optimizers
+_OPTIMIZERS = {
+  'SGD': lambda: _optimizers.SGD(0.1),
+  'momentum': lambda: _optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+  'Adagrad': lambda: _optimizers.Adagrad(0.1),
+  'Adadelta': lambda: _optimizers.Adadelta(0.1),
+  'RMSprop': lambda: _optimizers.RMSprop(0.1, momentum=0.5, centered=True),
+  'Ftrl': lambda: _optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+  'Adam': lambda: _optimizers.Adam(0.1),
+  'AMSGrad': lambda: _optimizers.Adam(0.1, amsgrad=True),
+  'AdamW': lambda: _optimizers.AdamW(0.1, weight_decay=0.01),
+  'Adamax': lambda: _optimizers.Adamax(0.1),
+  'Nadam': lambda: _optimizers.Nadam(0.1),
+  'Lion': lambda: _optimizers.Lion(0.1),
+  'scaled': lambda: _optimizers.LossScaleOptimizer(_optimizers.SGD(0.1)),
+  'clipped': lambda: _optimizers.SGD(0.1, global_clipnorm=0.01),
+}
+
+
+def _model(embedding, optimizer, **arguments):
+  inputs = keras.Input((), dtype='int64')
+  outputs = keras.layers.Dense(1, kernel_initializer='ones')(embedding(inputs))
+  model = keras.Model(inputs, outputs)
+  model.compile(optimizer, 'mse', **arguments)
+  return model
+
+
+def _trained(embedding, optimizer, x, **arguments):
+  model = _model(embedding, optimizer, **arguments)
+  history = model.fit(x, _Y, batch_size=129, epochs=2, shuffle=False, verbose=0)
+  return [*history.history['loss'], model.predict(x, batch_size=516, verbose=0)]
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+@pytest.mark.parametrize(
+  ('has_strategy', 'make_optimizer'),
+  turns.by_turns(
+    _OPTIMIZERS,
+    {'strategy': (True,), 'alone': (False,)},
+    rarely=['Adamax', 'AMSGrad', 'Lion', 'Adadelta', 'scaled', 'momentum'],
+  ),
+)
+def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
+  tfps_cluster, has_strategy, make_optimizer
+):
+  arguments = {'steps_per_execution': 4}
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    optimizer = make_optimizer()
+    inner = getattr(optimizer, 'inner_optimizer', optimizer)
+    tfps.keras.optimizers.lazy(inner)
+    expected = _trained(
+      keras.layers.Embedding(1500, 4, 'ones'), optimizer, _ROWS, **arguments
+    )
+    if has_strategy:
+      embedding = tfps.embeddings.Embedding(4, 'ones')
+      actual = _trained(embedding, make_optimizer(), _X, **arguments)
+  if not has_strategy:
+    embedding = tfps.embeddings.Embedding(4, 'ones')
+    actual = _trained(embedding, make_optimizer(), _X, **arguments)
+  assert embedding.table.num_keys() == 1500
+  assert len(embedding.table.weights) == 3 * (2 if has_strategy else 1)
+  for one, other in zip(actual, expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+_STRATEGIES = {
+  'coordinator': lambda c: tfps.ParameterServerStrategy(c),
+  'sync': lambda c: tfps.ParameterServerStrategy(
+    c, updates=tfps.updates.Sync()
+  ),
+  'bounded': lambda c: tfps.ParameterServerStrategy(
+    c, updates=tfps.updates.BoundedStaleness(2)
+  ),
+  'accumulated': lambda c: tfps.ParameterServerStrategy(
+    c, updates=tfps.updates.Accumulate(2)
+  ),
+  'unfused': lambda c: tfps.ParameterServerStrategy(
+    c, wire=tfps.Wire(fuse=False)
+  ),
+  'prefetching': lambda c: tfps.ParameterServerStrategy(
+    c, wire=tfps.Wire(prefetch=1)
+  ),
+  'between graphs': lambda c: tfps.BetweenGraphStrategy(c),
+  'in graph': lambda c: tfps.replication.InGraphStrategy(c),
+  'hybrid': lambda c: tfps.replication.HybridStrategy(c),
+}
+
+
+@pytest.mark.parametrize('name', _STRATEGIES)
+def test_each_look_up_is_in_one_update(tfps_cluster, name):
+  is_alone = name in ('between graphs', 'hybrid')
+  with tfps.testing.InProcessCluster(1, 2) as one:
+    cluster = one.cluster if is_alone else tfps_cluster.cluster
+    strategy = _STRATEGIES[name](cluster)
+    with strategy.scope():
+      table = tfps.embeddings.Table(2, 'zeros', name='counted')
+      table.build()
+      optimizer = keras.optimizers.SGD(1.0)
+      optimizer.build(table.trainable_variables)
+
+    def step(keys):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(table.lookup(keys))
+        loss += tf.reduce_sum(table.lookup(keys[:3]))  # a second feature
+      variables = table.trainable_variables
+      optimizer.apply_gradients(
+        zip(tape.gradient(loss, variables), variables, strict=True)
+      )
+
+    def dataset_fn(context):
+      return tf.data.Dataset.from_tensors(tf.constant(_X[:50])).repeat()
+
+    steps = 12
+    if hasattr(strategy, 'train'):
+      strategy.train(step, dataset_fn, steps=steps, steps_per_execution=4)
+    else:
+      with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+        coordinator.train(step, dataset_fn, steps=steps, steps_per_execution=4)
+    keys, numbers = np.unique(_X[:50], return_counts=True)
+    numbers += (keys[:, None] == _X[:3]).sum(1)
+    updates = int(optimizer.iterations.numpy())
+    rows = table.lookup(keys, training=False)
+    assert table.num_keys() == len(keys)
+    np.testing.assert_array_equal(
+      rows, -updates * numbers[:, None] * np.ones([1, 2])
+    )
+    assert updates >= steps / 2
+    strategy.close()
+
+
+def test_workers_that_meet_new_keys_at_once_make_one_row(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    table = tfps.embeddings.Table(3, name='raced')
+    table.build()
+  keys = tf.constant(_X)
+
+  @tf.function
+  def look_up(first):
+    return table.lookup(keys[first:])
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    values = [
+      coordinator.schedule(look_up, args=(first,))
+      for first in (0, 0, 1, 0, 2, 0, 3)
+    ]
+    rows = coordinator.fetch(values)
+  assert table.num_keys() == len(np.unique(_X))
+  for row, first in zip(rows, (0, 0, 1, 0, 2, 0, 3), strict=True):
+    np.testing.assert_array_equal(row, rows[0][first:])
+  strategy.close()
+
+
+def test_an_unknown_key_reads_what_it_will_begin_with(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    table = tfps.embeddings.Table(3, 'normal', name='unknown')
+    before = table.lookup(_X, training=False).numpy()
+    assert table.num_keys() == 0
+    np.testing.assert_array_equal(table.lookup(_X), before)
+    assert table.num_keys() == len(np.unique(_X))
+    np.testing.assert_array_equal(table.lookup(_X, training=False), before)
+  assert len(np.unique(before, axis=0)) > 700  # of 1,024 initial values
+  strategy.close()
+
+
+_WORDS = np.array(['', 'a', 'b', 'a', 'ccc', 'b', 'ü'])
+
+
+@pytest.mark.parametrize('combiner', ['sum', 'mean', 'sqrtn'])
+@pytest.mark.parametrize('is_weighted', [False, True])
+def test_combiners_are_those_of_tensorflow(combiner, is_weighted):
+  layer = tfps.embeddings.Embedding(2, 'normal', combiner=combiner)
+  ragged = tf.RaggedTensor.from_row_lengths(_WORDS, [3, 0, 1, 3])
+  weights = ragged.with_values(np.arange(1, 8, dtype='f'))
+  own = (weights,) if is_weighted else ()
+  rows = layer.table.lookup(_WORDS).numpy()
+  numbers = ragged.with_values(np.arange(7)).to_sparse()
+  expected = tf.nn.embedding_lookup_sparse(
+    rows,
+    numbers,
+    weights.to_sparse() if is_weighted else None,
+    combiner=combiner,
+  )
+  np.testing.assert_allclose(layer(ragged, *own), expected, rtol=1e-6)
+  own = (weights.to_sparse(),) if is_weighted else ()
+  np.testing.assert_allclose(
+    layer(ragged.to_sparse(), *own), expected, rtol=1e-6
+  )
+  dense = tf.constant(_WORDS[:6].reshape(2, 3))
+  own = (tf.reshape(weights.values[:6], [2, 3]),) if is_weighted else ()
+  numbers = tf.sparse.from_dense(np.arange(1, 7).reshape(2, 3))
+  numbers = tf.SparseTensor(numbers.indices, numbers.values - 1, [2, 3])
+  factors = tf.sparse.from_dense(own[0]) if is_weighted else None
+  np.testing.assert_allclose(
+    layer(dense, *own),
+    tf.nn.embedding_lookup_sparse(rows, numbers, factors, combiner=combiner),
+    rtol=1e-6,
+  )
+
+
+def test_padding_is_masked_and_left_out():
+  layer = tfps.embeddings.Embedding(2, 'normal', mask_zero=True)
+  ids = tf.constant([[3, 0, 5], [0, 0, 0]])
+  np.testing.assert_array_equal(
+    layer(ids)._keras_mask, [[True, False, True], [False] * 3]
+  )
+  combining = tfps.embeddings.Embedding(
+    2, combiner='mean', mask_zero=True, table=layer.table
+  )
+  three, five = layer.table.lookup([3, 5]).numpy()
+  np.testing.assert_allclose(
+    combining(ids), [(three + five) / 2, [0, 0]], rtol=1e-6
+  )
+
+
+def test_ragged_ids_stay_ragged():
+  layer = tfps.embeddings.Embedding(2, 'normal')
+  ids = tf.RaggedTensor.from_nested_row_lengths([4, 5, 4], [[2, 1], [1, 2, 0]])
+  rows = layer(ids)
+  assert rows.shape.as_list() == [2, None, None, 2]
+  np.testing.assert_array_equal(
+    rows.flat_values, layer.table.lookup(ids.flat_values)
+  )
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda: tfps.embeddings.Embedding(0), 'width=0, but it is at least 1'),
+    (
+      lambda: tfps.embeddings.Embedding(2, num_shards=0),
+      'num_shards=0, but it is at least 1',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(2, combiner='max'),
+      "combiner='max' is none of",
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(
+        2, table=tfps.embeddings.Table(3, name='three')
+      ),
+      'output_dim=2, but rows of the table three have 3',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(2)(tf.constant([1.5])),
+      'keys of type float32, but they are integers or strings',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(2)(tf.sparse.from_dense([[1]])),
+      'sparse ids are given, but no combiner',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(2)(
+        tf.constant([1]), weights=tf.constant([1.0])
+      ),
+      'weights are given, but no combiner',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(2, combiner='sum')(tf.constant(1)),
+      'have no axis to combine',
+    ),
+    (
+      lambda: tfps.embeddings.Embedding(
+        2, table=tfps.embeddings.Table(2)
+      ).get_config(),
+      'given a table cannot be saved',
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(make, message):
+  with pytest.raises((ValueError, TypeError), match=message):
+    make()
+
+
+def test_a_strategy_without_ps_is_refused():
+  with tf.distribute.MirroredStrategy(['cpu:0']).scope():
+    layer = tfps.embeddings.Embedding(2)
+    with pytest.raises(ValueError, match='MirroredStrategy has no ps'):
+      layer.build()

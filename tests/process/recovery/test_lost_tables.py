@@ -1,0 +1,77 @@
+"""Tables keyed by any id after the loss of a ps that has some of the rows."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import losses
+import tfps
+from tfps import testing
+
+_STEPS, _NEW = 120, 40
+
+
+@pytest.fixture(scope='module')
+def shared_processes():
+  with testing.ProcessCluster(2, 2) as processes:
+    yield processes
+
+
+@pytest.fixture
+def processes(shared_processes):
+  shared_processes.heal()
+  return shared_processes
+
+
+def _batches(context):
+  """Each step has new keys, and one that all have."""
+  new = tf.range(_NEW, dtype=tf.int64)
+  return (
+    tf.data.Dataset.range(_STEPS)
+    .repeat()
+    .map(lambda step: tf.concat([[-1], step * _NEW + new], 0))
+  )
+
+
+@pytest.mark.parametrize(('lost', 'replicas'), [(0, 0), (1, 1)])
+def test_no_key_is_lost_or_doubled(processes, tmp_path, lost, replicas):
+  strategy = tfps.ParameterServerStrategy(
+    processes.cluster,
+    recovery=tfps.Recovery(tmp_path, every_secs=0.5, replicas=replicas),
+  )
+  with strategy.scope():
+    table = tfps.embeddings.Table(1, 'zeros')
+    table.build()
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build(table.trainable_variables)
+
+  def step(keys):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum(table.lookup(keys))
+    variables = table.trainable_variables
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    coordinator.train(
+      step,
+      _batches,
+      steps=_STEPS * 3,
+      steps_per_execution=2,
+      hooks=[losses.At(_STEPS // 2, losses.lose(processes, ('ps', lost)))],
+    )
+    keys = np.r_[-1, np.arange(_STEPS * _NEW)]
+    rows = -table.lookup(keys, training=False).numpy()[:, 0]
+    stored = np.concatenate(
+      [
+        table.keys_0.numpy()[1024 : table.counts_0.numpy()[0]],
+        table.keys_1.numpy()[1024 : table.counts_1.numpy()[0]],
+      ]
+    )
+    repeated = strategy.recovery_report().steps_repeated
+    assert len(stored) == len(np.unique(stored)) == table.num_keys()
+    assert set(stored) <= set(keys)
+    assert _STEPS * 3 <= rows[0] <= _STEPS * 3 + repeated
+    assert abs(rows[1:].sum() / _NEW - rows[0]) <= repeated
+  strategy.close()
