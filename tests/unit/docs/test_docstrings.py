@@ -23,6 +23,7 @@ _PUBLIC = (
   'tfps.cluster',
   'tfps.input',
   'tfps.keras',
+  'tfps.keras.metrics',
   'tfps.plan',
   'tfps.strategies',
   'tfps.testing',
