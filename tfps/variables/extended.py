@@ -116,7 +116,7 @@ class Extended(compat.Extended):
   def _create_placed(self, next_creator: Any, **kwargs: Any) -> Any:
     place = growing.place()
     if place is not None:
-      kwargs[_PLACES] = iter([place.index % self.ledger.num_ps])
+      kwargs[_PLACES] = iter([place.number % self.ledger.num_ps])
       creator = self._create_var_creator(next_creator, **kwargs)
       return place.opened(self._create_variable_round_robin(creator, **kwargs))
     if self._variable_partitioner is not None:

@@ -28,11 +28,11 @@ class Place(NamedTuple):
   """Where variables are made, and how.
 
   Attributes:
-    index: number of the ps, modulo how many there are.
+    number: number of the ps, modulo how many there are.
     grows: whether their numbers of rows are left open.
   """
 
-  index: int
+  number: int
   grows: bool
 
   def opened(self, variable: Any) -> Any:
@@ -41,15 +41,15 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def making(index: int, *, grows: bool = True) -> Iterator[None]:
+def making(number: int, *, grows: bool = True) -> Iterator[None]:
   """Returns a context in which variables are made on one ps, without shards.
 
   Args:
-    index: number of the ps, modulo how many there are; without ps it has no
+    number: number of the ps, modulo how many there are; without ps it has no
       effect.
     grows: whether the variables grow.
   """
-  place = Place(index, grows)
+  place = Place(number, grows)
 
   def create(next_creator: Any, **kwargs: Any) -> Any:
     return place.opened(next_creator(**kwargs))

@@ -66,12 +66,11 @@ class Table(keras.layers.Layer):
   def build(self, input_shape: Any = None) -> None:
     """Makes the table's variables, in the scope of the current strategy."""
     del input_shape
-    if self.built:
+    if self._shards:
       return
     extended_lib.register_with_keras()
-    if self.num_shards is None:
-      self.num_shards = _num_ps(self.name)
-    self._shards = [self._make_shard(i) for i in range(self.num_shards)]
+    number = self.num_shards = self.num_shards or _num_ps(self.name)
+    self._shards = [self._make_shard(i, number) for i in range(number)]
     self.built = True
 
   def lookup(self, keys: Any, *, training: bool = True) -> tf.Tensor:
@@ -90,8 +89,7 @@ class Table(keras.layers.Layer):
     Raises:
       TypeError: the keys are of another type.
     """
-    if not self.built:
-      self.build()
+    self.build()
     keys = _as_int64(tf.convert_to_tensor(keys), self.name)
     read = functools.partial(self._read, inserts=training)
     rows = reads.read_distinct(read, keys, tf.TensorShape([self.width]))
@@ -122,11 +120,11 @@ class Table(keras.layers.Layer):
       'num_shards': self.num_shards,
     }
 
-  def _make_shard(self, index: int) -> key_index.Shard:
+  def _make_shard(self, index: int, num_shards: int) -> key_index.Shard:
     rows, keys, counts = weights = [
       self._make_rows(index),
       self._make_keys(index),
-      self._make_counts(index),
+      self._make_counts(index, num_shards),
     ]
     for weight in weights:  # checkpoints contain what attributes are
       setattr(self, weight.name, weight)
@@ -135,7 +133,7 @@ class Table(keras.layers.Layer):
       rows.value,
       keys.value,
       counts.value,
-      self.num_shards,
+      num_shards,
     )
 
   def _make_rows(self, index: int) -> keras.Variable:
@@ -157,11 +155,11 @@ class Table(keras.layers.Layer):
         name=f'keys_{index}',
       )
 
-  def _make_counts(self, index: int) -> keras.Variable:
+  def _make_counts(self, index: int, num_shards: int) -> keras.Variable:
     with growing.making(index, grows=False):
       return self.add_weight(
         shape=(key_index.NUM_COUNTS,),
-        initializer=_Counts(self.num_shards),
+        initializer=_Counts(num_shards),
         dtype='int64',
         trainable=False,
         name=f'counts_{index}',
