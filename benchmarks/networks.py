@@ -11,6 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import workloads
+import tfps
+
+_KEYS_AT_ONCE = 10_000
 
 Batch = tuple[tf.Tensor, tf.Tensor]
 
@@ -98,6 +101,44 @@ class Clicks(Network):
 
   def optimizer(self, keras: Any) -> Any:
     return keras.optimizers.Adagrad(self._sizes.rate)
+
+
+class Keyed(Clicks):
+  """The same by ids of any value, in a table that grows.
+
+  All ids of the batches have a row before the first step.
+  """
+
+  def variables(self) -> list[tf.Variable]:
+    sizes = self._sizes
+    self._table = tfps.embeddings.Table(sizes.width, name='keyed')
+    self._table.build()
+    for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
+      self._table.lookup(tf.range(first, first + _KEYS_AT_ONCE))
+    layers = _layers((sizes.width, sizes.hidden, 1))
+    return [*self._table.trainable_variables, *layers]
+
+  def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
+    layers = variables[len(self._table.trainable_variables) :]
+    ids, clicked = batch
+    logits = _apply(layers, self._table.lookup(ids))
+    return tf.reduce_mean(
+      tf.nn.sigmoid_cross_entropy_with_logits(clicked, logits)
+    )
+
+
+class New(Keyed):
+  """The same, of which no id has been seen before."""
+
+  def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def with_new_ids(step: tf.Tensor, clicked: tf.Tensor) -> Batch:
+      seed = tf.stack([tf.constant(context.input_pipeline_id, tf.int64), step])
+      shape, limit = [self._sizes.batch], tf.int64.max
+      ids = tf.random.stateless_uniform(shape, seed, 0, limit, tf.int64)
+      return ids, clicked
+
+    clicks = super().dataset(context).map(lambda ids, clicked: clicked)
+    return tf.data.Dataset.counter().zip(clicks).map(with_new_ids)
 
 
 def _layers(sizes: tuple[int, ...]) -> list[tf.Variable]:

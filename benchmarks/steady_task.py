@@ -29,6 +29,8 @@ MODELS: dict[str, Callable[[], Any]] = {
   'mlp': networks.Mlp,
   'large': lambda: perceptron.LARGE,
   'clicks': networks.Clicks,
+  'keyed': networks.Keyed,
+  'new': networks.New,
 }
 
 _TRAINERS: dict[str, Callable[..., trainers.Run]] = {

@@ -68,7 +68,8 @@ def _open_slots(owner: Any) -> None:
   @functools.wraps(theirs)
   def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
     made = theirs(self, reference_variable, *args, **kwargs)
-    reference = getattr(reference_variable, 'value', reference_variable)
+    is_keras = hasattr(reference_variable, '_value')
+    reference = reference_variable.value if is_keras else reference_variable
     if open_shapes.has_open_rows(reference):
       open_shapes.open_rows(handles.inner(made.value))
     return made

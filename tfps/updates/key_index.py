@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import branches
 from tfps._compat import open_shapes
 from tfps.updates import ps_lock
 from tfps.variables import growing
@@ -70,7 +71,7 @@ class Shard:
     is_due = tf.not_equal(index.digest(), self._counts()[_DIGEST])
     if inserts:
       is_due |= tf.reduce_any(found < 0)
-    found = tf.cond(
+    found = branches.seldom(
       is_due, lambda: self._locked(index, keys, inserts), lambda: found
     )
     return found if inserts else tf.where(found < 0, _initial(keys), found)
@@ -94,7 +95,7 @@ class Shard:
       )
       with tf.control_dependencies([is_right]):
         is_stale = tf.not_equal(index.digest(), counts[_DIGEST])
-        renewed = tf.cond(
+        renewed = branches.seldom(
           is_stale,
           lambda: self._renew(index, counts),
           lambda: tf.constant(False),
@@ -104,7 +105,7 @@ class Shard:
       if not inserts:
         found.append(known)
         return [known]
-      inserted = tf.cond(
+      inserted = branches.seldom(
         tf.reduce_any(known < 0),
         lambda: self._insert(index, counts, keys, known),
         lambda: known,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps._compat import branches
 from tfps._compat import handles
 from tfps._compat import open_shapes
 
@@ -112,4 +113,4 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
       return tf.constant(True)
 
   is_short = num_rows(variable) < needed
-  return tf.cond(is_short, grow, lambda: tf.constant(False))
+  return branches.seldom(is_short, grow, lambda: tf.constant(False))
