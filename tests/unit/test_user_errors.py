@@ -210,6 +210,10 @@ _CASES = {
     lambda: tfps.input.Files('/nowhere/*'),
     ("'/nowhere/*'", 'files', 'list them'),
   ),
+  'Parquet files that are not there': (
+    lambda: tfps.input.Parquet('/nowhere/*'),
+    ("'/nowhere/*'", 'paths', 'nothing matches'),
+  ),
   'a file twice': (
     lambda: tfps.input.Files(['/a', '/a']),
     ('/a', 'files', 'more than once'),

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import host_functions
+
 _MAX_BYTES = 2**30  # a graph has less than 2 GiB
 _OF_PYTHON = {'PyFunc', 'PyFuncStateless', 'EagerPyFunc'}
 # A tensor of fewer elements becomes a constant of the function, and then, when
@@ -89,7 +91,8 @@ def _graph(variant: Any) -> bytes:
   nodes = [*definition.node]
   for function in definition.library.function:
     nodes.extend(function.node_def)
-  if any(node.op in _OF_PYTHON for node in nodes):
+  python = [node for node in nodes if node.op in _OF_PYTHON]
+  if not all(map(host_functions.is_call, python)):
     raise ValueError(_advice('which executes Python code of this process'))
   return graph
 

@@ -11,9 +11,10 @@ coordinator.train(step, dataset)
 ```
 """
 
+from tfps.input.parquet import Parquet as Parquet
 from tfps.input.queue import SplitQueue as SplitQueue
 from tfps.input.splits import Files as Files
 from tfps.input.splits import Ranges as Ranges
 from tfps.input.splits import shard as shard
 
-__all__ = ['Files', 'Ranges', 'SplitQueue', 'shard']
+__all__ = ['Files', 'Parquet', 'Ranges', 'SplitQueue', 'shard']

@@ -67,7 +67,7 @@ class SplitQueue(tf.Module):
     and parallel transformations keep the order of elements.
 
   Args:
-    splits: `Files` or `Ranges`.
+    splits: `Files`, `Parquet` or `Ranges`.
     epochs: how often to read all splits; None to repeat them forever.
     shuffle_seed: makes the order of splits differ in each epoch; by default
       they are taken in their own order.
@@ -123,7 +123,8 @@ class SplitQueue(tf.Module):
 
     Returns:
       A dataset of what `splits.read` yields: by default records as scalar
-      strings for `Files`, scalar int64 for `Ranges`.
+      strings for `Files`, batches of columns for `Parquet`, scalar int64 for
+      `Ranges`.
 
     Raises:
       errors.Error: the caller is not a `dataset_fn` of `train` or `fit`.

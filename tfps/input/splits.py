@@ -66,7 +66,7 @@ class Files:
   def fingerprint(self) -> int:
     """Returns a 64-bit hash of the files' names, without their directories."""
     # The directory may be mounted elsewhere on another host.
-    return _hash(*(os.path.basename(path) for path in self.paths))
+    return hash_of(*(os.path.basename(path) for path in self.paths))
 
 
 class Ranges:
@@ -106,7 +106,7 @@ class Ranges:
 
   def fingerprint(self) -> int:
     """Returns a 64-bit hash of the ranges."""
-    return _hash(str(self._total), str(self._size))
+    return hash_of(str(self._total), str(self._size))
 
 
 def shard(
@@ -141,47 +141,50 @@ def shard(
   return paths[context.input_pipeline_id :: num_workers]
 
 
-def expand(files: Any) -> list[str]:
+def expand(files: Any, *, name: str = 'files') -> list[str]:
   """Returns the paths that match patterns.
 
   Args:
     files: a path or a glob pattern, or several.
+    name: the argument's name, for errors.
 
   Raises:
     ValueError: a pattern matches no file, or a file is listed twice.
   """
   listed = [files] if isinstance(files, str | os.PathLike) else list(files)
-  paths = [path for each in listed for path in _matching(os.fspath(each))]
+  paths = [path for each in listed for path in _matching(os.fspath(each), name)]
   if not paths:
-    raise ValueError(f'files={files!r}: give one file or more.')
+    raise ValueError(f'{name}={files!r}: give one file or more.')
   counted = collections.Counter(paths)
   twice = [path for path, number in counted.items() if number > 1]
   if twice:
     raise ValueError(
-      f'files: {", ".join(twice)} is listed more than once, and would '
+      f'{name}: {", ".join(twice)} is listed more than once, and would '
       'be read as often.'
     )
   return paths
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(pattern: str, name: str) -> list[str]:
   if not _WILD & set(pattern):
     return [pattern]
   try:
     paths = sorted(tf.io.gfile.glob(pattern))
   except tf.errors.OpError as error:
-    raise ValueError(f'files: {pattern!r} cannot be looked up: {error}') from (
+    raise ValueError(f'{name}: {pattern!r} cannot be looked up: {error}') from (
       error
     )
   if not paths:
     raise ValueError(
-      f'files: nothing matches {pattern!r}. Patterns are looked up by the '
-      'program; where its host does not have the files, list them.'
+      f'{name}: nothing matches {pattern!r}. Patterns are looked up by the '
+      'program; for Files and shard, where its host does not have the files, '
+      'list them.'
     )
   return paths
 
 
-def _hash(*parts: str) -> int:
+def hash_of(*parts: str) -> int:
+  """Returns a 64-bit hash of texts and their order."""
   text = '\n'.join(parts).encode()
   digest = hashlib.sha256(text).digest()
   return int.from_bytes(digest[:8], 'little', signed=True)

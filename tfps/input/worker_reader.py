@@ -318,8 +318,10 @@ class WorkerReader:
     return self._pipeline.splits.name(self._runs[-1].split)
 
   def _unreadable(self, error: BaseException) -> errors.InputError:
+    name = self._name()
+    _, _, told = _reason(error).rpartition(f'{name}: ')  # by Python readers
     return errors.InputError(
-      f'{self._name()} could not be read by {self._worker}: {_reason(error)}.'
+      f'{name} could not be read by {self._worker}: {told.removesuffix(".")}.'
     )
 
 

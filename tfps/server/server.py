@@ -48,6 +48,7 @@ from tfps.server import environment
 from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import registration
+from tfps.server import row_groups
 from tfps.server import service as service_lib
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # no client is left
@@ -84,6 +85,7 @@ class Server:
     wait_for_port(self.task, address)
     environment.set_default()
     threads.expect_many()
+    row_groups.offer()
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),

@@ -1,4 +1,4 @@
-"""The program of docs/input.md runs as it stands."""
+"""The programs of docs/input.md run as they stand."""
 
 import os
 import pathlib
@@ -9,13 +9,15 @@ import sys
 import pytest
 
 _PAGE = pathlib.Path(__file__).parents[3] / 'docs' / 'input.md'
+_PROGRAMS = dict(
+  re.findall(r'```python\n# (\w+\.py)\n(.*?)```', _PAGE.read_text(), re.DOTALL)
+)
 
 
 @pytest.mark.exhaustive
-def test_the_program_visits_each_number_twice(tmp_path):
-  (program,) = re.findall(
-    r'```python\n# \w+\.py\n(.*?)```', _PAGE.read_text(), re.DOTALL
-  )
+@pytest.mark.parametrize('name', ['read.py', 'read_parquet.py'])
+def test_a_program_visits_each_number_twice(tmp_path, name):
+  program = _PROGRAMS[name]
   done = subprocess.run(
     [sys.executable, '-c', program],
     cwd=tmp_path,
@@ -29,3 +31,7 @@ def test_the_program_visits_each_number_twice(tmp_path):
   *_, report, visits = done.stdout.strip().splitlines()
   assert f'print(queue.report())  # {report}\n' in program
   assert visits == '{np.int64(2)}'
+
+
+def test_all_programs_are_run():
+  assert list(_PROGRAMS) == ['read.py', 'read_parquet.py']
