@@ -14,12 +14,12 @@ from benchmarks import tables
 _WORKLOAD = 'Adagrad, 512 ids a step by Zipf(1.2)'
 TITLE = f'A table of 1,000,000 rows of 32, {_WORKLOAD}'
 _KEYED_TITLE = (
-  f'Such a table, and one of as many keys, {_WORKLOAD}, 2 workers and 2 ps on '
-  'one machine, coordinator, 20 a call'
+  f'Such a table in 2 shards, and one of as many keys, {_WORKLOAD}, 2 workers '
+  'and 2 ps on one machine, coordinator, 20 a call'
 )
 _STATIC = 'a row for each number'
 _MODELS = {
-  _STATIC: 'clicks',
+  _STATIC: 'sharded',
   'any keys, all known': 'keyed',
   'any keys, all new': 'new',
 }

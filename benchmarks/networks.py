@@ -19,7 +19,13 @@ Batch = tuple[tf.Tensor, tf.Tensor]
 
 
 class Network:
-  """A model, its data and its optimizer."""
+  """A model, its data and its optimizer.
+
+  Attributes:
+    partitioner: divides its variables into shards; None for none.
+  """
+
+  partitioner: Any = None
 
   def variables(self) -> list[tf.Variable]:
     raise NotImplementedError
@@ -101,6 +107,12 @@ class Clicks(Network):
 
   def optimizer(self, keras: Any) -> Any:
     return keras.optimizers.Adagrad(self._sizes.rate)
+
+
+class Sharded(Clicks):
+  """The same, with the table in two shards."""
+
+  partitioner = tfps.partitioners.MinSize(1 << 20, max_shards=2)
 
 
 class Keyed(Clicks):

@@ -29,6 +29,7 @@ MODELS: dict[str, Callable[[], Any]] = {
   'mlp': networks.Mlp,
   'large': lambda: perceptron.LARGE,
   'clicks': networks.Clicks,
+  'sharded': networks.Sharded,
   'keyed': networks.Keyed,
   'new': networks.New,
 }

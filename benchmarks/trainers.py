@@ -89,7 +89,11 @@ class Ours:
     steps_per_execution: int = STEPS_PER_EXECUTION,
   ) -> None:
     self._strategy = tfps.ParameterServerStrategy(
-      cluster, wire=wire, updates=updates, recovery=recovery
+      cluster,
+      model.partitioner if isinstance(model, networks.Network) else None,
+      wire=wire,
+      updates=updates,
+      recovery=recovery,
     )
     self._coordinator = tfps.Coordinator(
       self._strategy, timeout_secs=_TIMEOUT_SECS

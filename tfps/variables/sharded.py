@@ -41,6 +41,11 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
     return bool(self._variables[0].trainable)
 
   @property
+  def constraint(self) -> Any:
+    """The shards' constraint, which optimizers ask for; None for none."""
+    return self._variables[0].constraint
+
+  @property
   def devices(self) -> list[str]:
     """The device of each shard."""
     return [shard.device for shard in self._variables]

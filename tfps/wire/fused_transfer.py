@@ -161,11 +161,19 @@ class FusedTransfers:
     )
     self._aside: list[tuple[Route, tuple[Item, tf.Tensor]]] = []
     self._levels: dict[str, int] = {}
+    # Of promises that may stay: the promise, which keeps its id, and the item.
+    self._sources: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
     self._num_unfused = 0
     self._placeholders: dict[Any, tf.Tensor] = {}
 
   def promise(
-    self, item: Item, route: Route, group: Hashable, level: int | None = 0
+    self,
+    item: Item,
+    route: Route,
+    group: Hashable,
+    level: int | None = 0,
+    *,
+    may_stay: bool = False,
   ) -> tf.Tensor:
     """Returns a tensor that will have the item's value at the receiver.
 
@@ -175,6 +183,8 @@ class FusedTransfers:
       group: items of the same route, group and level are transferred together.
       level: the number of consecutive transfers that precede this one; None
         transfers the item alone.
+      may_stay: whether the item is not transferred if nothing uses it at the
+        receiver. What is sent back takes it where it was; see `source`.
     """
     if level is None:
       self._num_unfused += 1
@@ -182,8 +192,15 @@ class FusedTransfers:
     with route.destination:
       tensor = tf.identity(self._placeholder(item.tensor))
     self._promised[_Call(route, group, level)].append((item, tensor))
+    if may_stay:
+      self._sources[id(tensor)] = tensor, item.tensor
     self._levels[tensor.op.name] = 0 if level is None else level + 1
     return tensor
+
+  def source(self, tensor: Any, device: str) -> tf.Tensor | None:
+    """Returns what a promised tensor that may stay is, if it is on a device."""
+    _, source = self._sources.get(id(tensor), (None, None))
+    return source if source is not None and source.device == device else None
 
   def set_aside(self, tensor: tf.Tensor) -> None:
     """Sets a promised tensor aside, to be transferred by `settle_alone`.
@@ -226,6 +243,7 @@ class FusedTransfers:
 
   def settle(self) -> None:
     """Builds the transfers of all promises, and rewires their consumers."""
+    self._leave_out_unused()
     self._join_calls()
     chunks = [
       (call.route, chunk)
@@ -241,6 +259,15 @@ class FusedTransfers:
         for (_, tensor), source in zip(promised, arrived, strict=True):
           self._levels[source.op.name] = self._levels[tensor.op.name]
           graphs.rewire(tensor, source)
+
+  def _leave_out_unused(self) -> None:
+    """Forgets promises that may stay and that nothing uses."""
+    for promised in self._promised.values():
+      promised[:] = [
+        (item, tensor)
+        for item, tensor in promised
+        if id(tensor) not in self._sources or graphs.is_used(tensor)
+      ]
 
   def _join_calls(self) -> None:
     """Merges small pulls of level 0 into those of level 1 on the same route.

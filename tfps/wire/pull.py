@@ -12,6 +12,7 @@ from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import config
 from tfps.wire import fused_transfer
+from tfps.wire import sparse_rows as sparse_rows_lib
 
 # A tag travels as a float32, which represents integers below 2^24 exactly.
 _TAGS = 1 << 20
@@ -117,7 +118,7 @@ class Puller:
       round_index: index of the round; see `step_transfers.Round`.
 
     Returns:
-      The rows, and their int32 numbers of shape [n].
+      The rows, and their numbers, of shape [n].
     """
     level = self._transfers.level(keys)
     keys_on_ps = self._transfers.promise(
@@ -131,19 +132,22 @@ class Puller:
       rows = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=indices, dtype=variable.dtype
       )
-      indices = tf.cast(indices, tf.int32)
     group = ('rows', round_index)
     level = level if level is None else level + 1
-    pulled, numbers = (
-      self._transfers.promise(
-        item, route(fused_transfer.PULL, variable), group, level
-      )
-      for item in (
-        fused_transfer.Item(rows, self._codec_of_rows()),
-        fused_transfer.Item(indices),
-      )
+    pulled = self._transfers.promise(
+      fused_transfer.Item(rows, self._codec_of_rows()),
+      route(fused_transfer.PULL, variable),
+      group,
+      level,
     )
-    return pulled, numbers
+    numbers = self._transfers.promise(
+      fused_transfer.Item(indices),
+      route(fused_transfer.PULL, variable),
+      group,
+      level,
+      may_stay=True,
+    )
+    return pulled, sparse_rows_lib.noted_distinct(numbers)
 
   def compute(
     self, variable: Any, function: Callable[[Any], tf.Tensor]

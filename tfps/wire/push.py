@@ -30,6 +30,11 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   ps = placement_ledger.ps_index(device)
   wire = steps.wire if steps and ps is not None else config.Wire()
   flat = tf.nest.flatten(structure, expand_composites=True)
+  if steps is not None:
+    flat = [
+      value if (source := steps.source(value, device)) is None else source
+      for value in flat
+    ]
   items = {
     id(value): _item(value, names.get(id(value)), wire)
     for value in flat

@@ -259,6 +259,15 @@ class Steps:
           self._values[key] = self._puller.tag(count, (self._step, index))
       return self._values[('tag', _key(count)), self.round.index, '']
 
+  def source(self, tensor: Any, device: str) -> tf.Tensor | None:
+    """Returns a pulled tensor as the ps has it, if that may be used instead.
+
+    Args:
+      tensor: any tensor.
+      device: the device of the ps.
+    """
+    return self._fused_transfers.source(tensor, device)
+
   def is_at_top_level(self) -> bool:
     """Returns whether the steps themselves are traced, not a branch or loop."""
     return tf.compat.v1.get_default_graph() is self._graph

@@ -12,6 +12,7 @@ from tfps._compat import reads
 from tfps.updates import key_index
 from tfps.variables import extended as extended_lib
 from tfps.variables import growing
+from tfps.wire import sparse_rows
 
 
 @keras.saving.register_keras_serializable('tfps')
@@ -206,6 +207,7 @@ def _rows(shard: key_index.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
       resource=shard.rows.handle, indices=numbers, dtype=shard.rows.dtype
     )
   rows = tf.identity(rows)
+  sparse_rows.noted_distinct(numbers)
   reads.note_rows(
     shard.rows,
     rows,
