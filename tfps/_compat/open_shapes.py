@@ -36,13 +36,11 @@ def of_handle(variable: Any) -> tf.TensorShape:
   return shape
 
 
-def read(variable: Any) -> tf.Tensor:
-  """Returns a variable's value, in a graph, with an open number of rows.
+def num_rows(variable: Any) -> tf.Tensor:
+  """Returns how many rows a variable has at present, an int64 scalar.
 
-  From the handle's shape, TensorFlow would compute what depends on the value's.
+  In a graph, the shape of its value would be that of the handle: TensorFlow
+  knows that one when it optimizes.
   """
-  value = tf.raw_ops.ReadVariableOp(
-    resource=variable.handle, dtype=variable.dtype
-  )
-  shape = [None, *value.shape[1:]]
-  return tf.raw_ops.PlaceholderWithDefault(input=value, shape=shape)
+  shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
+  return shape[0]

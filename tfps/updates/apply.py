@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import open_shapes
 from tfps._compat import replicated_writes
 from tfps.updates import ps_lock
 from tfps.updates import rules
@@ -45,9 +46,9 @@ class Update:
 
   @property
   def is_by_rows(self) -> bool:
-    """Whether rows without a gradient, and their slots, stay unchanged.
+    """True if rows without a gradient stay unchanged, with their slots.
 
-    Besides by `lazy`, they do if the variable grows.
+    They do if the update is `lazy`, or the variable grows.
     """
     return self.lazy or growing.grows(self.variable)
 
@@ -320,5 +321,5 @@ def _fit_slots(update: Update) -> list[tf.Tensor]:
   """Lets the slots of a variable that has grown have as many rows as it."""
   if not growing.grows(update.variable):
     return []
-  num_rows = growing.num_rows(update.variable)
+  num_rows = open_shapes.num_rows(update.variable)
   return [growing.fit(slot, num_rows, has_spare=False) for slot in update.slots]

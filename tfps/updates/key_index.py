@@ -13,8 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import branches
-from tfps._compat import open_shapes
 from tfps.updates import ps_lock
 from tfps.variables import growing
 
@@ -71,7 +69,7 @@ class Shard:
     is_due = tf.not_equal(index.digest(), self._counts()[_DIGEST])
     if inserts:
       is_due |= tf.reduce_any(found < 0)
-    found = branches.seldom(
+    found = tf.cond(
       is_due, lambda: self._locked(index, keys, inserts), lambda: found
     )
     return found if inserts else tf.where(found < 0, _initial(keys), found)
@@ -95,7 +93,7 @@ class Shard:
       )
       with tf.control_dependencies([is_right]):
         is_stale = tf.not_equal(index.digest(), counts[_DIGEST])
-        renewed = branches.seldom(
+        renewed = tf.cond(
           is_stale,
           lambda: self._renew(index, counts),
           lambda: tf.constant(False),
@@ -105,7 +103,7 @@ class Shard:
       if not inserts:
         found.append(known)
         return [known]
-      inserted = branches.seldom(
+      inserted = tf.cond(
         tf.reduce_any(known < 0),
         lambda: self._insert(index, counts, keys, known),
         lambda: known,
@@ -118,7 +116,7 @@ class Shard:
 
   def _renew(self, index: '_Index', counts: tf.Tensor) -> tf.Tensor:
     """Makes the index from the keys."""
-    keys = open_shapes.read(self.keys)[NUM_INITIAL : counts[_USED]]
+    keys = _read(self.keys)[NUM_INITIAL : counts[_USED]]
     rows = tf.range(NUM_INITIAL, counts[_USED], dtype=tf.int64)
     with tf.control_dependencies([index.replace(keys, rows)]):
       noted = index.note_digest(counts[_DIGEST])
@@ -214,12 +212,13 @@ def initial_counts(num_shards: int) -> list[int]:
 
 def shard_of(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
   """Returns the shard of each key, an int32 tensor of the keys' shape."""
-  return tf.cast(_high_bits(keys * _SPREADS) % num_shards, tf.int32)
+  return tf.cast(_high_bits(_mixed(keys)) % num_shards, tf.int32)
 
 
 def _initial(keys: tf.Tensor) -> tf.Tensor:
   """Returns the number of the row that has each key's initial value."""
-  return _high_bits(_mixed(keys)) % NUM_INITIAL
+  # Mixed once more, for those of one shard are alike in what chose it.
+  return _high_bits(_mixed(_mixed(keys))) % NUM_INITIAL
 
 
 def _digest(keys: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

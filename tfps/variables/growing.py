@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps._compat import branches
 from tfps._compat import handles
 from tfps._compat import open_shapes
 
@@ -79,12 +78,6 @@ def opened(variable: Any) -> Any:
   return variable
 
 
-def num_rows(variable: Any) -> tf.Tensor:
-  """Returns how many rows a variable has at present, an int64 scalar."""
-  shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
-  return shape[0]
-
-
 def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
   """Lets a variable grow if it has too few rows.
 
@@ -101,9 +94,11 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
   """
 
   def grow() -> tf.Tensor:
-    value = open_shapes.read(variable)
+    value = tf.raw_ops.ReadVariableOp(
+      resource=variable.handle, dtype=variable.dtype
+    )
     spare = needed // _SPARE_PART if has_spare else 0
-    added = needed + spare - tf.shape(value, tf.int64)[0]
+    added = needed + spare - present
     rest = tf.ones([value.shape.rank - 1], tf.int64)
     new = tf.tile(value[:1], tf.concat([added[tf.newaxis], rest], axis=0))
     written = tf.raw_ops.AssignVariableOp(
@@ -112,5 +107,5 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
     with tf.control_dependencies([written]):
       return tf.constant(True)
 
-  is_short = num_rows(variable) < needed
-  return branches.seldom(is_short, grow, lambda: tf.constant(False))
+  present = open_shapes.num_rows(variable)
+  return tf.cond(present < needed, grow, lambda: tf.constant(False))

@@ -25,6 +25,7 @@ def _replaced():
 REPLACED = {
   '_backend_apply_gradients': ['self', 'grads', 'trainable_variables'],
   '_all_reduce_sum_gradients': ['self', 'grads_and_vars'],
+  '_clip_gradients': ['self', 'grads'],
   '_distributed_tf_update_step': [
     'self',
     'distribution',
