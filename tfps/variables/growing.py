@@ -19,8 +19,10 @@ _MAKING: contextvars.ContextVar['Place | None'] = contextvars.ContextVar(
   'tfps_growing', default=None
 )
 
-# By how much more than is needed a variable grows: one part in so many. More
-# would waste memory, less would copy the variable more often.
+# A variable gets more rows than it needs: as many again while these have few
+# bytes, so that the heap gets few holes, and then one part in so many, so that
+# little memory is unused.
+_FEW_BYTES = 16 << 20
 _SPARE_PART = 8
 
 
@@ -97,7 +99,7 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
     value = tf.raw_ops.ReadVariableOp(
       resource=variable.handle, dtype=variable.dtype
     )
-    spare = needed // _SPARE_PART if has_spare else 0
+    spare = _spare(variable, needed) if has_spare else 0
     added = needed + spare - present
     rest = tf.ones([value.shape.rank - 1], tf.int64)
     new = tf.tile(value[:1], tf.concat([added[tf.newaxis], rest], axis=0))
@@ -109,3 +111,11 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
 
   present = open_shapes.num_rows(variable)
   return tf.cond(present < needed, grow, lambda: tf.constant(False))
+
+
+def _spare(variable: Any, needed: tf.Tensor) -> tf.Tensor:
+  """Returns how many rows more than needed a variable is to get."""
+  row = variable.dtype.size * variable.shape[1:].num_elements()
+  return tf.maximum(
+    needed // _SPARE_PART, tf.minimum(needed, _FEW_BYTES // row)
+  )

@@ -49,6 +49,13 @@ def test_four_workers_count_exactly():
       assert f'worker:{index} total 400 400' in cluster.log('worker', index)
 
 
+def test_processes_find_each_others_keys():
+  with _cluster(3, 2, 'keyed.py', '40') as cluster:
+    _finish(cluster)
+    for index in range(3):
+      assert f'worker:{index} has 2000 -6000\n' in cluster.log('worker', index)
+
+
 def test_who_is_late_or_joins_attaches_and_is_waited_for_and_all_steps_count():
   with _cluster(2, 2, 'fit.py', '300', held_back=['worker:1']) as cluster:
     waiting.until(lambda: _numbers(cluster, 0, 'at'))

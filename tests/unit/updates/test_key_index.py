@@ -104,17 +104,20 @@ def test_rows_are_found_after_any_values_were_restored():
   assert table.insert([9]).tolist() == [_FIRST + 2]
 
 
-def test_a_table_grows_by_an_eighth_more_than_it_needs():
+def test_a_table_grows_by_as_much_while_it_is_small_and_then_by_less():
   table = _Table()
   table.insert(np.arange(1000))
-  needed = _FIRST + 1000
-  assert len(table.shard.rows.numpy()) == needed + needed // 8
-  table.insert(np.arange(1200))
-  assert len(table.shard.rows.numpy()) == needed + needed // 8
-  assert len(table.shard.keys.numpy()) == needed + needed // 8
-  needed = _FIRST + 3000
+  assert len(table.shard.rows.numpy()) == 2 * (_FIRST + 1000)
   table.insert(np.arange(3000))
+  assert len(table.shard.rows.numpy()) == 2 * (_FIRST + 1000)
+  assert len(table.shard.keys.numpy()) == 2 * (_FIRST + 1000)
+  table.insert(np.arange(3025))
+  assert len(table.shard.rows.numpy()) == 2 * (_FIRST + 3025)
+  many = 20 << 20  # of 8 bytes each
+  table.insert(np.arange(many))
+  needed = _FIRST + many
   assert len(table.shard.rows.numpy()) == needed + needed // 8
+  assert table.find([many - 1]).tolist() == [needed - 1]
 
 
 def test_values_of_another_number_of_shards_are_refused():
