@@ -126,7 +126,7 @@ class Keyed(Clicks):
     self._table = tfps.embeddings.Table(sizes.width, name='keyed')
     self._table.build()
     for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
-      self._table.lookup(tf.range(first, first + _KEYS_AT_ONCE))
+      self._table.lookup(tf.range(first, first + _KEYS_AT_ONCE), training=True)
     layers = _layers((sizes.width, sizes.hidden, 1))
     return [*self._table.trainable_variables, *layers]
 

@@ -29,6 +29,7 @@ _FUNCTIONS = {
 # Likewise, of its `LossScaleOptimizer`.
 _LOSS_SCALING = {
   'apply': 'apply',
+  'check_finite': 'check_finite',
   'scale_loss': 'scale_loss',
   '_stateful_handle_finite_grads': 'apply_finite',
   '_stateful_handle_non_finite_grads': 'skip_step',
@@ -83,7 +84,7 @@ def _replace(owner: Any, name: str, function: str) -> None:
   @functools.wraps(theirs)
   def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
     own = functools.partial(theirs, self)
-    module = _module(self)
+    module = _module(self, args)
     if module is None:
       return own(*args, **kwargs)
     return getattr(module, function)(own, self, *args, **kwargs)
@@ -91,22 +92,29 @@ def _replace(owner: Any, name: str, function: str) -> None:
   setattr(owner, name, dispatch)
 
 
-def _module(optimizer: Any) -> Any:
+def _module(optimizer: Any, args: tuple[Any, ...]) -> Any:
   """Returns the module that replaces an optimizer's methods, or None."""
   strategy = optimizer._distribution_strategy
   name = getattr(strategy, 'keras_optimizers', None)
-  if name is None and _updates_open_shapes(optimizer):
+  if name is None and _updates_open_shapes(optimizer, args):
     name = _BY_ROWS
   return importlib.import_module(name) if name else None
 
 
-def _updates_open_shapes(optimizer: Any) -> bool:
+def _updates_open_shapes(optimizer: Any, args: tuple[Any, ...]) -> bool:
   """Returns whether a variable may have more rows than its slots.
 
   Keras' own updates take both for equally long, under any strategy.
+
+  Args:
+    optimizer: the optimizer, which may not have been built.
+    args: of its method.
   """
+  given = [
+    each for arg in args if isinstance(arg, list | tuple) for each in arg
+  ]
   return any(
     open_shapes.has_open_rows(variable.value)
-    for variable in getattr(optimizer, '_trainable_variables', ())
+    for variable in (*getattr(optimizer, '_trainable_variables', ()), *given)
     if hasattr(variable, '_value')
   )

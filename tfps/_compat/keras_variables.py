@@ -21,6 +21,8 @@ from tfps._compat import open_shapes
 # which nothing else distinguishes from other variables.
 TABLE = 'embeddings'
 COUNTER = 'iteration'
+# Method of an initializer: the context in which to make the variable.
+MAKING_CONTEXT = 'tfps_making'
 
 _MAKING = contextvars.ContextVar('tfps_making_for_keras', default=False)
 
@@ -33,6 +35,15 @@ def take_part(sharded_type: type) -> None:
   """
   if 'keras' in sys.modules:
     _replace_methods(sharded_type)
+
+
+def value_of(variable: Any) -> Any:
+  """Returns the `tf.Variable` of a Keras variable, not cast to any type.
+
+  It is None while Keras finds out what the layers of a model return, and makes
+  the variables afterwards.
+  """
+  return variable._value
 
 
 def is_making() -> bool:
@@ -68,12 +79,14 @@ def _replace_methods(sharded_type: type) -> None:
     theirs: Any, self: Any, initializer: Any
   ) -> None:
     array = _array(initializer, self._shape) if _is_ours() else None
-    if array is not None:
-      self._initialize(_as_made_by_keras(lambda: array))
-    elif _is_constant(initializer) and _is_ours():
-      self._initialize(_in_parts(initializer, self._shape, self._dtype))
-    else:
-      theirs(self, initializer)
+    # Keras may call this long after the variable's layer has asked for it.
+    with getattr(initializer, MAKING_CONTEXT, contextlib.nullcontext)():
+      if array is not None:
+        self._initialize(_as_made_by_keras(lambda: array))
+      elif _is_constant(initializer) and _is_ours():
+        self._initialize(_in_parts(initializer, self._shape, self._dtype))
+      else:
+        theirs(self, initializer)
 
   def assign(theirs: Any, self: Any, value: Any) -> Any:
     if self._value is not None and open_shapes.has_open_rows(self._value):

@@ -264,6 +264,11 @@ def _device_of_an_operation() -> str:
   return device
 
 
+def is_recording() -> bool:
+  """Returns whether a `tf.GradientTape` records what is done here."""
+  return bool(record.could_possibly_record())
+
+
 def stop_recording() -> Any:
   """Returns a context in which the tape records nothing."""
   return record.stop_recording()

@@ -107,6 +107,7 @@ def _unchanged(own: Own, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
 
 apply_finite = _unchanged
 apply_gradients = _unchanged
+check_finite = _unchanged
 clip_gradients = _unchanged
 decay_weights = _unchanged
 scale_loss = _unchanged

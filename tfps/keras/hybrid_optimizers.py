@@ -23,6 +23,7 @@ Own = Callable[..., Any]  # Keras' own method
 
 apply_finite = optimizers.apply_finite
 apply_gradients = optimizers.apply_gradients
+check_finite = optimizers.check_finite
 clip_gradients = optimizers.clip_gradients
 scale_loss = optimizers.scale_loss
 skip_step = optimizers.skip_step

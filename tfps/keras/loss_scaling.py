@@ -37,6 +37,20 @@ def scale_loss(own: Own, optimizer: Any, loss: Any) -> Any:
   return keras.ops.multiply(loss, scale)
 
 
+def check_finite(own: Own, optimizer: Any, grads: Sequence[Any]) -> Any:
+  """Returns whether gradients are finite; of tables, only the rows they have.
+
+  Keras makes them dense, as large as the table.
+  """
+  del optimizer
+  return own(
+    [
+      grad.values if isinstance(grad, tf.IndexedSlices) else grad
+      for grad in grads
+    ]
+  )
+
+
 def apply_finite(
   own: Own,
   optimizer: Any,

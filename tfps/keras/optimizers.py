@@ -39,6 +39,7 @@ Own = Callable[..., Any]  # Keras' own method
 
 apply_gradients = gradient_accumulation.apply_gradients
 apply_finite = loss_scaling.apply_finite
+check_finite = loss_scaling.check_finite
 scale_loss = loss_scaling.scale_loss
 skip_step = loss_scaling.skip_step
 

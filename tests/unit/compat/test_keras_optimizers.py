@@ -67,6 +67,7 @@ def test_nadams_own_method_takes_the_same_arguments():
 
 _LOSS_SCALING = {
   'apply': ['self', 'grads', 'trainable_variables'],
+  'check_finite': ['self', 'grads'],
   'scale_loss': ['self', 'loss'],
   '_stateful_handle_finite_grads': ['self', 'grads', 'trainable_variables'],
   '_stateful_handle_non_finite_grads': ['self'],

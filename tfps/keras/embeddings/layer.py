@@ -85,7 +85,7 @@ class Embedding(keras.layers.Layer):
     self.built = True
 
   def call(
-    self, inputs: Any, weights: Any = None, training: bool = False
+    self, inputs: Any, weights: Any = None, training: bool | None = None
   ) -> Any:
     """Returns the vectors of ids.
 
@@ -93,7 +93,8 @@ class Embedding(keras.layers.Layer):
       inputs: ids, a dense tensor of any shape, or a `tf.RaggedTensor` or
         `tf.SparseTensor` of shape [batch, None].
       weights: a factor for each id, in the same form; needs a combiner.
-      training: whether new ids get rows in the table.
+      training: whether new ids get rows in the table; by default they do where
+        a `tf.GradientTape` records.
 
     Returns:
       Tensor of shape `inputs.shape + [output_dim]`; with a combiner, without
@@ -156,7 +157,7 @@ class Embedding(keras.layers.Layer):
       'num_shards': config['num_shards'],
     }
 
-  def _look_up(self, inputs: Any, weights: Any, training: bool) -> Any:
+  def _look_up(self, inputs: Any, weights: Any, training: bool | None) -> Any:
     if weights is not None or isinstance(inputs, tf.SparseTensor):
       what = 'sparse ids' if weights is None else 'weights'
       raise ValueError(
@@ -168,12 +169,12 @@ class Embedding(keras.layers.Layer):
       return inputs.with_flat_values(rows)
     return self._rows(inputs, training)
 
-  def _rows(self, keys: Any, training: bool) -> tf.Tensor:
-    rows = self.table.lookup(keys, training=bool(training))
+  def _rows(self, keys: Any, training: bool | None) -> tf.Tensor:
+    rows = self.table.lookup(keys, training=training)
     return tf.cast(rows, self.compute_dtype)
 
   def _combine_dense(
-    self, ids: tf.Tensor, weights: Any, training: bool
+    self, ids: tf.Tensor, weights: Any, training: bool | None
   ) -> tf.Tensor:
     if not ids.shape.rank:
       raise ValueError(
@@ -200,7 +201,7 @@ class Embedding(keras.layers.Layer):
     segments: tf.Tensor,
     number: tf.Tensor,
     weights: Any,
-    training: bool,
+    training: bool | None,
   ) -> tf.Tensor:
     """Combines the vectors of `ids`, which belong to sorted `segments`."""
     rows = self._rows(ids, training)

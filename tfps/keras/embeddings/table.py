@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfps._compat import handles
+from tfps._compat import keras_variables
 from tfps._compat import reads
 from tfps.updates import key_index
 from tfps.variables import extended as extended_lib
@@ -62,19 +63,20 @@ class Table(keras.layers.Layer):
     self.width = width
     self.initializer = keras.initializers.get(initializer)
     self.num_shards = num_shards
+    self._made: list[tuple[keras.Variable, ...]] = []
     self._shards: list[key_index.Shard] = []
 
   def build(self, input_shape: Any = None) -> None:
     """Makes the table's variables, in the scope of the current strategy."""
     del input_shape
-    if self._shards:
+    if self._made:
       return
     extended_lib.register_with_keras()
     number = self.num_shards = self.num_shards or _num_ps(self.name)
-    self._shards = [self._make_shard(i, number) for i in range(number)]
+    self._made = [self._make(index, number) for index in range(number)]
     self.built = True
 
-  def lookup(self, keys: Any, *, training: bool = True) -> tf.Tensor:
+  def lookup(self, keys: Any, *, training: bool | None = None) -> tf.Tensor:
     """Returns the rows of keys.
 
     Each key's row is transferred once, however often the key occurs.
@@ -82,21 +84,33 @@ class Table(keras.layers.Layer):
     Args:
       keys: integers or strings, a tensor of any shape.
       training: whether keys that are new get a row. If not, no gradient
-        reaches the table.
+        reaches the table. By default they do where a `tf.GradientTape` records.
 
     Returns:
       Tensor of shape `keys.shape + [width]`.
 
     Raises:
       TypeError: the keys are of another type.
+      RuntimeError: a graph is traced, and the table has not been built.
     """
+    if not self._made and not tf.executing_eagerly():
+      raise RuntimeError(
+        f'{self.name}: looked up in a function, and not built. Call its '
+        "build() in the strategy's scope, before steps."
+      )
     self.build()
     keys = _as_int64(tf.convert_to_tensor(keys), self.name)
+    if not self._have_values():  # only shapes matter yet
+      shape = tf.concat([tf.shape(keys), [self.width]], axis=0)
+      zeros = tf.zeros(shape, self.variable_dtype)
+      return tf.ensure_shape(zeros, [*keys.shape, self.width])
+    if training is None:
+      training = reads.is_recording()
     read = functools.partial(self._read, inserts=training)
     rows = reads.read_distinct(read, keys, tf.TensorShape([self.width]))
     return rows if training else tf.stop_gradient(rows)
 
-  def call(self, keys: Any, training: bool = False) -> tf.Tensor:
+  def call(self, keys: Any, training: bool | None = None) -> tf.Tensor:
     return self.lookup(keys, training=training)
 
   def num_keys(self) -> int:
@@ -106,8 +120,8 @@ class Table(keras.layers.Layer):
       tf.errors.OpError: a ps is lost.
     """
     return sum(
-      int(shard.counts.numpy()[0]) - key_index.NUM_INITIAL
-      for shard in self._shards
+      int(counts.numpy()[0]) - key_index.NUM_INITIAL
+      for _, _, counts in self._made
     )
 
   def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
@@ -121,50 +135,50 @@ class Table(keras.layers.Layer):
       'num_shards': self.num_shards,
     }
 
-  def _make_shard(self, index: int, num_shards: int) -> key_index.Shard:
-    rows, keys, counts = weights = [
-      self._make_rows(index),
-      self._make_keys(index),
-      self._make_counts(index, num_shards),
-    ]
-    for weight in weights:  # checkpoints contain what attributes are
-      setattr(self, weight.name, weight)
-    return key_index.Shard(
-      _index_name(rows.value),
-      rows.value,
-      keys.value,
-      counts.value,
-      num_shards,
-    )
-
-  def _make_rows(self, index: int) -> keras.Variable:
-    with growing.making(index):
-      return self.add_weight(
-        shape=(key_index.NUM_INITIAL, self.width),
-        initializer=self.initializer,
+  def _make(self, index: int, num_shards: int) -> tuple[keras.Variable, ...]:
+    """Makes the rows, keys and counts of a shard."""
+    number = key_index.NUM_INITIAL
+    weights = (
+      self.add_weight(
+        shape=(number, self.width),
+        initializer=_Placed(self.initializer, index, grows=True),
         dtype=self.variable_dtype,
         name=f'rows_{index}',
-      )
-
-  def _make_keys(self, index: int) -> keras.Variable:
-    with growing.making(index):
-      return self.add_weight(
-        shape=(key_index.NUM_INITIAL,),
-        initializer='zeros',
+      ),
+      self.add_weight(
+        shape=(number,),
+        initializer=_Placed(keras.initializers.Zeros(), index, grows=True),
         dtype='int64',
         trainable=False,
         name=f'keys_{index}',
-      )
-
-  def _make_counts(self, index: int, num_shards: int) -> keras.Variable:
-    with growing.making(index, grows=False):
-      return self.add_weight(
+      ),
+      self.add_weight(
         shape=(key_index.NUM_COUNTS,),
-        initializer=_Counts(num_shards),
+        initializer=_Placed(_Counts(num_shards), index, grows=False),
         dtype='int64',
         trainable=False,
         name=f'counts_{index}',
-      )
+      ),
+    )
+    for weight in weights:  # checkpoints contain what attributes are
+      setattr(self, weight.name, weight)
+    return weights
+
+  def _have_values(self) -> bool:
+    """Returns whether there are shards, after making them if there may be."""
+    if self._shards:
+      return True
+    values = [
+      [keras_variables.value_of(weight) for weight in weights]
+      for weights in self._made
+    ]
+    if any(value is None for shard in values for value in shard):
+      return False
+    self._shards = [
+      key_index.Shard(_index_name(rows), rows, keys, counts, len(values))
+      for rows, keys, counts in values
+    ]
+    return True
 
   def _read(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
     """Returns the rows of different keys, of shape [n]."""
@@ -179,6 +193,22 @@ class Table(keras.layers.Layer):
       for shard, part in zip(self._shards, parts, strict=True)
     ]
     return tf.dynamic_stitch(order, rows)
+
+
+class _Placed(keras.initializers.Initializer):
+  """Initializer of a variable that is made on a ps of one's choice."""
+
+  def __init__(self, initializer: Any, index: int, *, grows: bool) -> None:
+    self._initializer = initializer
+    self._index = index
+    self._grows = grows
+
+  def __call__(self, shape: Any, dtype: Any = None) -> Any:
+    return self._initializer(shape, dtype=dtype)
+
+  def tfps_making(self) -> Any:
+    """Returns the context in which the variable is made."""
+    return growing.making(self._index, grows=self._grows)
 
 
 class _Counts(keras.initializers.Initializer):
@@ -233,7 +263,9 @@ def _as_int64(keys: tf.Tensor, name: str) -> tf.Tensor:
     return tf.cast(keys, tf.int64)
   raise TypeError(
     f'{name}: keys of type {keys.dtype.name}, but they are integers or '
-    'strings. Cast them, if they are whole numbers.'
+    'strings. A model without an input of such a type, as '
+    "keras.Input(shape, dtype='int64'), makes all input float32, which lacks "
+    'most large numbers.'
   )
 
 
