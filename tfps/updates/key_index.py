@@ -9,6 +9,7 @@ restored or the ps was started again, it is made anew from the keys.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -52,18 +53,38 @@ class Shard:
   num_shards: int
 
   def locate(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
-    """Returns the numbers of the rows of keys, in a graph.
+    """Returns the numbers of the rows of keys.
 
     No lock is taken if all keys are known.
 
     Args:
-      keys: different int64 keys of shape [n], on the shard's device.
+      keys: different int64 keys of shape [n], on the shard's device, which is
+        the current one.
       inserts: whether keys that are not known get rows. If not, the numbers
         of rows with initial values are returned for them.
 
     Returns:
       int64 tensor of shape [n].
     """
+    if tf.executing_eagerly():  # in which no lock is taken
+      found: tf.Tensor = self._functions[inserts](keys)
+      return found
+    return self._locate(keys, inserts)
+
+  @functools.cached_property
+  def _functions(self) -> dict[bool, Any]:
+    """Functions that locate keys in eager mode, by whether they insert."""
+    keys = tf.TensorSpec([None], tf.int64)
+    return {
+      inserts: tf.function(
+        functools.partial(self._locate, inserts=inserts),
+        input_signature=[keys],
+        autograph=False,
+      )
+      for inserts in (True, False)
+    }
+
+  def _locate(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     index = _Index(self.name)
     found = index.find(keys)
     is_due = tf.not_equal(index.digest(), self._counts()[_DIGEST])

@@ -1,6 +1,8 @@
 """Rows of a table by key, without any server."""
 
+import gc
 import uuid
+import weakref
 
 from hypothesis import given
 from hypothesis import settings
@@ -33,16 +35,12 @@ class _Table:
     self.shard = key_index.Shard(
       f'test/{uuid.uuid4().hex}', rows, keys, counts, num_shards
     )
-    self.insert, self.find = (self._function(each) for each in (True, False))
 
-  def _function(self, inserts):
-    @tf.function(
-      input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False
-    )
-    def locate(keys):
-      return self.shard.locate(keys, inserts=inserts)
+  def insert(self, keys):
+    return self.shard.locate(tf.constant(keys, tf.int64), inserts=True).numpy()
 
-    return lambda keys: locate(np.array(keys, np.int64)).numpy()
+  def find(self, keys):
+    return self.shard.locate(tf.constant(keys, tf.int64), inserts=False).numpy()
 
   def values(self):
     return [variable.numpy() for variable in self.variables]
@@ -118,6 +116,15 @@ def test_a_table_grows_by_as_much_while_it_is_small_and_then_by_less():
   needed = _FIRST + many
   assert len(table.shard.rows.numpy()) == needed + needed // 8
   assert table.find([many - 1]).tolist() == [needed - 1]
+
+
+def test_nothing_keeps_a_table_that_is_not_used_any_more():
+  table = _Table()
+  table.insert([1, 2])
+  rows = weakref.ref(table.shard.rows)
+  del table
+  gc.collect()
+  assert rows() is None
 
 
 def test_values_of_another_number_of_shards_are_refused():

@@ -229,10 +229,7 @@ def _rows(shard: key_index.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
   if rows is not None:
     return rows
   with tf.device(shard.rows.device), reads.stop_recording():
-    if tf.executing_eagerly():
-      numbers = _eager_locate(shard, inserts)(keys)
-    else:
-      numbers = locate(keys)
+    numbers = locate(keys)
     rows = tf.raw_ops.ResourceGather(
       resource=shard.rows.handle, indices=numbers, dtype=shard.rows.dtype
     )
@@ -244,16 +241,6 @@ def _rows(shard: key_index.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     lambda gradient: tf.IndexedSlices(tf.convert_to_tensor(gradient), numbers),
   )
   return rows
-
-
-@functools.lru_cache(maxsize=1024)
-def _eager_locate(shard: key_index.Shard, inserts: bool) -> Any:
-  """Returns a function for eager mode: it takes a lock, which a graph does."""
-  return tf.function(
-    functools.partial(shard.locate, inserts=inserts),
-    input_signature=[tf.TensorSpec([None], tf.int64)],
-    autograph=False,
-  )
 
 
 def _as_int64(keys: tf.Tensor, name: str) -> tf.Tensor:
