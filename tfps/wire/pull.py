@@ -82,7 +82,7 @@ class Puller:
     Args:
       variable: an unsharded variable, or one shard.
       indices: distinct row numbers, of shape [n].
-      round_index: index of the round; see `step_transfers.Round`.
+      round_index: index of the round; see `rounds.Round`.
     """
     level = self._transfers.level(indices)
     indices_on_ps = self._transfers.promise(
@@ -115,7 +115,7 @@ class Puller:
       variable: has the rows.
       keys: different keys, of shape [n].
       locate: returns the numbers of the keys' rows, on the ps.
-      round_index: index of the round; see `step_transfers.Round`.
+      round_index: index of the round; see `rounds.Round`.
 
     Returns:
       The rows, and their numbers, of shape [n].

@@ -14,7 +14,6 @@ import collections
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
-import dataclasses
 import functools
 from typing import Any
 
@@ -28,6 +27,7 @@ from tfps.wire import config
 from tfps.wire import fused_transfer
 from tfps.wire import local_copies as local_copies_lib
 from tfps.wire import pull
+from tfps.wire import rounds
 from tfps.wire import sparse_rows as sparse_rows_lib
 from tfps.wire import tables as tables_lib
 from tfps.wire import traffic as traffic_lib
@@ -44,34 +44,6 @@ _NUMBERS = frozenset(
 
 class HoistedError(Exception):
   """Raised if a loop writes to a variable that was read before: trace again."""
-
-
-@dataclasses.dataclass
-class Round:
-  """Consecutive steps that pull once and push once.
-
-  Attributes:
-    index: the round's number within the function.
-    is_ending: whether its last step is being traced.
-    is_applying: whether gathered gradients are being applied.
-    gathered: gradients to apply at the end, for `updates.accumulation`.
-    calls: the number of calls of each optimizer in this step.
-    copies: the worker's copies of variables, by their keys.
-    writes: the number of operations that wrote to a variable before the round,
-      by `id` of its handle.
-    shards: gradients that were sharded already, by `id`.
-  """
-
-  index: int
-  is_ending: bool = False
-  is_applying: bool = False
-  gathered: dict[Any, Any] = dataclasses.field(default_factory=dict)
-  calls: Any = dataclasses.field(default_factory=collections.Counter)
-  copies: dict[Any, local_copies_lib.Copy] = dataclasses.field(
-    default_factory=dict
-  )
-  writes: dict[int, int] = dataclasses.field(default_factory=dict)
-  shards: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
 class Steps:
@@ -112,7 +84,7 @@ class Steps:
     self.workspace = workspace
     self.policy = policy
     self.round_length = policy.steps_per_update if policy else 1
-    self.round = Round(-1)
+    self.round = rounds.Round(-1)
     self._graph = tf.compat.v1.get_default_graph()
     self._fused_transfers = fused_transfer.FusedTransfers(workspace)
     self._tables = tables_lib.Tables(
@@ -329,7 +301,7 @@ class Steps:
         compat.write(variable, value, is_added=is_added)
 
   def _begin_round(self) -> None:
-    self.round = Round(self.round.index + 1)
+    self.round = rounds.Round(self.round.index + 1)
     if self.wire.fuse:
       self.round.writes = write_counts.writes_by_handle(self._graph)
 
