@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps.updates import apply
 from tfps.updates import ps_lock
 from tfps.variables import growing
 
@@ -137,7 +138,7 @@ class Shard:
 
   def _renew(self, index: '_Index', counts: tf.Tensor) -> tf.Tensor:
     """Makes the index from the keys."""
-    keys = _read(self.keys)[NUM_INITIAL : counts[_USED]]
+    keys = apply.read(self.keys)[NUM_INITIAL : counts[_USED]]
     rows = tf.range(NUM_INITIAL, counts[_USED], dtype=tf.int64)
     with tf.control_dependencies([index.replace(keys, rows)]):
       noted = index.note_digest(counts[_DIGEST])
@@ -184,7 +185,7 @@ class Shard:
       return tf.where(is_new, order, known)
 
   def _counts(self) -> tf.Tensor:
-    return tf.ensure_shape(_read(self.counts), [NUM_COUNTS])
+    return tf.ensure_shape(apply.read(self.counts), [NUM_COUNTS])
 
 
 class _Index:
@@ -258,12 +259,6 @@ def _high_bits(numbers: tf.Tensor) -> tf.Tensor:
   unsigned = tf.bitcast(numbers, tf.uint64)
   shifted = tf.bitwise.right_shift(unsigned, tf.constant(32, tf.uint64))
   return tf.bitcast(shifted, tf.int64)
-
-
-def _read(variable: Any) -> tf.Tensor:
-  return tf.raw_ops.ReadVariableOp(
-    resource=variable.handle, dtype=variable.dtype
-  )
 
 
 def _find(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,7 @@ class Table(keras.layers.Layer):
   an initial value, which depends on nothing but the key and the initializer.
   Under a strategy of this package, rows are on the ps, divided by the key, and
   optimizers update those that a step has looked up, with their slots, and no
-  others: `Adam` computes what `tfps.keras.lazy` makes of it.
+  others, as if made lazy by `tfps.keras.optimizers.lazy`.
 
   Use `Embedding` in models, and a table for steps of your own.
 
