@@ -12,8 +12,50 @@ import tensorflow as tf
 from tfps.keras.metrics import arguments
 
 
+class _ClickMetric(keras.metrics.Metric):
+  """Metric of sums over examples with labels and predicted probabilities.
+
+  Args:
+    from_logits: whether predictions are logits instead of probabilities.
+    name: the metric's name.
+    dtype: the type of the sums and the result.
+  """
+
+  def __init__(self, *, from_logits: bool, name: str, dtype: Any) -> None:
+    super().__init__(name=name, dtype=dtype)
+    self.from_logits = from_logits
+
+  def update_state(
+    self, y_true: Any, y_pred: Any, sample_weight: Any = None
+  ) -> None:
+    """Adds examples.
+
+    Args:
+      y_true: the labels.
+      y_pred: the predictions.
+      sample_weight: weights of the examples.
+
+    Raises:
+      ValueError: the shapes do not fit.
+    """
+    labels, scores, weights = arguments.examples(
+      self.name, y_true, y_pred, sample_weight, self.dtype
+    )
+    self._add(labels, scores, weights)
+
+  def get_config(self) -> dict[str, Any]:
+    """Returns the arguments of a metric like this one."""
+    return {**super().get_config(), 'from_logits': self.from_logits}
+
+  def _add(
+    self, labels: tf.Tensor, scores: tf.Tensor, weights: tf.Tensor
+  ) -> None:
+    """Adds examples, of which all tensors are vectors of one length."""
+    raise NotImplementedError
+
+
 @keras.saving.register_keras_serializable(package='tfps')
-class NormalizedEntropy(keras.metrics.Metric):
+class NormalizedEntropy(_ClickMetric):
   """Log loss, divided by the entropy of the average label.
 
   It is 1 for a model that always predicts the average label, and less for a
@@ -35,28 +77,14 @@ class NormalizedEntropy(keras.metrics.Metric):
     name: str = 'normalized_entropy',
     dtype: Any = None,
   ) -> None:
-    super().__init__(name=name, dtype=dtype)
-    self.from_logits = from_logits
+    super().__init__(from_logits=from_logits, name=name, dtype=dtype)
     self.log_loss = _sum(self, 'log_loss')
     self.positives = _sum(self, 'positives')
     self.weights = _sum(self, 'weights')
 
-  def update_state(
-    self, y_true: Any, y_pred: Any, sample_weight: Any = None
+  def _add(
+    self, labels: tf.Tensor, scores: tf.Tensor, weights: tf.Tensor
   ) -> None:
-    """Adds examples.
-
-    Args:
-      y_true: the labels.
-      y_pred: the predictions.
-      sample_weight: weights of the examples.
-
-    Raises:
-      ValueError: the shapes do not fit.
-    """
-    labels, scores, weights = arguments.examples(
-      self.name, y_true, y_pred, sample_weight, self.dtype
-    )
     losses = _log_losses(labels, scores, from_logits=self.from_logits)
     self.log_loss.assign_add(tf.reduce_sum(weights * losses))
     self.positives.assign_add(tf.reduce_sum(weights * labels))
@@ -71,13 +99,9 @@ class NormalizedEntropy(keras.metrics.Metric):
     entropy -= tf.math.xlogy(negatives, negatives)
     return arguments.ratio(self.log_loss, weights * entropy)
 
-  def get_config(self) -> dict[str, Any]:
-    """Returns the arguments of a metric like this one."""
-    return {**super().get_config(), 'from_logits': self.from_logits}
-
 
 @keras.saving.register_keras_serializable(package='tfps')
-class Calibration(keras.metrics.Metric):
+class Calibration(_ClickMetric):
   """Sum of predictions, divided by the sum of labels.
 
   It is 1 if as many clicks are predicted as there are, and more if too many
@@ -97,27 +121,13 @@ class Calibration(keras.metrics.Metric):
     name: str = 'calibration',
     dtype: Any = None,
   ) -> None:
-    super().__init__(name=name, dtype=dtype)
-    self.from_logits = from_logits
+    super().__init__(from_logits=from_logits, name=name, dtype=dtype)
     self.predictions = _sum(self, 'predictions')
     self.labels = _sum(self, 'labels')
 
-  def update_state(
-    self, y_true: Any, y_pred: Any, sample_weight: Any = None
+  def _add(
+    self, labels: tf.Tensor, scores: tf.Tensor, weights: tf.Tensor
   ) -> None:
-    """Adds examples.
-
-    Args:
-      y_true: the labels.
-      y_pred: the predictions.
-      sample_weight: weights of the examples.
-
-    Raises:
-      ValueError: the shapes do not fit.
-    """
-    labels, scores, weights = arguments.examples(
-      self.name, y_true, y_pred, sample_weight, self.dtype
-    )
     if self.from_logits:
       scores = tf.sigmoid(scores)
     self.predictions.assign_add(tf.reduce_sum(weights * scores))
@@ -126,10 +136,6 @@ class Calibration(keras.metrics.Metric):
   def result(self) -> tf.Tensor:
     """Returns the calibration of all examples."""
     return arguments.ratio(self.predictions, self.labels)
-
-  def get_config(self) -> dict[str, Any]:
-    """Returns the arguments of a metric like this one."""
-    return {**super().get_config(), 'from_logits': self.from_logits}
 
 
 def _sum(metric: keras.metrics.Metric, name: str) -> Any:
