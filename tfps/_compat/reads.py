@@ -46,9 +46,15 @@ class Reader(Protocol):
     self,
     variable: Any,
     keys: tf.Tensor,
-    locate: Callable[[tf.Tensor], tf.Tensor],
+    read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
   ) -> tf.Tensor | None:
-    """Returns the rows of keys, which `locate` finds on the ps, or None."""
+    """Returns the rows of keys, or None.
+
+    Args:
+      variable: has the rows.
+      keys: different keys.
+      read: returns the rows, on the ps, and what updates name them by.
+    """
 
   def compute_on_ps(
     self, variable: Any, function: Callable[[Any], tf.Tensor]

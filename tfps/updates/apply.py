@@ -14,6 +14,7 @@ from tfps._compat import replicated_writes
 from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
+from tfps.updates.tables import addresses as addresses_lib
 from tfps.variables import growing
 from tfps.wire import chunking
 from tfps.wire import push
@@ -63,6 +64,7 @@ class Update:
     variable, *slots = map(replicated_writes.replica_of, self.variables)
     if variable is None:
       return None
+    addresses_lib.attach_to_replica(self.variable, variable)
     return dataclasses.replace(self, variable=variable, slots=slots)
 
 
@@ -299,13 +301,18 @@ def _apply_to_rows(
   *,
   decay: float | None,
 ) -> list[Any]:
+  addresses = addresses_lib.of(update.variable)
+  if addresses is not None:
+    gradient, have_old_slots = addresses.resolve(gradient)
   with tf.control_dependencies(_fit_slots(update)):
-    old = [
-      tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=gradient.indices, dtype=variable.dtype
-      )
-      for variable in update.variables
-    ]
+    old = [_gather(each, gradient.indices) for each in update.variables]
+    if addresses is not None:
+      # The first row never changes, nor do its slots.
+      first = [_gather(slot, [0]) for slot in update.slots]
+      old[1:] = [
+        tf.where(have_old_slots[:, tf.newaxis], one, other)
+        for one, other in zip(first, old[1:], strict=True)
+      ]
   if decay is not None:
     old[0] -= old[0] * tf.constant(decay, old[0].dtype) * step.rate
   new = update.rule.new_values(step, gradient.values, old)
@@ -315,6 +322,12 @@ def _apply_to_rows(
     )
     for variable, value in zip(update.variables, new, strict=True)
   ]
+
+
+def _gather(variable: Any, rows: Any) -> tf.Tensor:
+  return tf.raw_ops.ResourceGather(
+    resource=variable.handle, indices=rows, dtype=variable.dtype
+  )
 
 
 def _fit_slots(update: Update) -> list[tf.Tensor]:

@@ -41,7 +41,8 @@ class Copy:
     """Returns the current values of some rows.
 
     Args:
-      indices: distinct row numbers, of shape [n].
+      indices: distinct row numbers, of shape [n]; -1, which may be repeated,
+        names no row.
       pulled: the pulled values of these rows.
     """
     if self.is_whole:
@@ -84,7 +85,7 @@ def _changed(value: tf.Tensor, change: Any) -> tf.Tensor:
 
 
 def _rows_of(change: Any, indices: tf.Tensor) -> tf.Tensor:
-  """Returns a change's values for some distinct rows."""
+  """Returns a change's values for some rows; zeros for -1."""
   if not isinstance(change, tf.IndexedSlices):
     return tf.gather(change, indices)
   number = tf.size(indices)
@@ -94,4 +95,6 @@ def _rows_of(change: Any, indices: tf.Tensor) -> tf.Tensor:
   sums = tf.math.unsorted_segment_sum(
     change.values, positions[number:], tf.size(both)
   )
-  return sums[:number]
+  found = tf.gather(sums, positions[:number])
+  is_row = tf.reshape(indices >= 0, [-1] + [1] * (found.shape.rank - 1))
+  return tf.where(is_row, found, tf.zeros_like(found))

@@ -106,7 +106,7 @@ class Puller:
     self,
     variable: Any,
     keys: tf.Tensor,
-    locate: Callable[[tf.Tensor], tf.Tensor],
+    read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     round_index: int,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Sends keys to their ps, and pulls the rows that the ps finds for them.
@@ -114,11 +114,11 @@ class Puller:
     Args:
       variable: has the rows.
       keys: different keys, of shape [n].
-      locate: returns the numbers of the keys' rows, on the ps.
+      read: returns the rows of keys, and what updates name them by, on the ps.
       round_index: index of the round; see `rounds.Round`.
 
     Returns:
-      The rows, and their numbers, of shape [n].
+      The rows, and what updates name them by, of shape [n].
     """
     level = self._transfers.level(keys)
     keys_on_ps = self._transfers.promise(
@@ -128,10 +128,7 @@ class Puller:
       level,
     )
     with self._reading_at(variable.device):
-      indices = locate(keys_on_ps)
-      rows = tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=indices, dtype=variable.dtype
-      )
+      rows, names = read(keys_on_ps)
     group = ('rows', round_index)
     level = level if level is None else level + 1
     pulled = self._transfers.promise(
@@ -140,14 +137,14 @@ class Puller:
       group,
       level,
     )
-    numbers = self._transfers.promise(
-      fused_transfer.Item(indices),
+    names = self._transfers.promise(
+      fused_transfer.Item(names),
       route(fused_transfer.PULL, variable),
       group,
       level,
       may_stay=True,
     )
-    return pulled, sparse_rows_lib.noted_distinct(numbers)
+    return pulled, sparse_rows_lib.noted_distinct(names)
 
   def compute(
     self, variable: Any, function: Callable[[Any], tf.Tensor]

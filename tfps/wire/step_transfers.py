@@ -158,24 +158,22 @@ class Steps:
     self,
     variable: Any,
     keys: tf.Tensor,
-    locate: Callable[[tf.Tensor], tf.Tensor],
+    read: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
   ) -> tf.Tensor | None:
     """Returns the rows of keys, if they are fused; see `_compat.reads`."""
     key = _key(variable)
     if not self._is_fusable(variable) or not self.is_at_top_level():
       return None
     with compat.stop_recording():
-      rows, numbers = self._puller.keyed_rows(
-        variable, keys, locate, self.round.index
+      rows, names = self._puller.keyed_rows(
+        variable, keys, read, self.round.index
       )
       if key in self.round.copies:
-        rows = self.round.copies[key].rows(numbers, rows)
+        rows = self.round.copies[key].rows(names, rows)
     compat.note_rows(
       variable,
       rows,
-      lambda gradient: tf.IndexedSlices(
-        tf.convert_to_tensor(gradient), numbers
-      ),
+      lambda gradient: tf.IndexedSlices(tf.convert_to_tensor(gradient), names),
     )
     return rows
 

@@ -34,6 +34,8 @@ class Embedding(keras.layers.Layer):
       are given; zeros where there are none. None keeps them apart.
     mask_zero: whether the id 0, or the empty string, is padding: later layers
       mask it, and a combiner leaves it out.
+    admission: see `Table`.
+    eviction: see `Table`.
     num_shards: see `Table`.
     table: the table to look ids up in; by default the layer makes its own.
     **kwargs: as for `keras.layers.Layer`.
@@ -49,6 +51,8 @@ class Embedding(keras.layers.Layer):
     *,
     combiner: str | None = None,
     mask_zero: bool = False,
+    admission: Any = None,
+    eviction: Any = None,
     num_shards: int | None = None,
     table: table_lib.Table | None = None,
     **kwargs: Any,
@@ -72,6 +76,8 @@ class Embedding(keras.layers.Layer):
       table = table_lib.Table(
         output_dim,
         embeddings_initializer,
+        admission=admission,
+        eviction=eviction,
         num_shards=num_shards,
         dtype=self.dtype_policy,
         name='table',
@@ -154,6 +160,8 @@ class Embedding(keras.layers.Layer):
       'embeddings_initializer': config['initializer'],
       'combiner': self.combiner,
       'mask_zero': self.mask_zero,
+      'admission': config['admission'],
+      'eviction': config['eviction'],
       'num_shards': config['num_shards'],
     }
 

@@ -10,10 +10,27 @@ import tensorflow as tf
 from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import reads
-from tfps.updates import key_index
+from tfps.updates.tables import admission as admission_lib
+from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import eviction as eviction_lib
+from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import growing
 from tfps.wire import sparse_rows
+
+_POLICIES = {
+  'admission': (
+    admission_lib.Counter,
+    admission_lib.BloomCounter,
+    admission_lib.Probability,
+  ),
+  'eviction': (eviction_lib.Ttl, eviction_lib.Lru, eviction_lib.Lfu),
+}
+for _kinds in _POLICIES.values():
+  for _kind in _kinds:
+    keras.saving.register_keras_serializable('tfps')(_kind)
 
 
 @keras.saving.register_keras_serializable('tfps')
@@ -34,6 +51,11 @@ class Table(keras.layers.Layer):
   Args:
     width: number of elements of a row.
     initializer: Keras initializer of rows. There are 1,024 initial values.
+    admission: which keys get a row: one of `Counter`, `BloomCounter` and
+      `Probability`. By default all do.
+    eviction: which keys lose their row: one of `Ttl`, `Lru` and `Lfu`. By
+      default none do. What they lose is forgotten: a key that returns begins
+      anew.
     num_shards: number of parts that the rows are divided into, by default the
       number of ps. Values of a table can be restored only to one with the same
       number: choose it if the number of ps is going to change. Parts are
@@ -42,6 +64,7 @@ class Table(keras.layers.Layer):
     name: name of the table.
 
   Raises:
+    TypeError: the admission or eviction is something else.
     ValueError: the width or number of shards is not positive, or the current
       strategy has no ps.
   """
@@ -51,6 +74,8 @@ class Table(keras.layers.Layer):
     width: int,
     initializer: Any = 'uniform',
     *,
+    admission: admission_lib.Admission | None = None,
+    eviction: eviction_lib.Eviction | None = None,
     num_shards: int | None = None,
     dtype: Any = None,
     name: str | None = None,
@@ -62,9 +87,11 @@ class Table(keras.layers.Layer):
         raise ValueError(f'{self.name}: {what}={value}, but it is at least 1.')
     self.width = width
     self.initializer = keras.initializers.get(initializer)
+    self.admission = _policy(self.name, 'admission', admission)
+    self.eviction = _policy(self.name, 'eviction', eviction)
     self.num_shards = num_shards
-    self._made: list[tuple[keras.Variable, ...]] = []
-    self._shards: list[key_index.Shard] = []
+    self._made: list[dict[str, keras.Variable]] = []
+    self._shards: list[shard_lib.Shard] = []
 
   def build(self, input_shape: Any = None) -> None:
     """Makes the table's variables, in the scope of the current strategy."""
@@ -119,10 +146,25 @@ class Table(keras.layers.Layer):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return sum(
-      int(counts.numpy()[0]) - key_index.NUM_INITIAL
-      for _, _, counts in self._made
-    )
+    return sum(int(counts_lib.num_keys(counts)) for counts in self._counts())
+
+  def num_evicted(self) -> int:
+    """Returns how many keys have been evicted; one may be so repeatedly.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return sum(int(c[counts_lib.Count.EVICTED]) for c in self._counts())
+
+  def num_late(self) -> int:
+    """Returns how many updates of rows came too late and were dropped.
+
+    Their keys were evicted between look-up and update.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    return sum(int(c[counts_lib.Count.LATE]) for c in self._counts())
 
   def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
     return (*input_shape, self.width)
@@ -132,51 +174,61 @@ class Table(keras.layers.Layer):
       **super().get_config(),
       'width': self.width,
       'initializer': keras.initializers.serialize(self.initializer),
+      'admission': keras.saving.serialize_keras_object(self.admission),
+      'eviction': keras.saving.serialize_keras_object(self.eviction),
       'num_shards': self.num_shards,
     }
 
-  def _make(self, index: int, num_shards: int) -> tuple[keras.Variable, ...]:
-    """Makes the rows, keys and counts of a shard."""
-    number = key_index.NUM_INITIAL
-    weights = (
-      self.add_weight(
-        shape=(number, self.width),
+  def _counts(self) -> list[Any]:
+    """Returns the counts of each shard."""
+    return [made['counts'].numpy() for made in self._made]
+
+  def _make(self, index: int, num_shards: int) -> dict[str, keras.Variable]:
+    """Makes the variables of a shard, by name."""
+    removes = self.admission is not None or self.eviction is not None
+    others = [*weights_lib.of_shard(num_shards, removes=removes)]
+    for policy in (self.admission, self.eviction):
+      others += policy.weights(num_shards) if policy is not None else []
+    made = {
+      'rows': self.add_weight(
+        shape=(counts_lib.NUM_INITIAL, self.width),
         initializer=_Placed(self.initializer, index, grows=True),
         dtype=self.variable_dtype,
         name=f'rows_{index}',
-      ),
-      self.add_weight(
-        shape=(number,),
-        initializer=_Placed(keras.initializers.Zeros(), index, grows=True),
-        dtype='int64',
+      )
+    }
+    for weight in others:
+      values = _Values(weight.values)
+      made[weight.name] = self.add_weight(
+        shape=(weight.length,),
+        initializer=_Placed(values, index, grows=weight.grows),
+        dtype=weight.dtype,
         trainable=False,
-        name=f'keys_{index}',
-      ),
-      self.add_weight(
-        shape=(key_index.NUM_COUNTS,),
-        initializer=_Placed(_Counts(num_shards), index, grows=False),
-        dtype='int64',
-        trainable=False,
-        name=f'counts_{index}',
-      ),
-    )
-    for weight in weights:  # checkpoints contain what attributes are
-      setattr(self, weight.name, weight)
-    return weights
+        name=f'{weight.name}_{index}',
+      )
+    for variable in made.values():  # checkpoints contain what attributes are
+      setattr(self, variable.name, variable)
+    return made
 
   def _have_values(self) -> bool:
     """Returns whether there are shards, after making them if there may be."""
     if self._shards:
       return True
-    values = [
-      [keras_variables.value_of(weight) for weight in weights]
-      for weights in self._made
+    shards = [
+      {name: keras_variables.value_of(weight) for name, weight in made.items()}
+      for made in self._made
     ]
-    if any(value is None for shard in values for value in shard):
+    if any(value is None for shard in shards for value in shard.values()):
       return False
     self._shards = [
-      key_index.Shard(_index_name(rows), rows, keys, counts, len(values))
-      for rows, keys, counts in values
+      shard_lib.Shard(
+        _index_name(values['rows']),
+        len(shards),
+        values,
+        self.admission,
+        self.eviction,
+      )
+      for values in shards
     ]
     return True
 
@@ -185,7 +237,7 @@ class Table(keras.layers.Layer):
     number = len(self._shards)
     if number == 1:
       return _rows(self._shards[0], keys, inserts)
-    places = key_index.shard_of(keys, number)
+    places = index_lib.shard_of(keys, number)
     order = tf.dynamic_partition(tf.range(tf.size(keys)), places, number)
     parts = tf.dynamic_partition(keys, places, number)
     rows = [
@@ -211,34 +263,45 @@ class _Placed(keras.initializers.Initializer):
     return growing.making(self._index, grows=self._grows)
 
 
-class _Counts(keras.initializers.Initializer):
-  """The counts of a shard that is empty."""
+class _Values(keras.initializers.Initializer):
+  """Initializer with given values: one for all elements, or one for each."""
 
-  def __init__(self, num_shards: int) -> None:
-    self._num_shards = num_shards
+  def __init__(self, values: Any) -> None:
+    self._values = values
 
   def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-    del shape
-    return tf.constant(key_index.initial_counts(self._num_shards), dtype)
+    return tf.broadcast_to(tf.constant(self._values, dtype), shape)
 
 
-def _rows(shard: key_index.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
-  locate = functools.partial(shard.locate, inserts=inserts)
+def _policy(name: str, what: str, given: Any) -> Any:
+  """Returns a policy, which Keras may have serialized."""
+  if isinstance(given, dict):
+    given = keras.saving.deserialize_keras_object(given)
+  kinds = _POLICIES[what]
+  if given is not None and not isinstance(given, kinds):
+    choices = ', '.join(kind.__name__ for kind in kinds)
+    raise TypeError(
+      f'{name}: {what}={given!r}, but it is one of {choices}, or None.'
+    )
+  return given
+
+
+def _rows(shard: shard_lib.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
+  read = functools.partial(shard.read, inserts=inserts)
   reader = reads.reader()
-  rows = reader and reader.read_keyed(shard.rows, keys, locate)
+  rows = reader and reader.read_keyed(shard.rows, keys, read)
   if rows is not None:
     return rows
   with tf.device(shard.rows.device), reads.stop_recording():
-    numbers = locate(keys)
-    rows = tf.raw_ops.ResourceGather(
-      resource=shard.rows.handle, indices=numbers, dtype=shard.rows.dtype
-    )
+    rows, addresses = read(keys)
   rows = tf.identity(rows)
-  sparse_rows.noted_distinct(numbers)
+  sparse_rows.noted_distinct(addresses)
   reads.note_rows(
     shard.rows,
     rows,
-    lambda gradient: tf.IndexedSlices(tf.convert_to_tensor(gradient), numbers),
+    lambda gradient: tf.IndexedSlices(
+      tf.convert_to_tensor(gradient), addresses
+    ),
   )
   return rows
 

@@ -1,0 +1,195 @@
+"""Keys that are evicted, and rows that are given to others."""
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import key_tables
+import tfps
+from tfps.updates import apply
+from tfps.updates import rules
+from tfps.updates.tables import counts as counts_lib
+from tfps.variables import growing
+
+_Count = counts_lib.Count
+_BATCHES = st.lists(
+  st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True),
+  min_size=1,
+  max_size=12,
+)
+_ALL = list(range(31))
+_CAPACITY = 6
+
+
+class _Model:
+  """Keys of a table, and when and how often each was looked up."""
+
+  def __init__(self, table):
+    self.table = table
+    self.empty = table.values()
+
+  def renew(self):
+    self.table.restore(self.empty)
+    self.present, self.last, self.uses, self.first = set(), {}, {}, {}
+    self.num_evicted = 0
+
+  def look_up(self, now, batch):
+    """Looks keys up; returns which were evicted, and which may have been."""
+    for key in batch:
+      if key not in self.present:
+        self.uses[key], self.first[key] = 0, now
+      self.uses[key] += 1
+      self.last[key] = now
+    before = self.present | set(batch)
+    addresses = self.table.insert(batch)
+    assert (addresses >= 0).all()
+    self.present = self.table.present(_ALL)
+    assert set(batch) <= self.present <= before
+    evicted = before - self.present
+    self.num_evicted += len(evicted)
+    assert self.table.count(_Count.EVICTED) == self.num_evicted
+    return evicted, before - set(batch)
+
+
+@pytest.fixture(scope='module')
+def models():
+  policies = {
+    'lru': tfps.embeddings.Lru(_CAPACITY),
+    'lfu': tfps.embeddings.Lfu(_CAPACITY),
+    'ttl': tfps.embeddings.Ttl(steps=3),
+  }
+  return {
+    name: _Model(key_tables.Table(eviction=policy))
+    for name, policy in policies.items()
+  }
+
+
+@pytest.mark.parametrize('name', ['lru', 'lfu'])
+def test_those_looked_up_longest_ago_or_least_often_are_evicted(models, name):
+  model = models[name]
+  scores = {'lru': lambda: model.last, 'lfu': lambda: model.uses}[name]
+
+  @settings(deadline=None, max_examples=30)
+  @given(batches=_BATCHES)
+  def check(batches):
+    model.renew()
+    for now, batch in enumerate(batches):
+      evicted, others = model.look_up(now, batch)
+      score = dict(scores())
+      too_many = len(others) + len(batch) - _CAPACITY
+      assert len(evicted) == min(max(too_many, 0), len(others))
+      kept = [score[key] for key in others - evicted]
+      if kept and evicted:
+        assert max(score[key] for key in evicted) <= min(kept)
+
+  check()
+
+
+@settings(deadline=None, max_examples=30)
+@given(batches=_BATCHES)
+def test_keys_expire_after_so_many_look_ups(models, batches):
+  model = models['ttl']
+  model.renew()
+  for now, batch in enumerate(batches):
+    evicted, others = model.look_up(now, batch)
+    assert evicted == {key for key in others if now - model.last[key] >= 3}
+
+
+def test_keys_expire_after_some_time():
+  table = key_tables.Table(eviction=tfps.embeddings.Ttl(secs=0.05))
+  table.insert([1])
+  while table.present([1]):
+    table.insert([2])
+  assert table.present([1, 2]) == {2}
+  assert table.count(_Count.EVICTED) == 1
+
+
+def test_memory_is_used_again_and_a_key_that_returns_begins_anew():
+  table = key_tables.Table(eviction=tfps.embeddings.Lru(4))
+  first = table.read([1])
+  slot = growing.opened(tf.Variable(np.full([1, 2], 0.5, 'f')))
+  for key in range(1, 40):
+    _update(table, slot, table.insert([key]), 1.0)
+    table.insert([key])  # once more, known
+  assert table.count(_Count.USED) == counts_lib.NUM_INITIAL + 5
+  assert table.count(_Count.FREE) == 1
+  assert table.count(_Count.LATE) == 0
+  _update(table, slot, address := table.insert([1]), 1.0)
+  # Adagrad's sum of squares began with 0.5 again: 1 / sqrt(1.5) is taken away.
+  np.testing.assert_allclose(table.read([1]), first - 1 / 1.5**0.5, rtol=1e-5)
+  row = int(address[0]) & (1 << 40) - 1
+  np.testing.assert_allclose(slot.numpy()[row], [1.5, 1.5])
+  _update(table, slot, address, 1.0)
+  np.testing.assert_allclose(slot.numpy()[row], [2.5, 2.5])
+
+
+def test_what_comes_for_a_key_that_was_evicted_is_dropped_and_counted():
+  table = key_tables.Table(eviction=tfps.embeddings.Lru(1))
+  slot = growing.opened(tf.Variable(np.full([1, 2], 0.5, 'f')))
+  addresses = table.insert([1])
+  table.insert([2])
+  table.insert([3])  # in the row of the first
+  before = table.read([1, 2, 3])
+  _update(table, slot, addresses, 1.0)
+  np.testing.assert_array_equal(table.read([1, 2, 3]), before)
+  assert table.count(_Count.LATE) == 1
+
+
+def test_restored_values_have_their_keys_and_free_rows():
+  table = key_tables.Table(eviction=tfps.embeddings.Lru(4))
+  for key in range(10):
+    table.insert([key])
+  earlier = table.values()
+  present = table.present(range(20))
+  addresses = table.find(sorted(present))
+  for key in range(10, 20):
+    table.insert([key])
+  table.restore(earlier)
+  assert table.present(range(20)) == present == {6, 7, 8, 9}
+  assert table.find(sorted(present)).tolist() == addresses.tolist()
+  table.insert([30])
+  assert table.count(_Count.USED) == counts_lib.NUM_INITIAL + 5
+
+
+def test_a_large_table_is_examined_part_by_part():
+  table = key_tables.Table(eviction=tfps.embeddings.Lru(100_000))
+  hot = np.arange(50)
+  for first in range(0, 400_000, 8_000):
+    table.insert(np.r_[hot, 1000 + np.arange(first, first + 8_000)])
+    number = counts_lib.num_keys(table.shard.counts.numpy())
+    assert number <= 100_000 + 8_050
+  assert table.present(range(50)) == set(range(50))
+  newest = 1000 + np.arange(392_000, 400_000)
+  assert (table.find(newest) >= 0).all()
+  assert table.count(_Count.EVICTED) + number == 400_050
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (
+      lambda: tfps.embeddings.Lru(0),
+      r'Lru\(capacity=0\): capacity is positive',
+    ),
+    (lambda: tfps.embeddings.Lfu(-1), 'capacity is positive, not -1'),
+    (lambda: tfps.embeddings.Ttl(), 'either secs or steps'),
+    (lambda: tfps.embeddings.Ttl(1.0, 2), 'either secs or steps'),
+    (lambda: tfps.embeddings.Ttl(0.0), 'secs is positive, not 0.0'),
+  ],
+)
+def test_settings_out_of_range_are_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
+def _update(table, slot, addresses, value):
+  values = tf.fill([len(addresses), 2], value)
+  gradient = tf.IndexedSlices(values, tf.constant(addresses))
+  rule = rules.Adagrad(0.0)
+  apply.apply(
+    [apply.Update(rule, table.shard.rows, [slot], gradient)],
+    rules.Step(tf.constant(1.0), 0),
+  )

@@ -1,0 +1,1 @@
+"""Tables keyed by any id, on the ps: rows, and which keys they belong to."""

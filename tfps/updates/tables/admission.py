@@ -1,0 +1,171 @@
+"""Admission: which new keys of a table get a row.
+
+Until a key is admitted, it reads an initial value and learns nothing. Policies
+count look-ups in training, each of which counts a key once.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tfps.updates.tables import addresses
+from tfps.updates.tables import index
+from tfps.updates.tables import policy
+from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import weights
+
+_CANDIDATES = 'candidate_'
+_CELLS = 'admission_cells'
+_MOST_PER_CELL = 255
+
+
+class Admission(policy.Policy):
+  """Base class of policies that decide which new keys get a row."""
+
+  def weights(self, num_shards: int) -> Sequence[weights.Weight]:
+    """Returns the variables that each shard needs for the policy."""
+    del num_shards
+    return []
+
+  def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
+    """Counts keys without a row, and decides; runs within a `ps_lock.Job`.
+
+    Args:
+      shard: that the keys belong to.
+      keys: different int64 keys of shape [n].
+
+    Returns:
+      bool tensor of shape [n].
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Counter(Admission):
+  """Admission of keys that are looked up often, which counts exactly.
+
+  A key that is not admitted takes some 100 bytes of its ps; `BloomCounter`
+  needs less. A key that was evicted is counted anew.
+
+  Attributes:
+    min_count: which look-up of a key in training makes its row. Those before
+      read an initial value, and nothing is learned from them.
+
+  Raises:
+    ValueError: the number is not positive.
+  """
+
+  min_count: int
+
+  def __post_init__(self) -> None:
+    self._check_positive('min_count')
+
+  def weights(self, num_shards: int) -> Sequence[weights.Weight]:
+    own = weights.of_shard(num_shards, removes=True)
+    return weights.prefixed(_CANDIDATES, [weights.Weight('rows'), *own])
+
+  def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
+    candidates = shard.part(_CANDIDATES)
+    found = candidates.locate_within_lock(keys, inserts=True)
+    rows, counted = addresses.rows_of(found), candidates.rows
+    numbers = 1 + tf.raw_ops.ResourceGather(
+      resource=counted.handle, indices=rows, dtype=tf.int64
+    )
+    are_admitted = numbers >= self.min_count
+    written = tf.raw_ops.ResourceScatterUpdate(
+      resource=counted.handle, indices=rows, updates=numbers
+    )
+    admitted = tf.boolean_mask(rows, are_admitted)
+    removed = tf.cond(
+      tf.reduce_any(are_admitted),
+      lambda: candidates.remove(admitted),
+      lambda: tf.constant(False),
+    )
+    with shard_lib.after(written, removed):
+      return tf.identity(are_admitted)
+
+
+@dataclasses.dataclass(frozen=True)
+class BloomCounter(Admission):
+  """Admission of keys that are looked up often, counted in bounded memory.
+
+  Keys share counts: a counting Bloom filter (Fan et al., "Summary Cache", 2000)
+  of which only the lowest counts of a key are raised (Estan and Varghese, "New
+  Directions in Traffic Measurement", 2002). So a key is never admitted later
+  than by `Counter`, but may be earlier. A key that was evicted is admitted
+  again at once.
+
+  Attributes:
+    min_count: as for `Counter`, at most 255.
+    false_positive_rate: how many of those keys that have been looked up less
+      often are admitted at most, once the filter has counted `capacity` keys.
+    capacity: how many keys the filter is made for. It takes
+      `-ln(false_positive_rate) / ln(2)^2` bytes for each: 9.6 at a rate of 1%.
+
+  Raises:
+    ValueError: a number is out of range.
+  """
+
+  min_count: int
+  false_positive_rate: float = 0.01
+  capacity: int = 10_000_000
+
+  def __post_init__(self) -> None:
+    self._check_positive('min_count', 'capacity')
+    if self.min_count > _MOST_PER_CELL:
+      raise ValueError(
+        f'{self}: min_count is at most {_MOST_PER_CELL}, which fits a byte. '
+        'Counter counts further.'
+      )
+    if not 0 < self.false_positive_rate < 1:
+      raise ValueError(f'{self}: false_positive_rate is between 0 and 1.')
+
+  def weights(self, num_shards: int) -> Sequence[weights.Weight]:
+    bits_per_key = -math.log(self.false_positive_rate) / math.log(2) ** 2
+    number = max(1, math.ceil(self.capacity * bits_per_key / num_shards))
+    return [weights.Weight(_CELLS, 0, number, 'uint8', grows=False)]
+
+  def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
+    cells = shard.values[_CELLS]
+    number = max(1, round(-math.log2(self.false_positive_rate)))
+    # Of two hashes all others are made (Kirsch and Mitzenmacher, "Less Hashing,
+    # Same Performance", 2006).
+    first = index.mixed(keys)[:, tf.newaxis]
+    second = index.mixed(first + 1) | 1
+    hashes = first + second * tf.range(number, dtype=tf.int64)
+    places = tf.math.floormod(hashes, tf.constant(cells.shape[0], tf.int64))
+    held = tf.raw_ops.ResourceGather(
+      resource=cells.handle, indices=places, dtype=tf.uint8
+    )
+    numbers = 1 + tf.reduce_min(tf.cast(held, tf.int32), axis=1, keepdims=True)
+    numbers = tf.minimum(numbers, _MOST_PER_CELL)
+    raised = tf.maximum(held, tf.cast(numbers, tf.uint8))
+    written = tf.raw_ops.ResourceScatterMax(
+      resource=cells.handle, indices=places, updates=raised
+    )
+    with shard_lib.after(written):
+      return numbers[:, 0] >= self.min_count
+
+
+@dataclasses.dataclass(frozen=True)
+class Probability(Admission):
+  """Admission of a key at each look-up in training with a probability.
+
+  Attributes:
+    p: the probability; a key gets a row after 1 / p look-ups on average.
+
+  Raises:
+    ValueError: it is not above 0 and at most 1.
+  """
+
+  p: float
+
+  def __post_init__(self) -> None:
+    if not 0 < self.p <= 1:
+      raise ValueError(f'{self}: p is above 0 and at most 1.')
+
+  def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
+    del shard
+    return tf.random.uniform(tf.shape(keys)) < self.p

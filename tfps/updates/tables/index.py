@@ -1,0 +1,100 @@
+"""Index of a shard's keys: a hash table from each key to its row's address."""
+
+import tensorflow as tf
+
+from tfps.updates.tables import counts
+
+_ABSENT = -1
+# An odd number near 2^64 over the golden ratio: multiplication by it spreads
+# numbers that are near each other (Knuth, "The Art of Computer Programming",
+# volume 3, section 6.4).
+_SPREADS = -7046029254386353131
+
+
+class Index:
+  """Hash tables of TensorFlow on the current device, in a graph.
+
+  The second has the digest of the keys that the first is made for.
+
+  Args:
+    name: no other index on the device has it.
+  """
+
+  def __init__(self, name: str) -> None:
+    self._addresses, self._digest = (
+      tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64,
+        value_dtype=tf.int64,
+        shared_name=f'{name}/{what}',
+      )
+      for what in ('rows', 'digest')
+    )
+
+  def find(self, keys: tf.Tensor) -> tf.Tensor:
+    """Returns the addresses of keys' rows; -1 for those that have none."""
+    found = _find(self._addresses, keys)
+    return tf.ensure_shape(found, keys.shape)
+
+  def digest(self) -> tf.Tensor:
+    """Returns the digest that was noted last; -1 if none was."""
+    return tf.ensure_shape(_find(self._digest, _int64(0)), [])
+
+  def insert(self, keys: tf.Tensor, addresses: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.LookupTableInsertV2(
+      table_handle=self._addresses, keys=keys, values=addresses
+    )
+
+  def remove(self, keys: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.LookupTableRemoveV2(
+      table_handle=self._addresses, keys=keys
+    )
+
+  def replace(self, keys: tf.Tensor, addresses: tf.Tensor) -> tf.Operation:
+    """Makes the index anew."""
+    return tf.raw_ops.LookupTableImportV2(
+      table_handle=self._addresses, keys=keys, values=addresses
+    )
+
+  def note_digest(self, digest: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.LookupTableInsertV2(
+      table_handle=self._digest, keys=_int64(0), values=digest
+    )
+
+
+def shard_of(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
+  """Returns the shard of each key, an int32 tensor of the keys' shape."""
+  return tf.cast(_high_bits(mixed(keys)) % num_shards, tf.int32)
+
+
+def initial_of(keys: tf.Tensor) -> tf.Tensor:
+  """Returns the number of the row that has each key's initial value."""
+  # Mixed once more, for those of one shard are alike in what chose it.
+  return _high_bits(mixed(mixed(keys))) % counts.NUM_INITIAL
+
+
+def digest_of(keys: tf.Tensor, addresses: tf.Tensor) -> tf.Tensor:
+  """Returns what keys, with their rows, add to the digest of all."""
+  return tf.reduce_sum(mixed(mixed(keys) + addresses))
+
+
+def mixed(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns int64 numbers of which each bit depends on all those below it."""
+  product = numbers * _SPREADS
+  return tf.bitwise.bitwise_xor(product, _high_bits(product)) * _SPREADS
+
+
+def _high_bits(numbers: tf.Tensor) -> tf.Tensor:
+  """Returns the higher half of the bits of int64 numbers, as such numbers."""
+  unsigned = tf.bitcast(numbers, tf.uint64)
+  shifted = tf.bitwise.right_shift(unsigned, tf.constant(32, tf.uint64))
+  return tf.bitcast(shifted, tf.int64)
+
+
+def _find(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+  return tf.raw_ops.LookupTableFindV2(
+    table_handle=table, keys=keys, default_value=_int64(_ABSENT)
+  )
+
+
+def _int64(value: int) -> tf.Tensor:
+  return tf.constant(value, tf.int64)

@@ -1,0 +1,373 @@
+"""Part of a table that is on one ps: rows and the keys that they belong to.
+
+A hash table on the ps maps each key to the address of its row. It is only an
+index of the keys, which a variable holds beside the rows: snapshots, replicas
+and checkpoints need to know nothing but variables. Beside the keys is a digest
+of them. If the index has been made for another one, because variables were
+restored or the ps was started again, it is made anew from the keys.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.updates import apply
+from tfps.updates import ps_lock
+from tfps.updates.tables import addresses as addresses_lib
+from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import weights
+from tfps.variables import growing
+
+_Count = counts_lib.Count
+_FIRST = counts_lib.NUM_INITIAL
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shard:
+  """Rows and their keys, on one device.
+
+  Attributes:
+    name: of the index; no other on the device has it.
+    num_shards: how many shards the table has.
+    values: variables by name. `rows`, of shape [number of rows, ...], `keys`,
+      int64 of shape [number of rows], and what `weights_of` names. All grow but
+      `counts`; see `counts.Count`. The first `counts.NUM_INITIAL` rows have
+      initial values, the others the key of the same number.
+    admission: decides which new keys get a row; None gives one to all.
+    eviction: decides which keys lose their rows; None leaves them to all.
+  """
+
+  name: str
+  num_shards: int
+  values: Mapping[str, Any]
+  admission: Any = None
+  eviction: Any = None
+
+  def __post_init__(self) -> None:
+    if self.addresses is not None:
+      addresses_lib.attach(self.rows, self.addresses)
+
+  @property
+  def rows(self) -> Any:
+    return self.values['rows']
+
+  @property
+  def counts(self) -> Any:
+    return self.values['counts']
+
+  @functools.cached_property
+  def addresses(self) -> addresses_lib.Addresses | None:
+    """Addresses of the rows; None if a row never changes its key."""
+    if 'addresses' not in self.values:
+      return None
+    return addresses_lib.Addresses(self.values['addresses'], self.counts)
+
+  def part(self, prefix: str) -> 'Shard':
+    """Returns the shard of those variables whose names begin with a prefix."""
+    values = {
+      name.removeprefix(prefix): value
+      for name, value in self.values.items()
+      if name.startswith(prefix)
+    }
+    return Shard(f'{self.name}/{prefix}', self.num_shards, values)
+
+  def read(
+    self, keys: tf.Tensor, *, inserts: bool
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Reads the rows of keys.
+
+    Args:
+      keys: as for `locate`.
+      inserts: as for `locate`.
+
+    Returns:
+      The rows, with the initial values of keys that have none, and their
+      addresses as `locate` returns them, by which updates name them.
+    """
+    found = self.locate(keys, inserts=inserts)
+    rows, initial = found, index_lib.initial_of(keys)
+    if self.addresses is not None:
+      rows = addresses_lib.rows_of(found)
+    if self._leaves_out(inserts):
+      rows = tf.where(found < 0, initial, rows)
+    values = self._gather(rows)
+    if self.addresses is None:
+      return values, found
+    with tf.control_dependencies([values]):
+      is_right = (found < 0) | self.addresses.are_current(found)
+    # A row of which another key has got hold meanwhile is not shown.
+    values = tf.cond(
+      tf.reduce_all(is_right),
+      lambda: values,
+      lambda: tf.where(is_right[:, tf.newaxis], values, self._gather(initial)),
+    )
+    return values, found
+
+  def locate(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
+    """Finds the rows of keys.
+
+    No lock is taken if all keys are known.
+
+    Args:
+      keys: different int64 keys of shape [n], on the shard's device, which is
+        the current one.
+      inserts: whether keys that are not known get rows, if they are admitted.
+
+    Returns:
+      Addresses, an int64 tensor of shape [n]; -1 for keys that have no row.
+    """
+    if tf.executing_eagerly():  # in which no lock is taken
+      found: tf.Tensor = self._functions[inserts](keys)
+      return found
+    return self._locate(keys, inserts)
+
+  def locate_within_lock(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
+    """Finds the rows of keys within a `ps_lock.Job`.
+
+    Args:
+      keys: as for `locate`.
+      inserts: as for `locate`.
+
+    Returns:
+      As `locate` does.
+    """
+    index = index_lib.Index(self.name)
+    with tf.control_dependencies([self._make_index_right(index)]):
+      known = index.find(keys)
+    if not inserts:
+      return known
+    found = tf.cond(
+      tf.reduce_any(known < 0),
+      lambda: self._insert(index, keys, known),
+      lambda: known,
+    )
+    if self.eviction is None:
+      return found
+    with tf.control_dependencies([found]):
+      evicted = self.eviction.evict(self, addresses_lib.rows_of(found))
+    with tf.control_dependencies([evicted]):
+      return tf.identity(found)
+
+  def remove(self, rows: tf.Tensor) -> tf.Tensor:
+    """Takes rows from their keys, within a `ps_lock.Job`.
+
+    Args:
+      rows: numbers of rows that belong to keys.
+
+    Returns:
+      A tensor, after which it has.
+    """
+    assert self.addresses is not None
+    index = index_lib.Index(self.name)
+    held = counts_lib.read(self.counts)
+    keys = self._gather_from('keys', rows)
+    addresses, taken = self.addresses.take(rows)
+    number = tf.size(rows, tf.int64)
+    free = self.values['free']
+    lost = index_lib.digest_of(keys, addresses)
+    with tf.control_dependencies(
+      [growing.fit(free, held[_Count.FREE] + number)]
+    ):
+      written = tf.raw_ops.ResourceScatterUpdate(
+        resource=free.handle,
+        indices=held[_Count.FREE] + tf.range(number),
+        updates=rows,
+      )
+    with tf.control_dependencies([held]):
+      counted = counts_lib.add(
+        self.counts, {_Count.FREE: number, _Count.DIGEST: -lost}
+      )
+    with after(taken, written, counted, index.remove(keys)):
+      noted = index.note_digest(held[_Count.DIGEST] - lost)
+    with after(noted):
+      return tf.constant(True)
+
+  def scores_of(self, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the scores by which rows are evicted.
+
+    Args:
+      rows: their numbers.
+
+    Returns:
+      int64 tensor; the highest possible for rows that belong to no key.
+    """
+    assert self.addresses is not None
+    scores = self._gather_from('scores', rows)
+    none = tf.constant(tf.int64.max, tf.int64)
+    return tf.where(self.addresses.are_used(rows), scores, none)
+
+  def _leaves_out(self, inserts: bool) -> bool:
+    """Returns whether keys may have no row after a look-up."""
+    return not inserts or self.admission is not None
+
+  @functools.cached_property
+  def _functions(self) -> dict[bool, Any]:
+    """Functions that locate keys in eager mode, by whether they insert."""
+    keys = tf.TensorSpec([None], tf.int64)
+    return {
+      inserts: tf.function(
+        functools.partial(self._locate, inserts=inserts),
+        input_signature=[keys],
+        autograph=False,
+      )
+      for inserts in (True, False)
+    }
+
+  def _locate(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
+    index = index_lib.Index(self.name)
+    eviction = self.eviction if inserts else None
+    with after(eviction and eviction.note_lookup(self.counts)):
+      held = counts_lib.read(self.counts)
+    found = index.find(keys)
+    is_due = tf.not_equal(index.digest(), held[_Count.DIGEST])
+    if inserts:
+      is_due |= tf.reduce_any(found < 0)
+    if eviction is not None:
+      is_due |= eviction.is_due(held)
+    found = tf.cond(is_due, lambda: self._locked(keys, inserts), lambda: found)
+    if eviction is not None:
+      rows = addresses_lib.rows_of(found)
+      with after(eviction.note_use(self.values['scores'], rows, held)):
+        found = tf.identity(found)
+    return found
+
+  def _locked(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
+    """Finds rows under the lock of the shard's device."""
+    found: list[tf.Tensor] = []
+
+    def job(keys: tf.Tensor) -> Sequence[Any]:
+      found.append(self.locate_within_lock(keys, inserts=inserts))
+      return found
+
+    ps_lock.run([ps_lock.Job(self.counts, job, [keys])])
+    return found[0]
+
+  def _make_index_right(self, index: index_lib.Index) -> tf.Tensor:
+    """Makes the index anew if it is for other keys; returns whether it was."""
+    held = counts_lib.read(self.counts)
+    is_right = tf.debugging.Assert(
+      tf.equal(held[_Count.NUM_SHARDS], self.num_shards),
+      [
+        f'{self.rows.name}: this table has {self.num_shards} shards, and the '
+        'values that it was given are of a table of another number of them. '
+        'Make it with num_shards =',
+        held[_Count.NUM_SHARDS],
+      ],
+    )
+
+    def renew() -> tf.Tensor:
+      with after(index.replace(*self._keys(held[_Count.USED]))):
+        noted = index.note_digest(held[_Count.DIGEST])
+      with after(noted):
+        return tf.constant(True)
+
+    with after(is_right):
+      is_stale = tf.not_equal(index.digest(), held[_Count.DIGEST])
+      return tf.cond(is_stale, renew, lambda: tf.constant(False))
+
+  def _keys(self, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns all keys with a row, and their addresses."""
+    if self.addresses is None:
+      keys = apply.read(self.values['keys'])[_FIRST:used]
+      return keys, tf.range(_FIRST, used, dtype=tf.int64)
+    rows, addresses = self.addresses.in_use(used)
+    return self._gather_from('keys', rows), addresses
+
+  def _insert(
+    self, index: index_lib.Index, keys: tf.Tensor, known: tf.Tensor
+  ) -> tf.Tensor:
+    """Gives a row to keys that have none; returns the addresses of all keys."""
+    places = tf.where(known < 0)[:, 0]
+    if self.admission is not None:
+      is_admitted = self.admission.admits(self, tf.gather(keys, places))
+      places = tf.boolean_mask(places, is_admitted)
+    new = tf.gather(keys, places)
+    addresses, given = self._give_rows(new)
+    with tf.control_dependencies([given]):  # others read rows without a lock
+      inserted = index.insert(new, addresses)
+    with after(inserted):
+      noted = index.note_digest(given)
+    with after(noted):
+      return tf.tensor_scatter_nd_update(
+        known, places[:, tf.newaxis], addresses
+      )
+
+  def _give_rows(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gives rows to keys, and counts them.
+
+    Returns:
+      The addresses, and the digest of all keys.
+    """
+    held = counts_lib.read(self.counts)
+    number, used = tf.size(keys, tf.int64), held[_Count.USED]
+    again = tf.constant(0, tf.int64)
+    if self.addresses is not None:
+      again = tf.minimum(number, held[_Count.FREE])
+    first = used + tf.range(number - again)
+    with tf.control_dependencies(self._fit(used + number - again)):
+      rows, addresses, given = self._take_free(held, again, first)
+    with tf.control_dependencies([rows]):
+      written = [
+        _update(self.rows, rows, self._gather(index_lib.initial_of(keys))),
+        _update(self.values['keys'], rows, keys),
+        *given,
+      ]
+      if self.eviction is not None:
+        scores = self.eviction.first_scores(number, held)
+        written.append(_update(self.values['scores'], rows, scores))
+      added = index_lib.digest_of(keys, addresses)
+      changes = {
+        _Count.USED: number - again,
+        _Count.FREE: -again,
+        _Count.DIGEST: added,
+      }
+      written.append(counts_lib.add(self.counts, changes))
+    with after(*written):
+      return addresses, held[_Count.DIGEST] + added
+
+  def _take_free(
+    self, held: tf.Tensor, again: tf.Tensor, first: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+    """Returns rows, their addresses and operations that give them to keys."""
+    if self.addresses is None:
+      return tf.identity(first), first, []
+    num_free = held[_Count.FREE]
+    old = self._gather_from('free', tf.range(num_free - again, num_free))
+    addresses, given = self.addresses.give_again(old)
+    given = [given, self.addresses.give_first(first)]
+    rows = tf.concat([old, first], axis=0)
+    return rows, tf.concat([addresses, first], axis=0), given
+
+  def _fit(self, needed: tf.Tensor) -> list[tf.Tensor]:
+    return [
+      growing.fit(self.values[name], needed)
+      for name in weights.BY_ROW
+      if name in self.values
+    ]
+
+  def _gather(self, rows: tf.Tensor) -> tf.Tensor:
+    return self._gather_from('rows', rows)
+
+  def _gather_from(self, name: str, rows: tf.Tensor) -> tf.Tensor:
+    variable = self.values[name]
+    return tf.raw_ops.ResourceGather(
+      resource=variable.handle, indices=rows, dtype=variable.dtype
+    )
+
+
+def _update(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
+  return tf.raw_ops.ResourceScatterUpdate(
+    resource=variable.handle, indices=rows, updates=values
+  )
+
+
+def after(*operations: Any) -> Any:
+  """Returns a context for what runs after operations; None are left out."""
+  return tf.control_dependencies(
+    [operation for operation in operations if operation is not None]
+  )
