@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import kinds
 from tests.support import turns
 import tfps
 import tfps.keras
@@ -85,41 +86,18 @@ def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-_STRATEGIES = {
-  'coordinator': lambda c: tfps.ParameterServerStrategy(c),
-  'sync': lambda c: tfps.ParameterServerStrategy(
-    c, updates=tfps.updates.Sync()
-  ),
-  'bounded': lambda c: tfps.ParameterServerStrategy(
-    c, updates=tfps.updates.BoundedStaleness(2)
-  ),
-  'accumulated': lambda c: tfps.ParameterServerStrategy(
-    c, updates=tfps.updates.Accumulate(2)
-  ),
-  'unfused': lambda c: tfps.ParameterServerStrategy(
-    c, wire=tfps.Wire(fuse=False)
-  ),
-  'prefetching': lambda c: tfps.ParameterServerStrategy(
-    c, wire=tfps.Wire(prefetch=1)
-  ),
-  'between graphs': lambda c: tfps.BetweenGraphStrategy(c),
-  'in graph': lambda c: tfps.replication.InGraphStrategy(c),
-  'hybrid': lambda c: tfps.replication.HybridStrategy(c),
-}
-
-
 @pytest.mark.parametrize(
   'name',
   turns.rarely(
-    list(_STRATEGIES),
+    list(kinds.STRATEGIES),
     but=['coordinator', 'sync', 'between graphs', 'in graph', 'hybrid'],
   ),
 )
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
-  is_alone = name in ('between graphs', 'hybrid')
+  is_alone = name in kinds.ALONE
   with tfps.testing.InProcessCluster(1, 2) as one:
     cluster = one.cluster if is_alone else tfps_cluster.cluster
-    strategy = _STRATEGIES[name](cluster)
+    strategy = kinds.STRATEGIES[name](cluster)
     with strategy.scope():
       table = tfps.embeddings.Table(2, 'zeros', name='counted')
       table.build()
@@ -139,11 +117,7 @@ def test_each_look_up_is_in_one_update(tfps_cluster, name):
       return tf.data.Dataset.from_tensors(tf.constant(_X[:50])).repeat()
 
     steps = 12
-    if hasattr(strategy, 'train'):
-      strategy.train(step, dataset_fn, steps=steps, steps_per_execution=4)
-    else:
-      with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
-        coordinator.train(step, dataset_fn, steps=steps, steps_per_execution=4)
+    kinds.train(strategy, step, dataset_fn, steps)
     keys, numbers = np.unique(_X[:50], return_counts=True)
     numbers += (keys[:, None] == _X[:3]).sum(1)
     updates = int(optimizer.iterations.numpy())

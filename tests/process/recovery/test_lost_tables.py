@@ -34,14 +34,24 @@ def _batches(context):
   )
 
 
-@pytest.mark.parametrize(('lost', 'replicas'), [(0, 0), (1, 1)])
-def test_no_key_is_lost_or_doubled(processes, tmp_path, lost, replicas):
+_EVICTS = {
+  'admission': tfps.embeddings.Counter(1),
+  'eviction': tfps.embeddings.Lru(10**6),
+}
+
+
+@pytest.mark.parametrize(
+  ('lost', 'replicas', 'policies'), [(0, 0, {}), (1, 1, _EVICTS)]
+)
+def test_no_key_is_lost_or_doubled(
+  processes, tmp_path, lost, replicas, policies
+):
   strategy = tfps.ParameterServerStrategy(
     processes.cluster,
     recovery=tfps.Recovery(tmp_path, every_secs=0.5, replicas=replicas),
   )
   with strategy.scope():
-    table = tfps.embeddings.Table(1, 'zeros')
+    table = tfps.embeddings.Table(1, 'zeros', **policies)
     table.build()
     optimizer = keras.optimizers.SGD(1.0)
     optimizer.build(table.trainable_variables)
@@ -71,6 +81,7 @@ def test_no_key_is_lost_or_doubled(processes, tmp_path, lost, replicas):
     )
     repeated = strategy.recovery_report().steps_repeated
     assert len(stored) == len(np.unique(stored)) == table.num_keys()
+    assert table.num_evicted() == table.num_late() == 0
     assert set(stored) <= set(keys)
     assert _STEPS * 3 <= rows[0] <= _STEPS * 3 + repeated
     assert abs(rows[1:].sum() / _NEW - rows[0]) <= repeated
