@@ -32,6 +32,7 @@ if TYPE_CHECKING:
   from tfps import testing
   from tfps import updates
   from tfps.keras import embeddings
+  from tfps.keras import serving
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
@@ -81,6 +82,7 @@ __all__ = [
   'replication',
   'resolve_cluster',
   'serve',
+  'serving',
   'testing',
   'updates',
 ]
@@ -94,6 +96,7 @@ _MODULES = {
   'placement': 'variables.placement',
   'plan': 'plan',
   'replication': 'strategies',
+  'serving': 'keras.serving',
   'testing': 'testing',
   'updates': 'updates',
 }
