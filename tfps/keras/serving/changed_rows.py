@@ -39,6 +39,12 @@ _NARROW_BYTES = 8
 # Bytes of a variable that is one row to comparisons, as all of rank 1 are.
 _WHOLE_BYTES = 4 << 10
 
+_HANDLE = tf.TensorSpec([], tf.resource)
+_NUMBER = tf.TensorSpec([], tf.int64)
+_ROWS = tf.TensorSpec([None], tf.int64)
+_PAIR = _HANDLE, _HANDLE
+_NOTE_SPECS = _HANDLE, _NUMBER, _ROWS, _ROWS, _ROWS
+
 _LAST_NUMBER = re.compile(r'\d*$')
 
 
@@ -132,7 +138,7 @@ class _Found(NamedTuple):
 
   Attributes:
     num_rows: how many it has.
-    first_digest: the digest of its first row.
+    first_digest: the digest of its first row, of shape [1].
     rows: the numbers of those that have changed.
     values: their values, uint8 of shape [n, row_bytes].
     digests: their digests.
@@ -226,7 +232,7 @@ class Shadows:
       arguments = (found.num_rows, found.first_digest, found.rows)
       handle = self._shadows[change.piece].handle
       with side_executor.run_aside(device):
-        note = self._function(_note, device)
+        note = self._function(_note, device, _NOTE_SPECS)
         note(handle, *arguments, found.digests).numpy()
 
   def _find_on(self, device: str, pieces: Sequence[Piece]) -> list[Change]:
@@ -236,13 +242,16 @@ class Shadows:
     with side_executor.run_aside(device):
       candidates = [
         self._function(
-          _scan, device, piece.dtype, tuple(piece.row_shape), piece.is_whole
+          _scan,
+          device,
+          _PAIR,
+          *(piece.dtype, tuple(piece.row_shape), piece.is_whole),
         )(*own)
         for piece, own in zip(pieces, handles_of, strict=True)
         if not piece.is_narrow
       ]
-      key = tuple(pieces)
-      find = self._function(_find_locked, device, key)
+      specs = [_PAIR] * len(pieces), [(_ROWS, _NUMBER)] * len(candidates)
+      find = self._function(_find_locked, device, specs, tuple(pieces))
       found = [_Found(*each) for each in find(handles_of, candidates)]
       return [
         Change(piece, int(each.num_rows), rows, each)
@@ -256,12 +265,17 @@ class Shadows:
     known = open_shapes.num_rows(self._shadows[piece])
     return bool(known.numpy() != found.num_rows.numpy())
 
-  def _function(self, function: Any, device: str, *arguments: Any) -> Any:
-    """Returns a traced function, whose last arguments are the given ones."""
+  def _function(
+    self, function: Any, device: str, specs: Any, *arguments: Any
+  ) -> Any:
+    """Returns a function of tensors, and of further arguments, for a device."""
     key = function, device, arguments
     if key not in self._functions:
+      # Without autograph, which is not safe while another thread traces.
       self._functions[key] = tf.function(
-        functools.partial(_on, device, function, arguments), autograph=False
+        functools.partial(_on, device, function, arguments),
+        input_signature=specs,
+        autograph=False,
       )
     return self._functions[key]
 
@@ -285,7 +299,9 @@ def _find_locked(
     own = dict(zip(pieces, handles_of, strict=True))
     # Those of narrow rows tell which wide ones to read.
     for piece in sorted(pieces, key=lambda piece: not piece.is_narrow):
-      if piece.is_narrow:
+      if piece.is_whole:
+        rows = tf.zeros([1], tf.int64)
+      elif piece.is_narrow:
         rows, _ = _scan(
           *own[piece], piece.dtype, piece.row_shape, piece.is_whole
         )
@@ -324,7 +340,7 @@ def _due(
   ]
   new = tf.range(num_scanned, tf.maximum(num_scanned, num_rows))
   due, _ = tf.unique(tf.concat([rows, *others, new], axis=0))
-  return tf.boolean_mask(due, due < num_rows)
+  return tf.gather(due, _where(due < num_rows))
 
 
 def _changed(
@@ -336,15 +352,14 @@ def _changed(
   )
   values = read(rows)
   digests = _digests(values)
-  first = _digests(read(tf.zeros([1], tf.int64)))[0]
-  has_changed = tf.not_equal(digests, _noted(shadow, rows, first))
-  is_changed = functools.partial(tf.boolean_mask, mask=has_changed)
+  first = _digests(read(tf.zeros([1], tf.int64)))
+  changed = _where(tf.not_equal(digests, _noted(shadow, rows, first)))
   return _Found(
     _num_rows(handle, is_whole=piece.is_whole),
     first,
-    is_changed(rows),
-    is_changed(_bytes(values, piece.row_bytes)),
-    is_changed(digests),
+    tf.gather(rows, changed),
+    _bytes(tf.gather(values, changed), piece.row_bytes),
+    tf.gather(digests, changed),
   )
 
 
@@ -362,7 +377,7 @@ def _scan(
   """
   read = functools.partial(_read, handle, dtype, row_shape, is_whole)
   num_rows = _num_rows(handle, is_whole=is_whole)
-  first_digest = _digests(read(tf.zeros([1], tf.int64)))[0]
+  first_digest = _digests(read(tf.zeros([1], tf.int64)))
   row_bytes = dtype.size * math.prod(row_shape)
   step = max(1, _SLICE_BYTES // row_bytes)
 
@@ -370,7 +385,7 @@ def _scan(
     rows = tf.range(first, tf.minimum(first + step, num_rows))
     digests = _digests(read(rows))
     has_changed = tf.not_equal(digests, _noted(shadow, rows, first_digest))
-    more = tf.boolean_mask(rows, has_changed)
+    more = first + _where(has_changed)
     return first + step, tf.concat([found, more], axis=0)
 
   _, found = tf.while_loop(
@@ -395,7 +410,7 @@ def _note(
   def resize() -> tf.Tensor:
     old = tf.raw_ops.ReadVariableOp(resource=shadow, dtype=tf.int64)
     old = tf.ensure_shape(old, [None])[:num_rows]
-    added = tf.fill([num_rows - known], first_digest)
+    added = tf.repeat(first_digest, num_rows - known)
     value = tf.cond(
       num_rows > known, lambda: tf.concat([old, added], 0), lambda: old
     )
@@ -425,8 +440,7 @@ def _read(
   """Reads rows of a variable; a whole one has a single row."""
   if is_whole:
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-    value = tf.reshape(value, [1, math.prod(row_shape)])
-    return tf.gather(value, rows)
+    return tf.reshape(value, [1, math.prod(row_shape)])
   # After a scatter, reading a variable copies all of it.
   found = tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
   return tf.reshape(found, [-1, math.prod(row_shape)])
@@ -458,6 +472,11 @@ def _digests(values: tf.Tensor) -> tf.Tensor:
     values = tf.cast(values, tf.uint8)
   digests = tf.raw_ops.Fingerprint(data=values, method='farmhash64')
   return tf.bitcast(tf.ensure_shape(digests, [None, 8]), tf.int64)
+
+
+def _where(condition: tf.Tensor) -> tf.Tensor:
+  """Returns where a condition of shape [n] holds, int64."""
+  return tf.reshape(tf.where(condition), [-1])
 
 
 def _bytes(values: tf.Tensor, row_bytes: int) -> tf.Tensor:

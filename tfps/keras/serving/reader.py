@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -39,6 +40,7 @@ class DeltaReader:
   def __init__(self, directory: str | os.PathLike[str]) -> None:
     self._folder = folder_lib.Folder(directory)
     self._lock = quiesce_lock.QuiesceLock()
+    self._refreshing = threading.Lock()
     self._model: Any = None
     self._version = folder_lib.Version(0, 0)
     self.refresh()
@@ -80,18 +82,8 @@ class DeltaReader:
       errors.CheckpointError: a base or delta is damaged, missing, or of another
         format. The model stays as it is after the delta before.
     """
-    newest = self._newest_base()
-    number = 0
-    if self._model is not None and self._version.base != newest:
-      follows = self._folder.manifest(newest).get('follows')
-      if follows is not None and follows[0] == self._version.base:
-        number += self._apply_until(folder_lib.Version(*follows))
-      if follows == list(self._version):  # the new base is what is loaded
-        self._version = folder_lib.Version(newest, 0)
-    if self._model is None or self._version.base != newest:
-      self._load(newest)
-    last = max(self._folder.sequences(newest), default=0)
-    return number + self._apply_until(folder_lib.Version(newest, last))
+    with self._refreshing:
+      return self._refresh()
 
   def write_version(self, directory: str | os.PathLike[str]) -> pathlib.Path:
     """Writes a SavedModel of the present version for TensorFlow Serving.
@@ -128,6 +120,20 @@ class DeltaReader:
     """
     with self._lock:
       saved_models.save(self._model, directory)
+
+  def _refresh(self) -> int:
+    newest = self._newest_base()
+    number = 0
+    if self._model is not None and self._version.base != newest:
+      follows = self._folder.manifest(newest).get('follows')
+      if follows is not None and follows[0] == self._version.base:
+        number += self._apply_until(folder_lib.Version(*follows))
+      if follows == list(self._version):  # the new base is what is loaded
+        self._version = folder_lib.Version(newest, 0)
+    if self._model is None or self._version.base != newest:
+      self._load(newest)
+    last = max(self._folder.sequences(newest), default=0)
+    return number + self._apply_until(folder_lib.Version(newest, last))
 
   def _newest_base(self) -> int:
     path = self._folder.path

@@ -5,6 +5,8 @@ import contextlib
 import pathlib
 from typing import Any
 
+import tensorflow as tf
+
 from tfps import errors
 from tfps._compat import saved_models
 from tfps.keras.serving import changed_rows
@@ -93,7 +95,10 @@ class Writer:
 
   def _write_next_base(self) -> None:
     """Writes a base that is equal to the present one with its deltas."""
-    with _explaining(self._folder), self._folder.draft('base') as draft:
+    with (
+      _explaining(self._folder, (OSError, tf.errors.OpError)),
+      self._folder.draft('base') as draft,
+    ):
       reader_lib.DeltaReader(self._folder.path).save(draft)
       self._publish(draft, {'follows': list(self._version)})
 
@@ -116,10 +121,11 @@ class Writer:
     own = self._manifest['variables']
     if found == own:
       return
-    other = [each for each in own if each not in (found or [])] or ['less']
+    others = [each for each in own if each not in (found or [])]
     raise ValueError(
-      f'{self._folder.base(base)} is of another model: this one has {other[0]}.'
-      ' Give a directory of its own to each model.'
+      f'{self._folder.base(base)} is of another model: this one has '
+      f'{others[0] if others else "fewer variables"}. Give each model a '
+      'directory of its own.'
     )
 
 
@@ -141,10 +147,13 @@ def _described(variable: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _explaining(folder: folder_lib.Folder) -> Iterator[None]:
+def _explaining(
+  folder: folder_lib.Folder,
+  kinds: tuple[type[Exception], ...] = (OSError,),
+) -> Iterator[None]:
   try:
     yield
-  except OSError as error:
+  except kinds as error:
     raise errors.CheckpointError(
-      f'{folder.path} cannot be written: {error}.'
+      f'{folder.path} cannot be written: {errors.first_line(error)}.'
     ) from error
