@@ -13,6 +13,7 @@ from tfps.keras.serving import changed_rows
 from tfps.keras.serving import changed_variables
 from tfps.keras.serving import delta_file
 from tfps.keras.serving import folder as folder_lib
+from tfps.keras.serving import pieces as pieces_lib
 from tfps.keras.serving import reader as reader_lib
 
 
@@ -43,7 +44,7 @@ class Writer:
     bases = folder.bases()
     if bases:
       self._check_model(bases[-1])
-    self._pieces = changed_rows.pieces_of(variables)
+    self._pieces = pieces_lib.pieces_of(variables)
     self._shadows: changed_rows.Shadows | None = None
     self._version = folder_lib.Version(max(bases, default=0), 0)
     self._base_bytes = self._delta_bytes = 0
