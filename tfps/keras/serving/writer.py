@@ -76,7 +76,7 @@ class Writer:
     return num_bytes
 
   def distrust(self) -> None:
-    """Has the next write make the digests anew, from what is on disk."""
+    """Discards the digests: the next write computes them from what is on disk."""
     self._shadows = None
 
   def _write_first_base(self, model: Any) -> None:
