@@ -64,7 +64,7 @@ _STRATEGIES = {
 
 
 @pytest.mark.parametrize(
-  'name', turns.rarely(list(_STRATEGIES), but=list(_STRATEGIES)[:3])
+  'name', turns.rarely(list(_STRATEGIES), but=['coordinator', 'between graphs'])
 )
 def test_base_and_deltas_are_a_full_export(tfps_cluster, tmp_path, name):
   strategy = _STRATEGIES[name](
@@ -221,7 +221,7 @@ def test_a_failed_write_is_made_up_for(tmp_path, monkeypatch):
     _touch(model, number, number + 1)
     deltas.stop()
   assert len(warnings) == 1
-  assert 'deltas cannot be written' in warnings[0]
+  assert 'deltas cannot be written to' in warnings[0]
   (tmp_path / 'away').rename(tmp_path / 'deltas')
   deltas.stop()
   reader = tfps.serving.DeltaReader(tmp_path / 'deltas')

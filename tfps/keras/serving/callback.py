@@ -1,5 +1,6 @@
 """Callback of `fit` that writes deltas while a model is trained."""
 
+import atexit
 import os
 import threading
 from typing import Any
@@ -95,6 +96,7 @@ class Deltas(keras.callbacks.Callback):
         self._started = model
     if self._writer is not None:
       self._period.start()
+      atexit.register(self._period.stop)  # else a write could outlast Python
 
   def write(self) -> int:
     """Writes a delta now, unless nothing has changed.
@@ -124,6 +126,7 @@ class Deltas(keras.callbacks.Callback):
 
   def stop(self) -> None:
     """Writes a last delta and ends; stopping twice is harmless."""
+    atexit.unregister(self._period.stop)
     self._period.stop()
     if self._started is not None:
       self._try_write()

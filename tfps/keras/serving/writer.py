@@ -58,7 +58,7 @@ class Writer:
       tf.errors.OpError: a ps is lost.
     """
     if self._shadows is None:
-      with _explaining(self._folder):
+      with _explaining(self._folder, (OSError, ValueError)):
         model = reader_lib.DeltaReader(self._folder.path).model
       self._shadows = self._make_shadows(model)
     changes = self._shadows.find()
@@ -76,7 +76,7 @@ class Writer:
     return num_bytes
 
   def distrust(self) -> None:
-    """Discards the digests: the next write computes them from what is on disk."""
+    """Discards the digests; the next write makes them of what is on disk."""
     self._shadows = None
 
   def _write_first_base(self, model: Any) -> None:
@@ -156,5 +156,5 @@ def _explaining(
     yield
   except kinds as error:
     raise errors.CheckpointError(
-      f'{folder.path} cannot be written: {errors.first_line(error)}.'
+      f'{folder.path} cannot be written to: {errors.first_line(error)}'
     ) from error
