@@ -1,4 +1,4 @@
-"""SavedModels that Keras has exported, made fit for any process.
+"""SavedModels that are fit for any process.
 
 A function that reads a variable on its ps has the ps' name on operations, which
 TensorFlow writes to the file: no other cluster could run it. And Keras tracks
@@ -7,34 +7,38 @@ the file, of which functions use the first.
 """
 
 from collections.abc import Callable
+import functools
 import os
-import pathlib
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.saved_model import save as tf_save
 
 from tfps._utils import threads
 
-_FILE = 'saved_model.pb'
 _UNUSED = '_all_variables'
+_JOB = '/job:'
 
 
-def remove_devices(directory: str | os.PathLike[str]) -> None:
-  """Removes names of devices from the functions of a SavedModel.
+@functools.cache
+def take_part() -> None:
+  """Leaves names of tasks out of all SavedModels that are written."""
+  theirs = tf_save._build_meta_graph
 
-  Args:
-    directory: the SavedModel, which is changed.
-  """
-  path = pathlib.Path(directory, _FILE)
-  model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-  for graph in model.meta_graphs:
-    for node in graph.graph_def.node:
+  @functools.wraps(theirs)
+  def build(*args: Any, **kwargs: Any) -> Any:
+    found = theirs(*args, **kwargs)
+    _remove_tasks(found[0].graph_def)
+    return found
+
+  tf_save._build_meta_graph = build
+
+
+def _remove_tasks(graph: Any) -> None:
+  nodes = [graph.node, *(each.node_def for each in graph.library.function)]
+  for node in (node for each in nodes for node in each):
+    if _JOB in node.device:
       node.device = ''
-    for function in graph.graph_def.library.function:
-      for node in function.node_def:
-        node.device = ''
-  path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def load(directory: str | os.PathLike[str]) -> Any:

@@ -16,6 +16,7 @@ from tfps._compat import keras_optimizers
 from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import replicas as replicas_compat
+from tfps._compat import saved_models
 from tfps._compat import strategy as compat
 from tfps.variables import growing
 from tfps.variables import large_values
@@ -254,6 +255,7 @@ def register_with_keras() -> None:
   autograph.take_part()
   keras_optimizers.take_part()
   keras_trainer.take_part()
+  saved_models.take_part()
   keras_variables.take_part(sharded.ShardedVariable)
 
 

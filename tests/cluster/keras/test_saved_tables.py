@@ -127,6 +127,8 @@ def test_an_export_serves_what_the_model_predicts(tfps_cluster, tmp_path):
     expected = model.predict(np.r_[_X[:50], 7], verbose=0)
     model.export(tmp_path, verbose=False)
   strategy.close()
+  # No other process could run what names this cluster's tasks.
+  assert b'/job:' not in (tmp_path / 'saved_model.pb').read_bytes()
   served = tf.saved_model.load(tmp_path)
   np.testing.assert_allclose(
     served.serve(tf.constant(np.r_[_X[:50], 7])), expected, rtol=1e-5

@@ -34,10 +34,7 @@ def _batches(context):
   )
 
 
-_EVICTS = {
-  'admission': tfps.embeddings.Counter(1),
-  'eviction': tfps.embeddings.Lru(10**6),
-}
+_EVICTS = {'eviction': tfps.embeddings.Lru(10**6)}
 
 
 @pytest.mark.parametrize(

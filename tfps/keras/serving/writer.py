@@ -83,7 +83,6 @@ class Writer:
     with _explaining(self._folder):
       with self._folder.draft('export') as draft:
         model.export(draft, verbose=False)
-        saved_models.remove_devices(draft)
         loaded = saved_models.load(draft)
       self._shadows = self._make_shadows(loaded)
       # Others may have trained while it was exported.

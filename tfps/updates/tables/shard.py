@@ -15,11 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import replicated_writes
 from tfps.updates import apply
 from tfps.updates import ps_lock
 from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import rare_branch
 from tfps.updates.tables import weights
 from tfps.variables import growing
 
@@ -229,12 +231,21 @@ class Shard:
       is_due |= tf.reduce_any(found < 0)
     if eviction is not None:
       is_due |= eviction.is_due(held)
-    found = tf.cond(is_due, lambda: self._locked(keys, inserts), lambda: found)
+    if inserts and replicated_writes.replica_of(self.rows) is None:
+      found = self._inserting(is_due, keys, found)
+    else:
+      found = tf.cond(
+        is_due, lambda: self._locked(keys, inserts), lambda: found
+      )
     if eviction is not None:
       rows = addresses_lib.rows_of(found)
       with after(eviction.note_use(self.values['scores'], rows, held)):
         found = tf.identity(found)
     return found
+
+  @functools.cached_property
+  def _inserting(self) -> rare_branch.RareBranch:
+    return rare_branch.RareBranch(functools.partial(self._locked, inserts=True))
 
   def _locked(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     """Finds rows under the lock of the shard's device."""
