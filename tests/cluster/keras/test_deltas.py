@@ -29,7 +29,9 @@ def _model():
   user = keras.Input((), dtype='int64', name='user')
   item = keras.Input((), dtype='int64', name='item')
   vectors = [
-    tfps.embeddings.Embedding(3, name='users')(user),
+    tfps.embeddings.Embedding(
+      3, eviction=tfps.embeddings.Lru(1000), name='users'
+    )(user),
     keras.layers.Embedding(10_000, 4, name='items')(item),
   ]
   outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(vectors))
@@ -83,6 +85,7 @@ def test_base_and_deltas_are_a_full_export(tfps_cluster, tmp_path, name):
   getattr(strategy, 'close', lambda: None)()
   full = tf.saved_model.load(tmp_path / 'full')
   assert len(full.variables[0].numpy()) > 1024
+  assert model.get_layer('users').table.num_evicted() > 1000
   _assert_equal(reader.model, full)
   x = {'user': np.r_[_KEYS[::50], 7], 'item': np.r_[_ITEMS[::50], 1]}
   x = {name: tf.constant(values) for name, values in x.items()}
