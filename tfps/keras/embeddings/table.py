@@ -1,16 +1,20 @@
 """Table of embeddings that gets a row for each key it has not seen before."""
 
+from collections.abc import Iterator
 import functools
 from typing import Any
 import uuid
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import reads
+from tfps._compat import side_executor
 from tfps.updates.tables import admission as admission_lib
+from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
@@ -18,6 +22,7 @@ from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import growing
+from tfps.variables import row_writes
 from tfps.wire import sparse_rows
 
 _POLICIES = {
@@ -139,6 +144,43 @@ class Table(keras.layers.Layer):
 
   def call(self, keys: Any, training: bool | None = None) -> tf.Tensor:
     return self.lookup(keys, training=training)
+
+  def items(
+    self, max_bytes: int = row_writes.SLICE_BYTES
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields all keys that have a row, with their rows, part by part.
+
+    Keys that come, go or change meanwhile may be missing or be there twice;
+    each part is of one moment.
+
+    Args:
+      max_bytes: how many bytes of rows a part has at most, unless one has more.
+
+    Yields:
+      int64 array of shape [n], the keys; strings as the numbers that
+      `tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)` returns for them. And
+      array of shape [n, width], their rows.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if not self._have_values():
+      return
+    number = max(1, max_bytes // (self.width * self._shards[0].rows.dtype.size))
+    for shard in self._shards:
+      first, has_more = 0, True
+      read = tf.function(
+        functools.partial(contents.part, shard), autograph=False
+      )
+      while has_more:
+        with side_executor.run_aside(shard.rows.device):
+          found = read(
+            tf.constant(first, tf.int64), tf.constant(number, tf.int64)
+          )
+          keys, rows, more = (each.numpy() for each in found)
+        if len(keys):
+          yield keys, rows
+        first, has_more = first + number, bool(more)
 
   def num_keys(self) -> int:
     """Returns how many keys have a row.

@@ -2,3 +2,4 @@
 
 from tfps.keras.serving.callback import Deltas as Deltas
 from tfps.keras.serving.reader import DeltaReader as DeltaReader
+from tfps.keras.serving.vectors import export_vectors as export_vectors

@@ -167,7 +167,7 @@ class Shard:
     assert self.addresses is not None
     index = index_lib.Index(self.name)
     held = counts_lib.read(self.counts)
-    keys = self._gather_from('keys', rows)
+    keys = self.gather('keys', rows)
     addresses, taken = self.addresses.take(rows)
     number = tf.size(rows, tf.int64)
     free = self.values['free']
@@ -189,6 +189,13 @@ class Shard:
     with after(noted):
       return tf.constant(True)
 
+  def gather(self, name: str, rows: tf.Tensor) -> tf.Tensor:
+    """Returns what the variable of a name has for rows, given their numbers."""
+    variable = self.values[name]
+    return tf.raw_ops.ResourceGather(
+      resource=variable.handle, indices=rows, dtype=variable.dtype
+    )
+
   def scores_of(self, rows: tf.Tensor) -> tf.Tensor:
     """Returns the scores by which rows are evicted.
 
@@ -199,7 +206,7 @@ class Shard:
       int64 tensor; the highest possible for rows that belong to no key.
     """
     assert self.addresses is not None
-    scores = self._gather_from('scores', rows)
+    scores = self.gather('scores', rows)
     none = tf.constant(tf.int64.max, tf.int64)
     return tf.where(self.addresses.are_used(rows), scores, none)
 
@@ -287,7 +294,7 @@ class Shard:
       keys = apply.read(self.values['keys'])[_FIRST:used]
       return keys, tf.range(_FIRST, used, dtype=tf.int64)
     rows, addresses = self.addresses.in_use(used)
-    return self._gather_from('keys', rows), addresses
+    return self.gather('keys', rows), addresses
 
   def _insert(
     self, index: index_lib.Index, keys: tf.Tensor, known: tf.Tensor
@@ -348,7 +355,7 @@ class Shard:
     if self.addresses is None:
       return tf.identity(first), first, []
     num_free = held[_Count.FREE]
-    old = self._gather_from('free', tf.range(num_free - again, num_free))
+    old = self.gather('free', tf.range(num_free - again, num_free))
     addresses, given = self.addresses.give_again(old)
     given = [given, self.addresses.give_first(first)]
     rows = tf.concat([old, first], axis=0)
@@ -362,13 +369,7 @@ class Shard:
     ]
 
   def _gather(self, rows: tf.Tensor) -> tf.Tensor:
-    return self._gather_from('rows', rows)
-
-  def _gather_from(self, name: str, rows: tf.Tensor) -> tf.Tensor:
-    variable = self.values[name]
-    return tf.raw_ops.ResourceGather(
-      resource=variable.handle, indices=rows, dtype=variable.dtype
-    )
+    return self.gather('rows', rows)
 
 
 def _update(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
