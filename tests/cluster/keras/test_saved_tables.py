@@ -133,3 +133,33 @@ def test_an_export_serves_what_the_model_predicts(tfps_cluster, tmp_path):
   np.testing.assert_allclose(
     served.serve(tf.constant(np.r_[_X[:50], 7])), expected, rtol=1e-5
   )
+
+
+@pytest.mark.parametrize('written_by', ['chief', 'ps'])
+def test_a_new_run_begins_with_the_last_snapshot(
+  tfps_cluster, tmp_path, written_by
+):
+  def strategy_of(cluster):
+    recovery = tfps.Recovery(tmp_path, every_secs=3600, written_by=written_by)
+    return tfps.ParameterServerStrategy(cluster, recovery=recovery)
+
+  keras.utils.clear_session()  # as in each run, names are counted from 0 on
+  keras.utils.set_random_seed(1)
+  strategy = strategy_of(tfps_cluster.cluster)
+  with strategy.scope():
+    model = _model()
+    first = _fit(model)
+    strategy.guard.keep()
+    second = _fit(model)
+  strategy.close()
+  keras.utils.clear_session()
+  with testing.InProcessCluster(1, 3) as cluster:
+    strategy = strategy_of(cluster.cluster)
+    with strategy.scope():
+      model = _model()
+      model.optimizer.build(model.trainable_variables)
+      predicted = model.predict(_X, batch_size=500, verbose=0)
+      np.testing.assert_allclose(predicted, first, rtol=1e-5)
+      assert model.get_layer('keyed').table.num_keys() == 1600
+      np.testing.assert_allclose(_fit(model), second, rtol=1e-4)
+    strategy.close()
