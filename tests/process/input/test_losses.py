@@ -12,22 +12,11 @@ from tests.support import losses
 from tests.support import sleeps
 from tests.support import waiting
 import tfps
-from tfps import testing
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2, processes=True)
 
 _TOTAL, _SPLIT, _BATCH, _PER_EXECUTION = 1_000, 100, 5, 2
 _STEP_SECS = 0.02
-
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 2) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
 
 
 class Visits:

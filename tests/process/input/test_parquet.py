@@ -9,23 +9,12 @@ import tensorflow as tf
 from tests.support import losses
 from tests.support import sleeps
 import tfps
-from tfps import testing
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=1, processes=True)
 
 _ROWS, _GROUP, _BATCH, _PER_EXECUTION = [130, 70, 200], 25, 5, 2
 _TOTAL = sum(_ROWS)
 _NUM_GROUPS = sum(-(-rows // _GROUP) for rows in _ROWS)
-
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 1) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
 
 
 @pytest.fixture

@@ -20,10 +20,12 @@ from tfps import testing
 from tfps.training import unrolling
 from tfps.variables import partitioners
 
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=3, processes=True)
+
 _PER_EXECUTION = 2
 _MODES = {
-  'coordinator': tfps.ParameterServerStrategy,
   'between graphs': tfps.BetweenGraphStrategy,
+  'coordinator': tfps.ParameterServerStrategy,
 }
 _RECOVERIES: dict[str, dict[str, Any]] = {
   'snapshots': {'every_secs': 0.3},
@@ -33,18 +35,6 @@ _RECOVERIES: dict[str, dict[str, Any]] = {
     'replicate_every_secs': 0.2,
   },
 }
-
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 3) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
 
 
 class Story:

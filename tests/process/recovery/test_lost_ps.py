@@ -15,17 +15,7 @@ from tfps import testing
 from tfps._compat import eager_contexts
 from tfps.variables import partitioners
 
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 2) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2, processes=True)
 
 
 @pytest.fixture

@@ -7,21 +7,10 @@ import tensorflow as tf
 
 from tests.support import losses
 import tfps
-from tfps import testing
 
-_STEPS, _NEW = 120, 40
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2, processes=True)
 
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 2) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
+_STEPS, _NEW = 40, 120
 
 
 def _batches(context):

@@ -10,17 +10,7 @@ from tfps import testing
 from tfps._utils import ports
 from tfps.variables import partitioners
 
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(1, 2) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
+pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 
 
 def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):

@@ -13,23 +13,12 @@ from tests.support import losses
 from tests.support import sleeps
 from tests.support import waiting
 import tfps
-from tfps import testing
 from tfps.variables import partitioners
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2, processes=True)
 
 _STEP_SECS = 0.02
 _PER_EXECUTION = 8
-
-
-@pytest.fixture(scope='module')
-def shared_processes():
-  with testing.ProcessCluster(2, 2) as processes:
-    yield processes
-
-
-@pytest.fixture
-def processes(shared_processes):
-  shared_processes.heal()
-  return shared_processes
 
 
 def _strategy(processes, directory, replicas, events):
