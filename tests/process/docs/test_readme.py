@@ -6,13 +6,9 @@ import re
 import pytest
 
 from tests.support import commands
+from tests.support import pages
 
 _README = pathlib.Path(__file__).parents[3] / 'README.md'
-_BLOCK = re.compile(r'```python\n# (\w+\.py)\n(.*?)```', re.DOTALL)
-
-
-def _programs() -> dict[str, str]:
-  return dict(_BLOCK.findall(_README.read_text()))
 
 
 def _between_graphs(program: str) -> str:
@@ -24,19 +20,13 @@ def _between_graphs(program: str) -> str:
   return changed
 
 
-def _write(folder: pathlib.Path, program: str) -> pathlib.Path:
-  path = folder / 'train.py'
-  path.write_text(program)
-  return path
-
-
 def _check_that_loss_falls(output: str) -> None:
   losses = [float(loss) for loss in re.findall(r'loss: (\S+)', output)]
   assert losses[-1] < losses[0] / 2
 
 
 def test_the_command_trains_on_a_local_cluster(tmp_path, capfd):
-  program = _write(tmp_path, _programs()['train.py'])
+  program = pages.write(tmp_path, pages.programs('README.md')['train.py'])
   done = commands.launch(
     capfd, '--num_workers=1', '--num_ps=2', program, cwd=tmp_path
   )
@@ -48,7 +38,9 @@ def test_the_command_trains_on_a_local_cluster(tmp_path, capfd):
 
 @pytest.mark.exhaustive
 def test_the_program_trains_between_graphs(tmp_path, capfd):
-  program = _write(tmp_path, _between_graphs(_programs()['train.py']))
+  program = pages.write(
+    tmp_path, _between_graphs(pages.programs('README.md')['train.py'])
+  )
   done = commands.launch(
     capfd, '--num_workers=1', '--num_ps=2', program, cwd=tmp_path
   )
@@ -59,7 +51,7 @@ def test_the_program_trains_between_graphs(tmp_path, capfd):
 
 @pytest.mark.exhaustive
 def test_the_program_trains_alone(tmp_path):
-  done = commands.run(_write(tmp_path, _programs()['train.py']), cwd=tmp_path)
-  assert done.status == 0, done.output
-  _check_that_loss_falls(done.output)
-  assert re.search(r'ps:0\s+\d+', done.output)
+  lines = pages.run(tmp_path, pages.programs('README.md')['train.py'])
+  output = '\n'.join(lines)
+  _check_that_loss_falls(output)
+  assert re.search(r'ps:0\s+\d+', output)
