@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.launch.engines import hosts
+from tests.support import turns
 from tests.support import waiting
 
 _PROGRAM = pathlib.Path(__file__).parents[1] / 'programs' / 'launched.py'
@@ -51,7 +52,9 @@ def _assert_all_end(pids, timeout_secs=_SECS):
   )
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+  'number', turns.rarely([signal.SIGINT, signal.SIGTERM], but=[signal.SIGTERM])
+)
 def test_a_signal_to_the_launcher_ends_all(job, number):
   pids = _sleepers(job)
   job.process.send_signal(number)

@@ -49,8 +49,9 @@ def _rare(*case):
     _rare('SGD', partitioners.FixedShards(2), 100),
     _rare('momentum', partitioners.FixedShards(2), 100),
     _rare('Adam', None, 100),
-    ('Adam', partitioners.FixedShards(2), 10),
-    ('clipped Adam', None, 10),
+    _rare('Adam', partitioners.FixedShards(2), 10),
+    _rare('clipped Adam', None, 10),
+    ('clipped Adam', partitioners.FixedShards(2), 10),
     _rare('scaled SGD', partitioners.FixedShards(2), 10),
   ],
 )
@@ -158,7 +159,7 @@ def _dataset_fn(context):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize('steps_per_execution', [1, 7])
+@pytest.mark.parametrize('steps_per_execution', [_rare(1), 7])
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
   slopes = _Slopes(strategy)

@@ -136,11 +136,11 @@ def test_training_outlasts_a_worker_that_returns(
 
 
 def test_a_worker_that_does_not_come_is_named(start, tmp_path):
-  cluster = start(2, 'fit', 'sgd', 10, CONNECT_SECS='5')
+  cluster = start(2, 'fit', 'sgd', 10, CONNECT_SECS='2')
   cluster.kill('worker', 1)
   assert cluster.wait('worker', 0, timeout_secs=_TIMEOUT_SECS) == 1
   log = cluster.log('worker', 0)
-  assert 'DeadlineError: After 5 seconds, worker:0 still waits for' in log
+  assert 'DeadlineError: After 2 seconds, worker:0 still waits for' in log
   assert 'worker:1 at ' in log
 
 
