@@ -21,8 +21,6 @@ os.environ.setdefault('PYTHONPATH', str(_HERE.parent))
 # took a tenth of the time.
 gc.set_threshold(100_000, 50, 50)
 
-# By tier, the one with the longest files first: were one of them begun last,
-# the other processes that share the suite would wait for it.
 _TIERS = ('process', 'cluster', 'unit')
 
 
@@ -94,18 +92,34 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Puts the longest tier first, and leaves out what need not be run."""
+  """Puts files in an order, and leaves out what need not be run."""
   if not config.getoption('--exhaustive'):
     left_out = {item for item in items if item.get_closest_marker('exhaustive')}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
   for item in items:
-    if _TIERS[_place(item)] == 'unit':
+    if _tier(item.path) == 'unit':
       item.add_marker(pytest.mark.quick)
-  items.sort(key=_place)
+  places = _places(dict.fromkeys(item.path for item in items))
+  items.sort(key=lambda item: places[item.path])
 
 
-def _place(item):
-  """Where a test's tier comes; a test of no tier is among the first."""
-  folder = item.path.relative_to(_HERE).parts[0]
-  return _TIERS.index(folder) if folder in _TIERS else 0
+def _places(paths):
+  """Where each file comes.
+
+  Those of units are the last: they are short, and were a long file begun last,
+  the other processes that share the suite would wait for it. Those of the other
+  tiers mix, because one waits for processes while the other one computes.
+  """
+  by_tier = {tier: [p for p in paths if _tier(p) == tier] for tier in _TIERS}
+  return {
+    path: (tier == 'unit', number / len(files))
+    for tier, files in by_tier.items()
+    for number, path in enumerate(files)
+  }
+
+
+def _tier(path):
+  """A file's tier; a file in no folder of one counts as of the first."""
+  folder = path.relative_to(_HERE).parts[0]
+  return folder if folder in _TIERS else _TIERS[0]
