@@ -139,7 +139,8 @@ class SplitQueue(tf.Module):
   def epoch(self) -> tf.Tensor:
     """Returns the current split's epoch, from 0; for use in a `dataset_fn`.
 
-    It may serve as a seed: `shuffle(1_000, seed=queue.epoch())`.
+    It may serve as a seed: `shuffle(1_000, seed=queue.epoch())`, unless
+    TensorFlow's global seed is 0, with which it takes no tensor.
 
     Returns:
       A scalar int64 tensor.
