@@ -245,6 +245,12 @@ def test_ragged_ids_stay_ragged():
       'output_dim=2, but rows of the table three have 3',
     ),
     (
+      lambda: tfps.embeddings.Embedding(
+        2, num_shards=3, table=tfps.embeddings.Table(2)
+      ),
+      'num_shards=3 is given beside a table',
+    ),
+    (
       lambda: tfps.embeddings.Embedding(2)(tf.constant([1.5])),
       'keys of type float32, but they are integers or strings',
     ),

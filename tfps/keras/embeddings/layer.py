@@ -41,7 +41,8 @@ class Embedding(keras.layers.Layer):
     **kwargs: as for `keras.layers.Layer`.
 
   Raises:
-    ValueError: the combiner is unknown, or the table has another width.
+    ValueError: the combiner is unknown, the table has another width, or what is
+      the table's own is given beside it.
   """
 
   def __init__(
@@ -66,6 +67,13 @@ class Embedding(keras.layers.Layer):
       raise ValueError(
         f'{self.name}: output_dim={output_dim}, but rows of the table '
         f'{table.name} have {table.width} elements.'
+      )
+    if table is not None:
+      _check_free(
+        self.name,
+        admission=admission,
+        eviction=eviction,
+        num_shards=num_shards,
       )
     self.output_dim = output_dim
     self.combiner = combiner
@@ -232,6 +240,16 @@ class Embedding(keras.layers.Layer):
     if self.combiner == 'sqrtn':
       below = tf.sqrt(below)
     return tf.math.divide_no_nan(total, below[:, tf.newaxis])
+
+
+def _check_free(name: str, **arguments: Any) -> None:
+  """Refuses arguments of a table where one is given that is made already."""
+  for argument, value in arguments.items():
+    if value is not None:
+      raise ValueError(
+        f'{name}: {argument}={value} is given beside a table, which has its own. '
+        'Give it to the table.'
+      )
 
 
 def _is_given(ids: Any) -> Any:

@@ -37,8 +37,8 @@ class Shard:
     name: of the index; no other on the device has it.
     num_shards: how many shards the table has.
     values: variables by name. `rows`, of shape [number of rows, ...], `keys`,
-      int64 of shape [number of rows], and what `weights_of` names. All grow but
-      `counts`; see `counts.Count`. The first `counts.NUM_INITIAL` rows have
+      int64 of shape [number of rows], and others of `weights.of_shard` and of the
+      policies. All grow but `counts`; see `counts.Count`. The first `counts.NUM_INITIAL` rows have
       initial values, the others the key of the same number.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
