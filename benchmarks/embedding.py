@@ -21,6 +21,7 @@ _STATIC = 'a row for each number'
 _MODELS = {
   _STATIC: 'sharded',
   'any keys, all known': 'keyed',
+  'any keys, all known, by age': 'evicting',
   'any keys, all new': 'new',
 }
 

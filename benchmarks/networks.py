@@ -121,9 +121,13 @@ class Keyed(Clicks):
   All ids of the batches have a row before the first step.
   """
 
+  eviction: Any = None
+
   def variables(self) -> list[tf.Variable]:
     sizes = self._sizes
-    self._table = tfps.embeddings.Table(sizes.width, name='keyed')
+    self._table = tfps.embeddings.Table(
+      sizes.width, eviction=self.eviction, name='keyed'
+    )
     self._table.build()
     for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
       self._table.lookup(tf.range(first, first + _KEYS_AT_ONCE), training=True)
@@ -139,8 +143,14 @@ class Keyed(Clicks):
     )
 
 
+class Evicting(Keyed):
+  """The same, in a table that would evict those used longest ago."""
+
+  eviction = tfps.embeddings.Lru(1 << 40)
+
+
 class New(Keyed):
-  """The same, of which no id has been seen before."""
+  """The same as `Keyed`, of which no id has been seen before."""
 
   def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
     def with_new_ids(step: tf.Tensor, clicked: tf.Tensor) -> Batch:

@@ -31,6 +31,7 @@ MODELS: dict[str, Callable[[], Any]] = {
   'clicks': networks.Clicks,
   'sharded': networks.Sharded,
   'keyed': networks.Keyed,
+  'evicting': networks.Evicting,
   'new': networks.New,
 }
 

@@ -247,8 +247,8 @@ def _check_free(name: str, **arguments: Any) -> None:
   for argument, value in arguments.items():
     if value is not None:
       raise ValueError(
-        f'{name}: {argument}={value} is given beside a table, which has its own. '
-        'Give it to the table.'
+        f'{name}: {argument}={value} is given beside a table, which has its '
+        'own. Give it to the table.'
       )
 
 
