@@ -21,6 +21,7 @@ import contextlib
 import functools
 import queue
 import sys
+import threading
 import time
 from typing import Any
 from typing import NamedTuple
@@ -144,11 +145,15 @@ class Deletions:
   that has ended would abort the process.
 
   Args:
-    delete: deletes the iterator of a list of one.
+    delete: deletes the iterator of a list of one; once its second argument is
+      set, it waits for nothing else.
   """
 
-  def __init__(self, delete: Callable[[list[_Unused]], object]) -> None:
+  def __init__(
+    self, delete: Callable[[list[_Unused], threading.Event], object]
+  ) -> None:
     self._delete = delete
+    self._stopping = threading.Event()
     self._queue: queue.SimpleQueue[list[_Unused] | None] = queue.SimpleQueue()
     self._under_way: list[concurrent.futures.Future[object]] = []
     self._running = threads.begin('tfps-ends', self._run)
@@ -160,6 +165,7 @@ class Deletions:
 
   def stop(self) -> None:
     """Waits for deletions under way, for seconds, and begins no more."""
+    self._stopping.set()
     self._queue.put(None)
     secs = timeouts.current().thread_stop_secs
     if threads.is_done(self._running, secs):
@@ -167,7 +173,7 @@ class Deletions:
 
   def _run(self) -> None:
     while (box := self._queue.get()) is not None:
-      delete = functools.partial(self._delete, box)
+      delete = functools.partial(self._delete, box, self._stopping)
       del box  # it would keep the handle
       left = [each for each in self._under_way if not each.done()]
       self._under_way = [*left, threads.begin('tfps-end', delete)]
@@ -178,7 +184,7 @@ def _deletions() -> Deletions:
   return Deletions(_delete)
 
 
-def _delete(box: list[_Unused]) -> None:
+def _delete(box: list[_Unused], stopping: threading.Event) -> None:
   handle, emptying, device, connection = box.pop()
   if emptying is not None:
     with (
@@ -190,6 +196,5 @@ def _delete(box: list[_Unused]) -> None:
   times = timeouts.current()
   deadline = time.monotonic() + times.let_go_secs
   while sys.getrefcount(handle) > _OWN_REFERENCES:
-    if time.monotonic() > deadline:
+    if time.monotonic() > deadline or stopping.wait(times.poll_secs):
       return
-    time.sleep(times.poll_secs)

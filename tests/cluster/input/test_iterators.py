@@ -132,8 +132,9 @@ def test_those_of_earlier_connections_are_left_alone(tfps_cluster):
 def test_the_exit_waits_for_deletions_and_begins_no_more():
   begun, go_on, ended = [], threading.Event(), []
 
-  def delete(box):
+  def delete(box, stopping):
     begun.append(box)
+    assert stopping.wait(30)
     go_on.wait(30)
     ended.append(box)
 

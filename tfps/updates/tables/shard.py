@@ -37,9 +37,9 @@ class Shard:
     name: of the index; no other on the device has it.
     num_shards: how many shards the table has.
     values: variables by name: `rows`, of shape [number of rows, ...], those of
-      `weights.of_shard`, and those of the policies. `free` and all with an
-      element for each row grow. The first `counts.NUM_INITIAL` rows are those of
-      initial values, the others of the key of the same number in `keys`.
+      `weights.of_shard`, and those of the policies. All with an element for each
+      row, and `free`, grow. The first `counts.NUM_INITIAL` rows have
+      initial values, the others belong to the key of that number in `keys`.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
   """
