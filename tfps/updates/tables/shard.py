@@ -37,9 +37,9 @@ class Shard:
     name: of the index; no other on the device has it.
     num_shards: how many shards the table has.
     values: variables by name: `rows`, of shape [number of rows, ...], those of
-      `weights.of_shard`, and those of the policies. All with an element for each
-      row, and `free`, grow. The first `counts.NUM_INITIAL` rows have
-      initial values, the others belong to the key of that number in `keys`.
+      `weights.of_shard`, and those of the policies. All with an element for
+      each row grow, and so does `free`. The first `counts.NUM_INITIAL` rows
+      have initial values, each other one is that of the key of its number.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
   """
