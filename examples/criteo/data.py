@@ -1,6 +1,6 @@
 """Command that writes rows in Criteo's format as Parquet files.
 
-    python examples/criteo/data.py --out=runs/criteo/data --rows=300000
+    python examples/criteo/data.py --out=runs/criteo/data --rows=220000
     python examples/criteo/data.py --out=runs/criteo/data --tsv=train.txt
 
 The first writes synthetic rows, see `synthetic.py`; the second converts files
@@ -20,7 +20,7 @@ import rows as rows_lib
 import synthetic
 
 _OUT = flags.DEFINE_string('out', 'runs/criteo/data', 'Folder to write to.')
-_ROWS = flags.DEFINE_integer('rows', 300_000, 'How many synthetic rows.')
+_ROWS = flags.DEFINE_integer('rows', 220_000, 'How many synthetic rows.')
 _SEED = flags.DEFINE_integer('seed', 1, 'Of synthetic rows.')
 _TSV = flags.DEFINE_multi_string(
   'tsv', [], "Files of Criteo's to convert instead, in the order of time."

@@ -53,13 +53,14 @@ class Growing:
     columns = [layer(ids[:, i]) for i, layer in enumerate(self._layers)]
     return keras.ops.stack(columns, axis=1)
 
-  def num_rows(self) -> int:
-    """Returns how many ids have a vector."""
-    return sum(layer.table.num_keys() for layer in self._layers)
+  def counts(self) -> dict[str, int]:
+    """Returns how many ids got a vector, lost it, and have one.
 
-  def num_evicted(self) -> int:
-    """Returns how many ids have lost their vectors."""
-    return sum(layer.table.num_evicted() for layer in self._layers)
+    An id that is evicted and comes back counts twice.
+    """
+    held = sum(layer.table.num_keys() for layer in self._layers)
+    evicted = sum(layer.table.num_evicted() for layer in self._layers)
+    return {'admitted': held + evicted, 'evicted': evicted, 'rows': held}
 
 
 class Static:
@@ -83,13 +84,9 @@ class Static:
     vectors: keras.KerasTensor = self._embedding(self._hashing(_salted(ids)))
     return vectors
 
-  def num_rows(self) -> int:
+  def counts(self) -> dict[str, int]:
     """Returns how many rows the table has."""
-    return self._embedding.input_dim
-
-  def num_evicted(self) -> int:
-    """Returns 0, as none are."""
-    return 0
+    return {'rows': self._embedding.input_dim}
 
 
 def dlrm(

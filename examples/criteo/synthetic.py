@@ -23,6 +23,7 @@ _CATEGORIES = (
 )
 # In these a new id appears every so many rows.
 _ROWS_PER_NEW_ID = {15: 500, 19: 200, 22: 200, 25: 50}
+# Of which the products of vectors count.
 _PAIRS = [(i, (i + 7) % 26) for i in range(0, 26, 2)]
 
 _VECTOR = 4
@@ -30,10 +31,10 @@ _NUM_LARGE = 16  # the last categories; the others tell more
 _ID_WEIGHTS = np.repeat([0.42, 0.24], [26 - _NUM_LARGE, _NUM_LARGE])
 _PAIR_WEIGHT, _NUMBER_WEIGHT = 0.12, 0.15
 _BIAS = -1.3
-_SCALES = np.linspace(0.5, 2.5, rows_lib.NUM_NUMBERS)  # of numbers' logarithms
+# Means of the numbers' logarithms.
+_MEANS = np.linspace(0.5, 2.5, rows_lib.NUM_NUMBERS)
 _MISSING_ID, _MISSING_NUMBER = 0.03, 0.2
-_HIDDEN = 1 << 16
-_MASK = (1 << 32) - 1
+_NUM_HIDDEN = 1 << 16  # weights and vectors, which ids share
 
 
 class Clicks:
@@ -46,8 +47,8 @@ class Clicks:
   def __init__(self, seed: int) -> None:
     self._random = np.random.default_rng(seed)
     normal = self._random.normal
-    self._weights = normal(size=_HIDDEN)
-    self._vectors = normal(size=(_HIDDEN, _VECTOR)) / _VECTOR**0.5
+    self._weights = normal(size=_NUM_HIDDEN)
+    self._vectors = normal(size=(_NUM_HIDDEN, _VECTOR)) / _VECTOR**0.5
     self._of_numbers = _NUMBER_WEIGHT * normal(size=rows_lib.NUM_NUMBERS)
     self._num_rows = 0
 
@@ -61,7 +62,7 @@ class Clicks:
     ids = self._ids(number)
     ids[random.random(ids.shape) < _MISSING_ID] = rows_lib.MISSING_ID
     shape = number, rows_lib.NUM_NUMBERS
-    numbers = np.floor(random.lognormal(_SCALES, size=shape))
+    numbers = np.floor(random.lognormal(_MEANS, size=shape))
     numbers[random.random(numbers.shape) < _MISSING_NUMBER] = np.nan
     clicks = 1 / (1 + np.exp(-self._logits(ids, numbers)))
     clicked = (random.random(number) < clicks).astype(np.int64)
@@ -89,10 +90,10 @@ class Clicks:
 
   def _logits(self, ids: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     is_given = ids != rows_lib.MISSING_ID
-    hidden = ids % _HIDDEN
+    hidden = ids % _NUM_HIDDEN
     vectors = self._vectors[hidden] * is_given[..., np.newaxis]
     left, right = (vectors[:, list(side)] for side in zip(*_PAIRS, strict=True))
-    logs = np.nan_to_num(np.log1p(numbers) - _SCALES)
+    logs = np.nan_to_num(np.log1p(numbers) - _MEANS)
     return (
       _BIAS
       + (self._weights[hidden] * is_given) @ _ID_WEIGHTS

@@ -10,6 +10,7 @@ the deltas, as a server of predictions would.
 
 import json
 import pathlib
+import sys
 import time
 
 from absl import app
@@ -54,7 +55,7 @@ _STEPS_PER_EXECUTION = flags.DEFINE_integer(
 )
 _LEARNING_RATE = flags.DEFINE_float('learning_rate', 0.05, 'Of Adagrad.')
 _DELTAS_EVERY_SECS = flags.DEFINE_float(
-  'deltas_every_secs', 2.0, 'The pause after each delta.'
+  'deltas_every_secs', 3.0, 'The pause after each delta.'
 )
 _SEED = flags.DEFINE_integer('seed', 1, 'Of initial values.')
 
@@ -80,7 +81,8 @@ def main(_: list[str]) -> None:
 
 def train(cluster: tfps.Cluster, output: pathlib.Path) -> None:
   """This process, the chief, has the workers execute the steps."""
-  # The evaluator takes what is there for what this run has written.
+  if output.exists():  # the evaluator would take it for that of this run
+    sys.exit(f'{output} exists. Remove it, or give another --output_dir.')
   output.mkdir(parents=True)
   data = pathlib.Path(_DATA.value)
   keras.utils.set_random_seed(_SEED.value)
@@ -109,17 +111,14 @@ def train(cluster: tfps.Cluster, output: pathlib.Path) -> None:
     'seconds': secs,
     'auc': held_out.auc(clicks),
     'seen': inputs.count_ids(data),
-    'rows': vectors.num_rows(),
-    'evicted': vectors.num_evicted(),
+    **vectors.counts(),
   }
+  strategy.close()
   (output / 'result.json').write_text(json.dumps(result, indent=2) + '\n')
   print(
     f'{result["steps"]} steps in {secs:.1f} seconds, held-out AUC '
-    f'{result["auc"]:.4f}\n'
-    f'{result["seen"]:,} ids seen, {result["rows"]:,} rows of the table, '
-    f'{result["evicted"]:,} evicted'
+    f'{result["auc"]:.4f}'
   )
-  strategy.close()
 
 
 def _vectors() -> model_lib.Growing | model_lib.Static:
