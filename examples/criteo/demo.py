@@ -48,7 +48,7 @@ def main(args: list[str]) -> None:
     folder = output / name
     shutil.rmtree(folder, ignore_errors=True)
     logs = [f'--log_dir={output / "logs" / name}'] if launch else []
-    train = [_FOLDER / 'train.py', f'--table={table}', f'--data={data}']
+    train = [str(_FOLDER / 'train.py'), f'--table={table}', f'--data={data}']
     _run(*launch, *logs, *train, f'--output_dir={folder}', *args[1:])
     results[name] = json.loads((folder / 'result.json').read_text())
   served = json.loads((output / 'growing' / 'served.json').read_text())
@@ -63,16 +63,14 @@ def _data(output: pathlib.Path) -> pathlib.Path:
   what = (
     f'--rows={_ROWS.value}' if _DATA.value is None else f'--tsv={_DATA.value}'
   )
-  _run(_FOLDER / 'data.py', f'--out={output / "data"}', what)
+  _run(str(_FOLDER / 'data.py'), f'--out={output / "data"}', what)
   return output / 'data'
 
 
-def _run(*words: str | pathlib.Path) -> None:
+def _run(*words: str) -> None:
   """Runs Python to its end; exits with its status if that is not 0."""
   env = {'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ}
-  status = subprocess.run(
-    [sys.executable, *map(str, words)], env=env
-  ).returncode
+  status = subprocess.run([sys.executable, *words], env=env).returncode
   if status:
     sys.exit(status)
 

@@ -103,13 +103,11 @@ def train(cluster: tfps.Cluster, output: pathlib.Path) -> None:
   began_at = time.monotonic()
   model.fit(dataset, callbacks=[deltas], verbose=2)
   secs = time.monotonic() - began_at
-  held_out = inputs.HeldOut.read(data)
-  clicks = model.predict(held_out.inputs, batch_size=4096, verbose=0)
   result = {
     'table': _TABLE.value,
     'steps': int(model.optimizer.iterations),
     'seconds': secs,
-    'auc': held_out.auc(clicks),
+    'auc': _auc(model, data),
     'seen': inputs.count_ids(data),
     **vectors.counts(),
   }
@@ -119,6 +117,12 @@ def train(cluster: tfps.Cluster, output: pathlib.Path) -> None:
     f'{result["steps"]} steps in {secs:.1f} seconds, held-out AUC '
     f'{result["auc"]:.4f}'
   )
+
+
+def _auc(model: keras.Model, data: pathlib.Path) -> float:
+  held_out = inputs.HeldOut.read(data)
+  clicks = model.predict(held_out.inputs, batch_size=4096, verbose=0)
+  return held_out.auc(clicks)
 
 
 def _vectors() -> model_lib.Growing | model_lib.Static:
