@@ -15,8 +15,7 @@ import synthetic
 from tests.support import commands
 
 _FOLDER = pathlib.Path(data.__file__).parent
-# Each of a table's two shards has half of it.
-_CAPACITY = 6_000
+_CAPACITY = 8_000
 _SHORT = (f'--capacity={_CAPACITY}', '--steps_per_execution=4')
 _CLUSTER = ('--num_workers=2', '--num_ps=2')
 
@@ -24,7 +23,7 @@ _CLUSTER = ('--num_workers=2', '--num_ps=2')
 @pytest.fixture(scope='module')
 def clicks(tmp_path_factory):
   folder = tmp_path_factory.mktemp('clicks')
-  data.write(folder, synthetic.Clicks(1).batches(45_000, 2_048), 5_000)
+  data.write(folder, synthetic.Clicks(1).batches(30_000, 2_048), 5_000)
   return folder
 
 
@@ -42,9 +41,10 @@ def test_what_is_served_follows_what_is_trained(tmp_path, capfd, clicks):
   )
   assert done.status == 0, done.output
   result = json.loads((tmp_path / 'run/result.json').read_text())
-  assert result['auc'] > 0.68
-  assert result['seen'] > result['admitted'] > result['evicted'] > 0
-  assert result['rows'] <= _CAPACITY + 5_000  # and those of one look-up
+  assert result['auc'] > 0.66
+  assert result['evicted'] > 0
+  # Beside the capacity, there may be those of a look-up.
+  assert 1_000 < result['rows'] < _CAPACITY + 5_000 < result['seen']
   served = json.loads((tmp_path / 'run/served.json').read_text())
   assert served[-1]['auc'] == pytest.approx(result['auc'], abs=1e-4)
   versions = re.findall(
@@ -67,5 +67,5 @@ def test_the_demo_compares_three_ways(tmp_path, clicks):
     float(re.search(rf'\n{name} +(0\.\d+) ', done.output)[1])
     for name in ('growing', 'static', 'alone')
   )
-  assert min(growing, static, alone) > 0.65
+  assert min(growing, static, alone) > 0.66
   assert growing == pytest.approx(alone, abs=0.03)
