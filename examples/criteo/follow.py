@@ -53,7 +53,9 @@ def follow(
   while not is_over:
     time.sleep(_REFRESH_EVERY_SECS)
     is_over = end.exists()  # asked first: then no delta comes after these
-    if reader.refresh():
+    before = reader.version
+    reader.refresh()
+    if reader.version != before:  # by deltas, or by a newer base alone
       scores.append(_score(reader, held_out))
   return scores
 
