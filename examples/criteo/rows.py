@@ -5,6 +5,7 @@ In Criteo's files a row is a line of 40 fields with tabs between them: 1 or 0,
 empty.
 """
 
+import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
@@ -13,6 +14,7 @@ import pathlib
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
+from pyarrow import parquet
 
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26
 MISSING_ID = 0
@@ -24,6 +26,9 @@ SCHEMA = pa.schema(
     'ids': pa.list_(pa.int64()),
   }
 )
+
+# Workers share out row groups, so there have to be more of these than workers.
+ROWS_PER_GROUP = 4096
 
 _DIGITS = 8
 _NUMBERS = [f'number_{i}' for i in range(NUM_NUMBERS)]
@@ -101,6 +106,46 @@ def read_tsv(path: pathlib.Path) -> Iterator[Rows]:
       np.stack([_floats(columns[name]) for name in _NUMBERS], axis=1),
       np.stack([_parsed(columns[name], path) for name in _IDS], axis=1),
     )
+
+
+def write_parquet(
+  folder: pathlib.Path, parts: Iterable[Rows], num_held_out: int
+) -> None:
+  """Writes rows to `train.parquet` and `test.parquet`.
+
+  Args:
+    folder: where; it is made if it does not exist.
+    parts: the rows, some at a time.
+    num_held_out: how many of the last rows are held out.
+
+  Raises:
+    ValueError: there are no more rows than that.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  last: collections.deque[Rows] = collections.deque()
+  num_last = 0
+  with parquet.ParquetWriter(folder / 'train.parquet', SCHEMA) as training:
+
+    def write_training(part: Rows) -> None:
+      training.write_table(part.table(), row_group_size=ROWS_PER_GROUP)
+
+    for part in parts:
+      last.append(part)
+      num_last += len(part)
+      while num_last - len(last[0]) > num_held_out:
+        num_last -= len(last[0])
+        write_training(last.popleft())
+    if num_last <= num_held_out:
+      raise ValueError(
+        f'{num_last} rows, of which {num_held_out} are to be held out: none '
+        'would be left to train on.'
+      )
+    rest = joined(last)
+    write_training(rest[: num_last - num_held_out])
+  held_out = rest[num_last - num_held_out :]
+  parquet.write_table(
+    held_out.table(), folder / 'test.parquet', row_group_size=ROWS_PER_GROUP
+  )
 
 
 def _floats(column: pa.Array) -> np.ndarray:

@@ -1,22 +1,17 @@
 """A file with flights, encoded, for programs of tests."""
 
 import pathlib
-import sys
 
 import numpy as np
 
-_EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'flights'
+from tests.support import examples
+
 _NUM_FLIGHTS = 60_000
 
 
 def write(path: pathlib.Path) -> None:
   """Writes some flights to a file: ids, numbers, late and those held out."""
-  sys.path.insert(0, str(_EXAMPLE))
-  try:
-    import data
-    import features
-  finally:
-    sys.path.remove(str(_EXAMPLE))
+  data, features = examples.modules('flights', 'data', 'features')
   sample = data.load().sample(_NUM_FLIGHTS, random_state=1)
   split = features.split(sample)
   firsts = np.cumsum([0, *split.sizes.values()], dtype=np.int32)[:-1]

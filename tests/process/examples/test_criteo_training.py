@@ -1,20 +1,15 @@
 """The model of clicks learns on a cluster, and what is served follows."""
 
 import json
-import pathlib
 import re
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / 'examples/criteo'))
-
-import data
-import synthetic
-
 from tests.support import commands
+from tests.support import examples
 
-_FOLDER = pathlib.Path(data.__file__).parent
+rows, synthetic = examples.modules('criteo', 'rows', 'synthetic')
+_FOLDER = examples.FOLDER / 'criteo'
 _CAPACITY = 8_000
 _SHORT = (f'--capacity={_CAPACITY}', '--steps_per_execution=4')
 _CLUSTER = ('--num_workers=2', '--num_ps=2')
@@ -23,7 +18,7 @@ _CLUSTER = ('--num_workers=2', '--num_ps=2')
 @pytest.fixture(scope='module')
 def clicks(tmp_path_factory):
   folder = tmp_path_factory.mktemp('clicks')
-  data.write(folder, synthetic.Clicks(1).batches(30_000, 2_048), 5_000)
+  rows.write_parquet(folder, synthetic.Clicks(1).batches(30_000, 2_048), 5_000)
   return folder
 
 

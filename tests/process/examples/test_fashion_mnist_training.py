@@ -1,21 +1,14 @@
 """The network learns on clusters."""
 
-import pathlib
 import re
-import sys
 
 import pytest
 
-sys.path.insert(
-  0, str(pathlib.Path(__file__).parents[3] / 'examples/fashion_mnist')
-)
-
-import images
-
 from tests.support import commands
+from tests.support import examples
 
-_FOLDER = pathlib.Path(images.__file__).parent
-
+(images,) = examples.modules('fashion_mnist', 'images')
+_FOLDER = examples.FOLDER / 'fashion_mnist'
 
 _DIGITS = ('--images=digits', '--epochs=5')
 

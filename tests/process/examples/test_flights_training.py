@@ -1,23 +1,18 @@
 """The example trains on clusters, and leaves its results."""
 
 import json
-import pathlib
 import re
-import sys
 
 import keras
 import pytest
 from sklearn import metrics
 
-# The example's files import each other, as scripts do.
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / 'examples/flights'))
-
-import data
-import features
-
 from tests.support import commands
+from tests.support import examples
 
-FOLDER = pathlib.Path(data.__file__).parent
+data, features = examples.modules('flights', 'data', 'features')
+
+FOLDER = examples.FOLDER / 'flights'
 NUM_EXAMPLES = 20_000
 
 

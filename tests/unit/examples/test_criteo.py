@@ -1,17 +1,14 @@
 import gzip
-import pathlib
-import sys
 
 import numpy as np
 import pytest
 from sklearn import metrics
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / 'examples/criteo'))
+from tests.support import examples
 
-import data
-import inputs
-import rows
-import synthetic
+inputs, rows, synthetic = examples.modules(
+  'criteo', 'inputs', 'rows', 'synthetic'
+)
 
 _NUMBERS = ['1', '', '-3', *'4567890123']
 _IDS = ['68fd1e64', '', *[f'{i:08x}' for i in range(2, 26)]]
@@ -47,7 +44,7 @@ def test_an_id_of_another_form_is_refused(tmp_path, wrong):
 def test_what_is_missing_is_0_in_the_inputs(tmp_path):
   path = tmp_path / 'train.txt'
   path.write_text(_line('0') + _line('1'))
-  data.write(tmp_path, rows.read_tsv(path), 1)
+  rows.write_parquet(tmp_path, rows.read_tsv(path), 1)
   held_out = inputs.HeldOut.read(tmp_path)
   assert held_out.clicked.tolist() == [1]
   assert held_out.inputs['numbers'].tolist() == [
@@ -60,17 +57,17 @@ def test_what_is_missing_is_0_in_the_inputs(tmp_path):
 def test_the_last_rows_are_held_out(tmp_path):
   given, _ = _clicks(1000)
   parts = [given[i : i + 300] for i in range(0, 1000, 300)]
-  data.write(tmp_path, parts, 450)
+  rows.write_parquet(tmp_path, parts, 450)
   held_out = inputs.HeldOut.read(tmp_path)
   np.testing.assert_array_equal(held_out.inputs['ids'], given.ids[550:])
   np.testing.assert_array_equal(held_out.clicked, given.clicked[550:])
-  table = data.parquet.read_table(tmp_path / 'train.parquet')
+  table = rows.parquet.read_table(tmp_path / 'train.parquet')
   np.testing.assert_array_equal(table['clicked'], given.clicked[:550])
 
 
 def test_to_hold_out_all_rows_is_refused(tmp_path):
   with pytest.raises(ValueError, match='none would be left'):
-    data.write(tmp_path, [_clicks(10)[0]], 10)
+    rows.write_parquet(tmp_path, [_clicks(10)[0]], 10)
 
 
 def test_synthetic_rows_have_something_to_learn():

@@ -1,16 +1,13 @@
 import gzip
 import pathlib
 import struct
-import sys
 
 import numpy as np
 import pytest
 
-sys.path.insert(
-  0, str(pathlib.Path(__file__).parents[3] / 'examples/fashion_mnist')
-)
+from tests.support import examples
 
-import images
+(images,) = examples.modules('fashion_mnist', 'images')
 
 
 def _write(path: pathlib.Path, array: np.ndarray) -> None:

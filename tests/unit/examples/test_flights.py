@@ -1,4 +1,3 @@
-import pathlib
 import sys
 
 import numpy as np
@@ -6,12 +5,11 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-# The example's files import each other, as scripts do.
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / 'examples/flights'))
+from tests.support import examples
 
-import baseline
-import data
-import features
+baseline, data, features = examples.modules(
+  'flights', 'baseline', 'data', 'features'
+)
 
 NUM_EXAMPLES = 20_000
 
