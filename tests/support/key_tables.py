@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
 from tfps.variables import growing
@@ -33,8 +34,9 @@ class Table:
       variable = tf.Variable(value)
       values[each.name] = growing.opened(variable) if each.grows else variable
     self.variables = values
+    name = f'test/{uuid.uuid4().hex}'
     self.shard = shard_lib.Shard(
-      f'test/{uuid.uuid4().hex}', num_shards, values, **policies
+      num_shards, resources.with_hash_tables(name, values), **policies
     )
 
   def insert(self, keys):

@@ -13,6 +13,7 @@ import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import open_shapes
@@ -119,6 +120,19 @@ def scratch(shape: Any, dtype: tf.DType) -> Any:
     return resource_variable_ops.UninitializedVariable(
       shape=shape, dtype=dtype, trainable=False
     )
+
+
+def describe(handle: tf.Tensor, like: tf.Tensor) -> None:
+  """Gives a handle the type and shape of what another one is for.
+
+  A function's argument has none, so that shapes of values read by it would be
+  unknown while the function is traced.
+
+  Args:
+    handle: argument of a function.
+    like: handle of a similar resource.
+  """
+  handle_data_util.copy_handle_data(like, handle)
 
 
 def inner(variable: Any) -> Any:

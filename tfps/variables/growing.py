@@ -101,7 +101,7 @@ def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
     )
     spare = _spare(variable, needed) if has_spare else 0
     added = needed + spare - present
-    rest = tf.ones([value.shape.rank - 1], tf.int64)
+    rest = tf.ones([variable.shape.rank - 1], tf.int64)
     new = tf.tile(value[:1], tf.concat([added[tf.newaxis], rest], axis=0))
     written = tf.raw_ops.AssignVariableOp(
       resource=variable.handle, value=tf.concat([value, new], axis=0)

@@ -204,3 +204,22 @@ def test_memory_with_a_name_keeps_it():
   handles.renew([variable])
   variable.assign(4.0)
   assert make().numpy() == 4.0
+
+
+def test_an_argument_is_described_as_the_handle_of_a_variable():
+  variable = tf.Variable(tf.zeros([2, 3]))
+
+  @tf.function(input_signature=[tf.TensorSpec([], tf.resource)])
+  def gather(handle):
+    shapes = []
+    for _ in range(2):
+      shapes.append(
+        tf.raw_ops.ResourceGather(
+          resource=handle, indices=[0], dtype=tf.float32
+        )
+      )
+      handles.describe(handle, variable.handle)
+    assert [each.shape.rank for each in shapes] == [None, 2]
+    return shapes[1]
+
+  assert gather(variable.handle).numpy().tolist() == [[0, 0, 0]]

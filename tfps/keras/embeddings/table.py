@@ -18,6 +18,7 @@ from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
@@ -264,9 +265,8 @@ class Table(keras.layers.Layer):
       return False
     self._shards = [
       shard_lib.Shard(
-        _index_name(values['rows']),
         len(shards),
-        values,
+        resources.with_hash_tables(_index_name(values['rows']), values),
         self.admission,
         self.eviction,
       )

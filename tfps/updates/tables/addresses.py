@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps._compat import handles
 from tfps._compat import replicated_writes
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import resources
 
 _ROW_BITS = 40
 _ALL_ROWS = (1 << _ROW_BITS) - 1
@@ -126,14 +127,10 @@ class Addresses:
     return tf.IndexedSlices(values, rows), held >= _HAS_OLD_SLOTS
 
   def _held(self, rows: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.ResourceGather(
-      resource=self.variable.handle, indices=rows, dtype=tf.int64
-    )
+    return resources.gather(self.variable, rows)
 
   def _write(self, rows: tf.Tensor, values: tf.Tensor) -> Any:
-    return tf.raw_ops.ResourceScatterUpdate(
-      resource=self.variable.handle, indices=rows, updates=values
-    )
+    return resources.scatter(self.variable, rows, values)
 
 
 def attach(rows: Any, addresses: Addresses) -> None:

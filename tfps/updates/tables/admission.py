@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfps.updates.tables import addresses
 from tfps.updates.tables import index
 from tfps.updates.tables import policy
+from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
 
@@ -70,20 +71,16 @@ class Counter(Admission):
     candidates = shard.part(_CANDIDATES)
     found = candidates.locate_within_lock(keys, inserts=True)
     rows, counted = addresses.rows_of(found), candidates.rows
-    numbers = 1 + tf.raw_ops.ResourceGather(
-      resource=counted.handle, indices=rows, dtype=tf.int64
-    )
+    numbers = 1 + resources.gather(counted, rows)
     are_admitted = numbers >= self.min_count
-    written = tf.raw_ops.ResourceScatterUpdate(
-      resource=counted.handle, indices=rows, updates=numbers
-    )
+    written = resources.scatter(counted, rows, numbers)
     admitted = tf.boolean_mask(rows, are_admitted)
     removed = tf.cond(
       tf.reduce_any(are_admitted),
       lambda: candidates.remove(admitted),
       lambda: tf.constant(False),
     )
-    with shard_lib.after(written, removed):
+    with resources.after(written, removed):
       return tf.identity(are_admitted)
 
 
@@ -136,16 +133,14 @@ class BloomCounter(Admission):
     second = index.mixed(first + 1) | 1
     hashes = first + second * tf.range(number, dtype=tf.int64)
     places = tf.math.floormod(hashes, tf.constant(cells.shape[0], tf.int64))
-    held = tf.raw_ops.ResourceGather(
-      resource=cells.handle, indices=places, dtype=tf.uint8
-    )
+    held = resources.gather(cells, places)
     numbers = 1 + tf.reduce_min(tf.cast(held, tf.int32), axis=1, keepdims=True)
     numbers = tf.minimum(numbers, _MOST_PER_CELL)
     raised = tf.maximum(held, tf.cast(numbers, tf.uint8))
     written = tf.raw_ops.ResourceScatterMax(
       resource=cells.handle, indices=places, updates=raised
     )
-    with shard_lib.after(written):
+    with resources.after(written):
       return numbers[:, 0] >= self.min_count
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import policy
+from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
 
@@ -56,11 +57,8 @@ class Eviction(policy.Policy):
       rows: numbers of the rows.
       held: the shard's counts.
     """
-    return tf.raw_ops.ResourceScatterUpdate(
-      resource=scores.handle,
-      indices=rows,
-      updates=self.first_scores(tf.size(rows), held),
-    )
+    now = self.first_scores(tf.size(rows), held)
+    return resources.scatter(scores, rows, now)
 
   def first_scores(self, number: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
     """Returns the scores of keys that have just got a row.
@@ -133,7 +131,7 @@ class Eviction(policy.Policy):
         _Count.EVICTED: tf.size(chosen),
       },
     )
-    with shard_lib.after(moved):
+    with resources.after(moved):
       return shard.remove(tf.gather(rows, chosen) + counts_lib.NUM_INITIAL)
 
 

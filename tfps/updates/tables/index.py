@@ -1,5 +1,7 @@
 """Index of a shard's keys: a hash table from each key to its row's address."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfps.updates.tables import counts
@@ -12,23 +14,15 @@ _SPREADS = -7046029254386353131
 
 
 class Index:
-  """Hash tables of TensorFlow on the current device, in a graph.
-
-  The second has the digest of the keys that the first is made for.
+  """Index of a shard's keys in a graph.
 
   Args:
-    name: no other index on the device has it.
+    addresses: hash table from keys to addresses of rows.
+    digest: hash table with the digest of those keys that the other is made for.
   """
 
-  def __init__(self, name: str) -> None:
-    self._addresses, self._digest = (
-      tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64,
-        value_dtype=tf.int64,
-        shared_name=f'{name}/{what}',
-      )
-      for what in ('rows', 'digest')
-    )
+  def __init__(self, addresses: Any, digest: Any) -> None:
+    self._addresses, self._digest = addresses.handle, digest.handle
 
   def find(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the addresses of keys' rows; -1 for those that have none."""

@@ -1,10 +1,19 @@
 """A branch that is seldom taken, and whose graph all its uses share."""
 
 from collections.abc import Callable
-import functools
+from collections.abc import Hashable
+from collections.abc import Sequence
 from typing import Any
+import weakref
 
 import tensorflow as tf
+
+from tfps._compat import handles as handles_lib
+
+# Those in use, by what they depend on.
+_SHARED: 'weakref.WeakValueDictionary[Any, RareBranch]' = (
+  weakref.WeakValueDictionary()
+)
 
 
 class RareBranch:
@@ -17,57 +26,80 @@ class RareBranch:
   It runs on one device, that of the operation.
 
   Args:
-    function: what the branch computes of an int64 tensor of shape [n]: another
-      one.
+    function: what the branch computes of handles and an int64 tensor of shape
+      [n]: another one. It captures no tensors.
+    handles: like those that the branch is used with, which have values of the
+      same types and shapes.
   """
 
-  def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
-    self._function = function
+  def __init__(
+    self,
+    function: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
+    handles: Sequence[tf.Tensor],
+  ) -> None:
+    numbers = tf.TensorSpec([None], tf.int64)
+    signature = [numbers, numbers]
+    signature += [tf.TensorSpec([], tf.resource)] * len(handles)
+
+    @tf.function(autograph=False, input_signature=signature)
+    def then(
+      inputs: tf.Tensor, otherwise: tf.Tensor, *given: tf.Tensor
+    ) -> tf.Tensor:
+      del otherwise
+      for handle, like in zip(given, handles, strict=True):
+        handles_lib.describe(handle, like)
+      return function(given, inputs)
+
+    @tf.function(autograph=False, input_signature=signature)
+    def orelse(
+      inputs: tf.Tensor, otherwise: tf.Tensor, *given: tf.Tensor
+    ) -> tf.Tensor:
+      del inputs, given
+      return tf.identity(otherwise)
+
+    with tf.init_scope():
+      self._then = then.get_concrete_function()
+      self._else = orelse.get_concrete_function()
 
   def __call__(
-    self, is_taken: tf.Tensor, inputs: tf.Tensor, otherwise: tf.Tensor
+    self,
+    is_taken: tf.Tensor,
+    handles: Sequence[tf.Tensor],
+    inputs: tf.Tensor,
+    otherwise: tf.Tensor,
   ) -> tf.Tensor:
     """Returns the branch's result if it is taken, else another tensor.
 
     Args:
       is_taken: bool scalar.
+      handles: of resources that the branch uses.
       inputs: of the branch.
       otherwise: int64 tensor of shape [n].
     """
-    then, orelse = self._branches
     (result,) = tf.raw_ops.If(
       cond=is_taken,
-      input=[inputs, otherwise, *then.captured_inputs],
+      input=[inputs, otherwise, *handles],
       Tout=[tf.int64],
-      then_branch=then,
-      else_branch=orelse,
+      then_branch=self._then,
+      else_branch=self._else,
       output_shapes=[tf.TensorShape([None])],
     )
     return result
 
-  @functools.cached_property
-  def _branches(self) -> tuple[Any, Any]:
-    """Concrete functions, which have the same inputs and captures."""
-    numbers = tf.TensorSpec([None], tf.int64)
 
-    @tf.function(autograph=False, input_signature=[numbers, numbers])
-    def then(inputs: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-      del otherwise
-      return self._function(inputs)
+def shared(
+  similar: Hashable,
+  function: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
+  handles: Sequence[tf.Tensor],
+) -> RareBranch:
+  """Returns the branch that is in use for what is similar, or makes it.
 
-    with tf.init_scope():
-      concrete = then.get_concrete_function()
-    captures = [
-      tf.TensorSpec(captured.shape, captured.dtype)
-      for captured in concrete.captured_inputs
-    ]
-
-    @tf.function(autograph=False, input_signature=[numbers, numbers, *captures])
-    def orelse(
-      inputs: tf.Tensor, otherwise: tf.Tensor, *captured: tf.Tensor
-    ) -> tf.Tensor:
-      del inputs, captured
-      return tf.identity(otherwise)
-
-    with tf.init_scope():
-      return concrete, orelse.get_concrete_function()
+  Args:
+    similar: all that the function depends on, but the handles.
+    function: as for `RareBranch`.
+    handles: as for `RareBranch`.
+  """
+  branch = _SHARED.get(similar)
+  if branch is None:
+    branch = _SHARED[similar] = RareBranch(function, handles)
+  return branch

@@ -22,6 +22,7 @@ from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import rare_branch
+from tfps.updates.tables import resources
 from tfps.updates.tables import weights
 from tfps.variables import growing
 
@@ -34,17 +35,17 @@ class Shard:
   """Rows and their keys, on one device.
 
   Attributes:
-    name: of the index; no other on the device has it.
     num_shards: how many shards the table has.
-    values: variables by name: `rows`, of shape [number of rows, ...], those of
+    values: resources by name, as `resources.with_hash_tables` returns them.
+      Variables are `rows`, of shape [number of rows, ...], those of
       `weights.of_shard`, and those of the policies. All with an element for
       each row grow, and so does `free`. The first `counts.NUM_INITIAL` rows
       have initial values, each other one is that of the key of its number.
+      Hash tables are `index` and `digest`, also of the policies' keys.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
   """
 
-  name: str
   num_shards: int
   values: Mapping[str, Any]
   admission: Any = None
@@ -76,7 +77,7 @@ class Shard:
       for name, value in self.values.items()
       if name.startswith(prefix)
     }
-    return Shard(f'{self.name}/{prefix}', self.num_shards, values)
+    return Shard(self.num_shards, values)
 
   def read(
     self, keys: tf.Tensor, *, inserts: bool
@@ -95,9 +96,9 @@ class Shard:
     rows, initial = found, index_lib.initial_of(keys)
     if self.addresses is not None:
       rows = addresses_lib.rows_of(found)
-    if self._leaves_out(inserts):
+    if not inserts or self.admission is not None:  # some may have no row
       rows = tf.where(found < 0, initial, rows)
-    values = self._gather(rows)
+    values = self.gather('rows', rows)
     if self.addresses is None:
       return values, found
     with tf.control_dependencies([values]):
@@ -106,7 +107,9 @@ class Shard:
     values = tf.cond(
       tf.reduce_all(is_right),
       lambda: values,
-      lambda: tf.where(is_right[:, tf.newaxis], values, self._gather(initial)),
+      lambda: tf.where(
+        is_right[:, tf.newaxis], values, self.gather('rows', initial)
+      ),
     )
     return values, found
 
@@ -138,7 +141,7 @@ class Shard:
     Returns:
       As `locate` does.
     """
-    index = index_lib.Index(self.name)
+    index = self._index()
     with tf.control_dependencies([self._make_index_right(index)]):
       known = index.find(keys)
     if not inserts:
@@ -165,7 +168,7 @@ class Shard:
       A tensor, after which it has.
     """
     assert self.addresses is not None
-    index = index_lib.Index(self.name)
+    index = self._index()
     held = counts_lib.read(self.counts)
     keys = self.gather('keys', rows)
     addresses, taken = self.addresses.take(rows)
@@ -175,26 +178,20 @@ class Shard:
     with tf.control_dependencies(
       [growing.fit(free, held[_Count.FREE] + number)]
     ):
-      written = tf.raw_ops.ResourceScatterUpdate(
-        resource=free.handle,
-        indices=held[_Count.FREE] + tf.range(number),
-        updates=rows,
-      )
+      places = held[_Count.FREE] + tf.range(number)
+      written = resources.scatter(free, places, rows)
     with tf.control_dependencies([held]):
       counted = counts_lib.add(
         self.counts, {_Count.FREE: number, _Count.DIGEST: -lost}
       )
-    with after(taken, written, counted, index.remove(keys)):
+    with resources.after(taken, written, counted, index.remove(keys)):
       noted = index.note_digest(held[_Count.DIGEST] - lost)
-    with after(noted):
+    with resources.after(noted):
       return tf.constant(True)
 
   def gather(self, name: str, rows: tf.Tensor) -> tf.Tensor:
     """Returns what the variable of a name has for rows, given their numbers."""
-    variable = self.values[name]
-    return tf.raw_ops.ResourceGather(
-      resource=variable.handle, indices=rows, dtype=variable.dtype
-    )
+    return resources.gather(self.values[name], rows)
 
   def scores_of(self, rows: tf.Tensor) -> tf.Tensor:
     """Returns the scores by which rows are evicted.
@@ -210,10 +207,6 @@ class Shard:
     none = tf.constant(tf.int64.max, tf.int64)
     return tf.where(self.addresses.are_used(rows), scores, none)
 
-  def _leaves_out(self, inserts: bool) -> bool:
-    """Returns whether keys may have no row after a look-up."""
-    return not inserts or self.admission is not None
-
   @functools.cached_property
   def _functions(self) -> dict[bool, Any]:
     """Functions that locate keys in eager mode, by whether they insert."""
@@ -228,9 +221,9 @@ class Shard:
     }
 
   def _locate(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
-    index = index_lib.Index(self.name)
+    index = self._index()
     eviction = self.eviction if inserts else None
-    with after(eviction and eviction.note_lookup(self.counts)):
+    with resources.after(eviction and eviction.note_lookup(self.counts)):
       held = counts_lib.read(self.counts)
     found = index.find(keys)
     is_due = tf.not_equal(index.digest(), held[_Count.DIGEST])
@@ -238,21 +231,46 @@ class Shard:
       is_due |= tf.reduce_any(found < 0)
     if eviction is not None:
       is_due |= eviction.is_due(held)
-    if inserts and replicated_writes.replica_of(self.rows) is None:
-      found = self._inserting(is_due, keys, found)
-    else:
+    if inserts and replicated_writes.replica_of(self.rows) is not None:
+      # It writes on two devices, so that it cannot be one operation.
       found = tf.cond(
         is_due, lambda: self._locked(keys, inserts), lambda: found
       )
+    else:
+      handles = resources.handles(self.values)
+      found = self._locked_branch(inserts)(is_due, handles, keys, found)
     if eviction is not None:
       rows = addresses_lib.rows_of(found)
-      with after(eviction.note_use(self.values['scores'], rows, held)):
+      with resources.after(
+        eviction.note_use(self.values['scores'], rows, held)
+      ):
         found = tf.identity(found)
     return found
 
+  def _locked_branch(self, inserts: bool) -> rare_branch.RareBranch:
+    """Returns the branch of `_locked`, which similar shards share."""
+    if inserts not in self._branches:
+      kinds, number = resources.kinds(self.values), self.num_shards
+      policies = (self.admission, self.eviction)
+
+      def find(handles: Sequence[tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
+        shard = Shard(number, resources.bound(kinds, handles), *policies)
+        return shard._locked(keys, inserts)
+
+      self._branches[inserts] = rare_branch.shared(
+        (kinds, number, policies, inserts),
+        find,
+        resources.handles(self.values),
+      )
+    return self._branches[inserts]
+
   @functools.cached_property
-  def _inserting(self) -> rare_branch.RareBranch:
-    return rare_branch.RareBranch(functools.partial(self._locked, inserts=True))
+  def _branches(self) -> dict[bool, rare_branch.RareBranch]:
+    """Branches that the shard uses, by whether they insert."""
+    return {}
+
+  def _index(self) -> index_lib.Index:
+    return index_lib.Index(self.values['index'], self.values['digest'])
 
   def _locked(self, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     """Finds rows under the lock of the shard's device."""
@@ -271,20 +289,19 @@ class Shard:
     is_right = tf.debugging.Assert(
       tf.equal(held[_Count.NUM_SHARDS], self.num_shards),
       [
-        f'{self.rows.name}: this table has {self.num_shards} shards, and the '
-        'values that it was given are of a table of another number of them. '
-        'Make it with num_shards =',
+        f'This table has {self.num_shards} shards, and its values are of one '
+        'with another number. Make it with num_shards =',
         held[_Count.NUM_SHARDS],
       ],
     )
 
     def renew() -> tf.Tensor:
-      with after(index.replace(*self._keys(held[_Count.USED]))):
+      with resources.after(index.replace(*self._keys(held[_Count.USED]))):
         noted = index.note_digest(held[_Count.DIGEST])
-      with after(noted):
+      with resources.after(noted):
         return tf.constant(True)
 
-    with after(is_right):
+    with resources.after(is_right):
       is_stale = tf.not_equal(index.digest(), held[_Count.DIGEST])
       return tf.cond(is_stale, renew, lambda: tf.constant(False))
 
@@ -308,9 +325,9 @@ class Shard:
     addresses, given = self._give_rows(new)
     with tf.control_dependencies([given]):  # others read rows without a lock
       inserted = index.insert(new, addresses)
-    with after(inserted):
+    with resources.after(inserted):
       noted = index.note_digest(given)
-    with after(noted):
+    with resources.after(noted):
       return tf.tensor_scatter_nd_update(
         known, places[:, tf.newaxis], addresses
       )
@@ -321,7 +338,7 @@ class Shard:
     Returns:
       The addresses, and the digest of all keys.
     """
-    held = counts_lib.read(self.counts)
+    held, initial = counts_lib.read(self.counts), index_lib.initial_of(keys)
     number, used = tf.size(keys, tf.int64), held[_Count.USED]
     again = tf.constant(0, tf.int64)
     if self.addresses is not None:
@@ -331,13 +348,13 @@ class Shard:
       rows, addresses, given = self._take_free(held, again, first)
     with tf.control_dependencies([rows]):
       written = [
-        _update(self.rows, rows, self._gather(index_lib.initial_of(keys))),
-        _update(self.values['keys'], rows, keys),
+        resources.scatter(self.rows, rows, self.gather('rows', initial)),
+        resources.scatter(self.values['keys'], rows, keys),
         *given,
       ]
       if self.eviction is not None:
         scores = self.eviction.first_scores(number, held)
-        written.append(_update(self.values['scores'], rows, scores))
+        written.append(resources.scatter(self.values['scores'], rows, scores))
       added = index_lib.digest_of(keys, addresses)
       changes = {
         _Count.USED: number - again,
@@ -345,7 +362,7 @@ class Shard:
         _Count.DIGEST: added,
       }
       written.append(counts_lib.add(self.counts, changes))
-    with after(*written):
+    with resources.after(*written):
       return addresses, held[_Count.DIGEST] + added
 
   def _take_free(
@@ -367,19 +384,3 @@ class Shard:
       for name in weights.BY_ROW
       if name in self.values
     ]
-
-  def _gather(self, rows: tf.Tensor) -> tf.Tensor:
-    return self.gather('rows', rows)
-
-
-def _update(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
-  return tf.raw_ops.ResourceScatterUpdate(
-    resource=variable.handle, indices=rows, updates=values
-  )
-
-
-def after(*operations: Any) -> Any:
-  """Returns a context for what runs after operations; None are left out."""
-  return tf.control_dependencies(
-    [operation for operation in operations if operation is not None]
-  )

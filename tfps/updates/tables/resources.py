@@ -1,0 +1,120 @@
+"""Resources that a shard consists of: variables and hash tables on its ps."""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+_KEYS = 'keys'
+
+
+@dataclasses.dataclass(frozen=True)
+class HashTable:
+  """Hash table of TensorFlow from int64 keys to int64 values.
+
+  Attributes:
+    name: no other hash table on the device has it.
+    device: that it is on.
+  """
+
+  name: str
+  device: str
+  dtype = tf.int64
+  shape = tf.TensorShape([None])
+
+  @property
+  def handle(self) -> tf.Tensor:
+    """Handle, by a new operation of the current graph."""
+    with tf.device(self.device):
+      return tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self.name
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """Properties of a resource without its handle; equal for similar ones."""
+
+  name: str
+  dtype: tf.DType
+  shape: tuple[int | None, ...]
+  device: str
+
+  def bound(self, handle: tf.Tensor) -> 'Resource':
+    """Returns a resource of the kind, given its handle."""
+    shape = tf.TensorShape(self.shape)
+    return Resource(handle, self.dtype, shape, self.device)
+
+
+@dataclasses.dataclass(eq=False)
+class Resource:
+  """A variable or hash table in a function that is given its handle."""
+
+  handle: tf.Tensor
+  dtype: tf.DType
+  shape: tf.TensorShape
+  device: str
+
+
+def with_hash_tables(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns variables and the hash tables that make an index of keys.
+
+  Args:
+    name: that no other shard on the device has.
+    variables: by name. Beside each that ends in `keys` are two hash tables.
+  """
+  values = dict(variables)
+  for key, variable in variables.items():
+    if key.endswith(_KEYS):
+      prefix = key.removesuffix(_KEYS)
+      for what in ('index', 'digest'):
+        table = HashTable(f'{name}/{prefix}{what}', variable.device)
+        values[prefix + what] = table
+  return values
+
+
+def kinds(resources: Mapping[str, Any]) -> tuple[Kind, ...]:
+  """Returns the kinds of resources, given by name."""
+  return tuple(
+    Kind(name, each.dtype, tuple(each.shape), each.device)
+    for name, each in resources.items()
+  )
+
+
+def handles(resources: Mapping[str, Any]) -> list[tf.Tensor]:
+  """Returns the handles of resources."""
+  return [each.handle for each in resources.values()]
+
+
+def bound(
+  own: Iterable[Kind], given: Sequence[tf.Tensor]
+) -> dict[str, Resource]:
+  """Returns resources by name, given their kinds and handles."""
+  return {
+    kind.name: kind.bound(handle)
+    for kind, handle in zip(own, given, strict=True)
+  }
+
+
+def gather(variable: Any, rows: tf.Tensor) -> tf.Tensor:
+  """Returns rows of a variable, given their numbers."""
+  return tf.raw_ops.ResourceGather(
+    resource=variable.handle, indices=rows, dtype=variable.dtype
+  )
+
+
+def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
+  """Writes rows of a variable, given their numbers; returns the operation."""
+  return tf.raw_ops.ResourceScatterUpdate(
+    resource=variable.handle, indices=rows, updates=values
+  )
+
+
+def after(*operations: Any) -> Any:
+  """Returns a context for what runs after operations; None are left out."""
+  return tf.control_dependencies(
+    [operation for operation in operations if operation is not None]
+  )
