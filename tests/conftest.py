@@ -13,6 +13,9 @@ _HERE = pathlib.Path(__file__).parent
 
 # Set before TensorFlow is imported, and inherited by the tests' processes.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# Each server in this process, which never ends, has so many threads for calls
+# to other tasks, 64 by default; thousands of them made everything slow.
+os.environ.setdefault('TF_GRPC_WORKER_CACHE_QUEUES', '4')
 # Programs of the tests import others; where all have the same environment, one
 # process forks them all.
 os.environ.setdefault('PYTHONPATH', str(_HERE.parent))

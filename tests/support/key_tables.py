@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
@@ -36,7 +37,10 @@ class Table:
     self.variables = values
     name = f'test/{uuid.uuid4().hex}'
     self.shard = shard_lib.Shard(
-      num_shards, resources.with_hash_tables(name, values), **policies
+      num_shards,
+      resources.with_hash_tables(name, values),
+      **policies,
+      shared=rare_branch.in_use(),
     )
 
   def insert(self, keys):

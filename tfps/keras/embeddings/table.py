@@ -18,6 +18,7 @@ from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights as weights_lib
@@ -105,6 +106,7 @@ class Table(keras.layers.Layer):
     if self._made:
       return
     extended_lib.register_with_keras()
+    self._branches = rare_branch.in_use()
     number = self.num_shards = self.num_shards or _num_ps(self.name)
     self._made = [self._make(index, number) for index in range(number)]
     self.built = True
@@ -269,6 +271,7 @@ class Table(keras.layers.Layer):
         resources.with_hash_tables(_index_name(values['rows']), values),
         self.admission,
         self.eviction,
+        self._branches,
       )
       for values in shards
     ]

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
 
-# Those in use, by what they depend on.
-_SHARED: 'weakref.WeakValueDictionary[Any, RareBranch]' = (
-  weakref.WeakValueDictionary()
+# By strategy, the branches in use, by what they depend on.
+_IN_USE: 'weakref.WeakKeyDictionary[Any, Branches]' = (
+  weakref.WeakKeyDictionary()
 )
 
 
@@ -87,7 +87,19 @@ class RareBranch:
     return result
 
 
+Branches = weakref.WeakValueDictionary[Any, RareBranch]
+
+
+def in_use() -> Branches:
+  """Returns the branches that the current strategy's functions use.
+
+  Those of another one may be unknown to the servers that it is connected to.
+  """
+  return _IN_USE.setdefault(tf.distribute.get_strategy(), Branches())
+
+
 def shared(
+  branches: Branches,
   similar: Hashable,
   function: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
   handles: Sequence[tf.Tensor],
@@ -95,11 +107,12 @@ def shared(
   """Returns the branch that is in use for what is similar, or makes it.
 
   Args:
+    branches: in use.
     similar: all that the function depends on, but the handles.
     function: as for `RareBranch`.
     handles: as for `RareBranch`.
   """
-  branch = _SHARED.get(similar)
+  branch = branches.get(similar)
   if branch is None:
-    branch = _SHARED[similar] = RareBranch(function, handles)
+    branch = branches[similar] = RareBranch(function, handles)
   return branch

@@ -44,12 +44,16 @@ class Shard:
       Hash tables are `index` and `digest`, also of the policies' keys.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
+    shared: branches of functions that similar shards share.
   """
 
   num_shards: int
   values: Mapping[str, Any]
   admission: Any = None
   eviction: Any = None
+  shared: rare_branch.Branches = dataclasses.field(
+    default_factory=rare_branch.Branches
+  )
 
   def __post_init__(self) -> None:
     if self.addresses is not None:
@@ -258,6 +262,7 @@ class Shard:
         return shard._locked(keys, inserts)
 
       self._branches[inserts] = rare_branch.shared(
+        self.shared,
         (kinds, number, policies, inserts),
         find,
         resources.handles(self.values),

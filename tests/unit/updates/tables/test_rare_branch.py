@@ -71,10 +71,10 @@ def test_other_tables_have_a_branch_of_their_own(other):
 
 def test_the_branch_goes_with_the_last_table_that_uses_it():
   gc.collect()
-  before = len(rare_branch._SHARED)
+  before = len(rare_branch.in_use())
   table = key_tables.Table(admission=_Even('last'))
   table.insert([4])
-  assert len(rare_branch._SHARED) == before + 1
+  assert len(rare_branch.in_use()) == before + 1
   del table
   gc.collect()
-  assert len(rare_branch._SHARED) == before
+  assert len(rare_branch.in_use()) == before
