@@ -15,7 +15,7 @@ _COMMANDS = {
 _MODULES = {
   'launch': 'tfps.launch.command',
   'doctor': 'tfps.doctor',
-  'health': 'tfps.health',
+  'health': 'tfps.server.health_command',
   'plan': 'tfps.plan.command',
 }
 

@@ -34,6 +34,11 @@ class Queue(cluster_coordinator._CoordinatedClosureQueue):
   def num_queued(self) -> int:
     return self._queue.qsize()
 
+  @property
+  def num_in_flight(self) -> int:
+    number: int = self._inflight_closure_count
+    return number
+
   def wait_for_room(self) -> bool:
     """Waits until a closure can be put; returns False at the deadline.
 

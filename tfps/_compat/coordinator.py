@@ -23,6 +23,8 @@ from tfps._compat import preemption_handler
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 
+_WORKER = '_tfps_worker'
+
 
 class Worker(cluster_coordinator.Worker):
   """Worker that tells what it executes and notifies when it has finished."""
@@ -68,6 +70,7 @@ class Worker(cluster_coordinator.Worker):
       if not is_dismissed:
         with executors.own():
           super()._process_closure(closure)
+        _note_worker(closure, self.worker_index)
     finally:
       self._end()
     if is_dismissed:
@@ -296,6 +299,12 @@ def is_finished(cluster: Any, remote_value: Any) -> bool:
   )
 
 
+def worker_of(remote_value: Any) -> int | None:
+  """Returns the index of the worker that has executed a value, if one has."""
+  index: int | None = getattr(remote_value, _WORKER, None)
+  return index
+
+
 def is_local(remote_value: Any) -> bool:
   """Returns whether fetching the value needs no other task."""
   return remote_value._has_fetched_to_local or remote_value._error is not None
@@ -317,6 +326,14 @@ def absent_workers(coordinator: Any) -> set[int]:
   if not isinstance(handler, preemption_handler.PreemptionHandler):
     return set()
   return handler.absent()
+
+
+def _note_worker(closure: Any, index: int) -> None:
+  # TensorFlow's remote values do not know which worker has executed them.
+  reference = closure._output_remote_value_ref
+  remote_value = reference and reference()
+  if remote_value is not None:
+    setattr(remote_value, _WORKER, index)
 
 
 def _dismiss(handler: Any) -> None:

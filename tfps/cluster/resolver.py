@@ -29,9 +29,14 @@ from tfps.cluster import spec as spec_lib
 
 JOBS_VARIABLE = 'TFPS_JOBS'
 
+# The flag of the port for metrics; see `tfps.monitor.endpoint`.
+METRICS_FLAG = 'metrics_port'
+
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags that describe a cluster, unless they are defined already.
+  """Defines the flags of a task, unless they are defined already.
+
+  They describe its cluster, and the port of its metrics.
 
   Args:
     flag_values: where to define them.
@@ -55,6 +60,13 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
         f'host:port of each {job} task, joined by commas.',
         flag_values=flag_values,
       )
+  if METRICS_FLAG not in flag_values:
+    flags.DEFINE_string(
+      METRICS_FLAG,
+      None,
+      'Port, or host:port, from which to serve metrics to Prometheus.',
+      flag_values=flag_values,
+    )
 
 
 def resolve_cluster(

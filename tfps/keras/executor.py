@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from tfps.cluster import spec as spec_lib
+
 
 class Executor(Protocol):
   """Executes functions: a `Coordinator`, or this process.
@@ -30,6 +32,9 @@ class Executor(Protocol):
 
   def fetch(self, val: Any) -> Any:
     """Waits for a function and returns its result as arrays."""
+
+  def task_of(self, val: Any) -> spec_lib.Task:
+    """Returns the task that has executed a function, which has ended."""
 
   def surviving(self, function: Callable[[], Any]) -> Any:
     """Calls a function, again if a ps is lost meanwhile."""
@@ -67,6 +72,11 @@ class Here:
     if val is None:  # other workers have done these steps
       return None
     return tf.nest.map_structure(np.asarray, val)
+
+  def task_of(self, val: Any) -> spec_lib.Task:
+    del val
+    task: spec_lib.Task = self._strategy.task
+    return task
 
   def surviving(self, function: Callable[[], Any]) -> Any:
     return self._strategy.surviving(function)

@@ -24,6 +24,8 @@ from tfps.keras import executor as executor_lib
 from tfps.keras import metric_state as metric_state_lib
 from tfps.keras import model_program
 from tfps.keras import split_adapter
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.training import attempts as attempts_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
@@ -337,7 +339,8 @@ class StepFunction:
   def _collect_oldest(self) -> None:
     """Waits for the oldest execution, and collects its result."""
     oldest = self._running.popleft()
-    with self._dropping_on_error():
+    executing = registry_lib.of_process().timed(families.LOOP, 'execute')
+    with self._dropping_on_error(), executing:
       fetched = self._executor.fetch(oldest.value)
     self._executions.unrolling.note_result()
     if self._batches is not None:
@@ -345,7 +348,7 @@ class StepFunction:
     parts = fetched or []
     if fetched and not oldest.on_splits:
       parts = [(oldest.num_steps, *fetched)]
-    done = 0
+    done, task = 0, str(self._executor.task_of(oldest.value))
     for num_steps, *part in parts:
       done += int(num_steps)
       result = self._executions.result(part, int(num_steps))
@@ -355,9 +358,19 @@ class StepFunction:
       self._logs.update(self._state.merged(result.logs))
     if done:
       self._num_done += done
+      self._note_done(done, task)
       self._state.store_carried(
         oldest.num_steps, oldest.carried, result.carried, num_done=done
       )
+
+  def _note_done(self, num_steps: int, task: str) -> None:
+    if self._makes_updates:
+      registry = registry_lib.of_process()
+      registry.add(families.STEPS, num_steps, task=task)
+      registry.add(families.EXECUTIONS, task=task)
+      for name, value in self._logs.items():
+        if np.ndim(value) == 0:
+          registry.set(families.STEP_METRIC, float(value), name)
 
   @contextlib.contextmanager
   def _dropping_on_error(self) -> Iterator[None]:

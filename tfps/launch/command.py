@@ -37,6 +37,7 @@ _WITH_OPTIONS = {
   'ray': ray.add_options,
   'slurm': slurm.add_options,
 }
+_WITH_PORTS = ('local', 'hosts')  # engines that know each task's machine
 _ELSEWHERE = ('kubernetes',)  # engines whose tasks have files of their own
 _EPILOG = """\
 Options precede the program; all that follows it are the program's arguments.
@@ -83,6 +84,12 @@ def _parse(
       f'--{option} is for --engine={engine}, and the engine is '
       f'{options.engine}. Leave it out.'
     )
+  if options.metrics_port and options.engine not in _WITH_PORTS:
+    parser.error(
+      f'--metrics_port gives tasks of one machine different ports, and the '
+      f'engine is {options.engine}. Set the port of all tasks: '
+      '--env=TFPS_METRICS_PORT=0.0.0.0:9400'
+    )
   if options.chief_ends_job and not options.num_chiefs:
     parser.error('--chief_ends_job needs --num_chiefs=1.')
   run = [*_without_dashes(options.program), *words[end:]]
@@ -126,6 +133,7 @@ def _job(options: argparse.Namespace, program: tuple[str, ...]) -> job_lib.Job:
     max_restarts=options.max_restarts,
     grace_secs=options.grace_secs,
     log_dir=pathlib.Path(options.log_dir) if options.log_dir else None,
+    metrics_port=options.metrics_port,
   )
 
 
@@ -188,6 +196,12 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     default=[],
     metavar='NAME=VALUE',
     help="added to the tasks' environment; may be repeated",
+  )
+  parser.add_argument(
+    '--metrics_port',
+    metavar='[HOST:]PORT',
+    help="where Prometheus finds the first task's metrics; each further task "
+    'has the next port (default: none; HOST: 127.0.0.1)',
   )
   parser.add_argument(
     '--gpus_per_worker',

@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import endpoint
 from tfps.server import environment
 
 EVALUATOR = 'evaluator'
@@ -34,6 +35,8 @@ class Job:
     grace_secs: seconds that a task has to exit after SIGTERM.
     log_dir: the folder for each task's output, such as ps-0.log; None for the
       engine's default.
+    metrics_port: 'port' or 'host:port' of the first task's metrics; each
+      further task has the next port. None for no metrics.
 
   Raises:
     ValueError: a number is too small, or the program is empty.
@@ -49,6 +52,7 @@ class Job:
   max_restarts: int = 0
   grace_secs: float = 10.0
   log_dir: pathlib.Path | None = None
+  metrics_port: str | None = None
 
   def __post_init__(self) -> None:
     if self.program in ((), ('-m',)):
@@ -99,6 +103,19 @@ class Job:
       environment.GROWTH_VARIABLE: growth,
       **self.env,
     }
+
+  def metrics_env(self, task: spec_lib.Task) -> dict[str, str]:
+    """Returns the variable with the port of a task's metrics, if it has one.
+
+    Raises:
+      ValueError: there is no such port.
+    """
+    if self.metrics_port is None:
+      return {}
+    host, port = endpoint.parse(self.metrics_port, '--metrics_port')
+    number = port + self.tasks().index(task)
+    endpoint.parse(f'{host}:{number}', f'--metrics_port of {task}')
+    return {endpoint.VARIABLE: f'{host}:{number}'}
 
   def visible_gpus(
     self, task: spec_lib.Task, *, place: int, env: Mapping[str, str]

@@ -57,7 +57,7 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
 def task_env(job: job_lib.Job, task: spec_lib.Task) -> dict[str, str]:
   """Returns what a task's environment has besides this process' own."""
   gpus = job.visible_gpus(task, place=task.index, env=os.environ)
-  return {**job.added_env(), **gpus}
+  return {**job.added_env(), **job.metrics_env(task), **gpus}
 
 
 def by_hand(

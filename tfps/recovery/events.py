@@ -8,6 +8,11 @@ import time
 
 from absl import logging
 
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
+
+_COUNTERS = {'lost': families.LOST, 'back': families.RETURNED}
+
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryEvent:
@@ -106,9 +111,21 @@ class Events:
   def _tell(self, event: RecoveryEvent) -> None:
     with self._lock:
       self.report = self.report.after(event)
+    _count(event)
     if self._listener is None:
       return
     try:
       self._listener(event)
     except Exception:
       logging.exception('Recovery(on_event=) failed for %s', event)
+
+
+def _count(event: RecoveryEvent) -> None:
+  """Counts an event in this process' metrics."""
+  registry = registry_lib.of_process()
+  registry.last_event = f'{event.kind} {", ".join(event.tasks)}'
+  for task in event.tasks:
+    if event.kind in _COUNTERS:
+      registry.add(_COUNTERS[event.kind], task=task)
+    if event.steps:
+      registry.add(families.REPEATED_STEPS, event.steps, task=task)

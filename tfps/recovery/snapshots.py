@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -19,11 +20,14 @@ import re
 import shutil
 import time
 import uuid
+import weakref
 
 from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.recovery import inventory
 from tfps.recovery import snapshot_storage
 
@@ -161,6 +165,9 @@ class SnapshotStore:
       raise errors.CheckpointError(str(error)) from error
     self.latest: Snapshot | None = None
     self.find()
+    registry_lib.of_process().offer(
+      'snapshots', functools.partial(_ages, weakref.ref(self))
+    )
 
   def write(
     self,
@@ -181,7 +188,8 @@ class SnapshotStore:
     # Names are never reused: a task that thaws may still write to an old draft.
     self._num_drafts += 1
     draft = self._directory / f'{_DRAFT}{os.getpid()}-{self._num_drafts}'
-    with self._making(draft):
+    registry = registry_lib.of_process()
+    with registry.timed(families.SNAPSHOT_SECONDS), self._making(draft):
       with self._explaining(draft):
         prefixes = self._disk.write(draft, groups)
       with (
@@ -189,6 +197,7 @@ class SnapshotStore:
         tf.device(self._device),
       ):
         path = self._complete(draft, prefixes, contents)
+    registry.add(families.SNAPSHOTS)
     self.latest = Snapshot(path, contents)
     for old in self._paths()[: -self._max_to_keep]:
       shutil.rmtree(old, ignore_errors=True)
@@ -323,6 +332,15 @@ def job_name(directory: str | os.PathLike[str]) -> str:
   except OSError as error:
     raise errors.unwritable_directory(directory, error) from error
   return name
+
+
+def _ages(of: 'weakref.ref[SnapshotStore]') -> Iterator[families.Sample]:
+  """Yields the age of the latest snapshot, if there is one."""
+  store = of()
+  latest = store and store.latest
+  if latest:
+    with contextlib.suppress(FileNotFoundError):  # it was just deleted
+      yield families.Sample(families.SNAPSHOT_AGE, latest.age_secs)
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import endpoint
 from tfps.server import client_registry
 from tfps.server import environment
 from tfps.server import health
@@ -199,6 +200,7 @@ def serve(
       f'serve: the task is chief:0 ({cluster.source}), which runs the training '
       'program. Call serve only in ps and worker tasks.'
     )
+  endpoint.begin(_own_task(cluster), is_chief=False)
   with (
     _leaving_on_signals() as handler,
     Server(cluster, config=config) as server,

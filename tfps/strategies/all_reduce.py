@@ -26,6 +26,7 @@ from tfps.cluster import resolver as resolver_lib
 from tfps.cluster import spec as spec_lib
 from tfps.input import iterators
 from tfps.input import per_worker
+from tfps.monitor import endpoint
 from tfps.recovery import events as events_lib
 from tfps.server import connection
 from tfps.server import registration
@@ -171,6 +172,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       worker=own,
       tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
     )
+    endpoint.begin(self.task, is_chief=self.is_chief)
 
   @property
   def global_step(self) -> tf.Variable:

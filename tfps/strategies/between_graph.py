@@ -33,6 +33,7 @@ from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import task_monitor
 from tfps.strategies import local_input
+from tfps.strategies import metrics
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
@@ -209,6 +210,7 @@ class BetweenGraphStrategy(
       if self.is_chief:
         self._start_session(self.sync_session)
       self.wait_for_chief('sync_session', connect_timeout_secs)
+    metrics.offer(self, self.task, is_chief=self.is_chief)
 
   @property
   def global_step(self) -> tf.Variable:

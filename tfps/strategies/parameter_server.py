@@ -43,6 +43,7 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
+from tfps.strategies import metrics
 from tfps.strategies import runtime
 from tfps.training import step_log as step_log_lib
 from tfps.updates import policies
@@ -196,6 +197,7 @@ class ParameterServerStrategy(
     self.sync_session: session_lib.SyncSession | None = None
     if isinstance(updates, policies.Waiting):
       self.sync_session = self._make_session(updates)
+    metrics.offer(self, _CHIEF, is_chief=True)
 
   def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
     sync_session = session_lib.SyncSession(

@@ -78,6 +78,11 @@ class Runtime:
       return events_lib.RecoveryReport()
     return self.guard.events.report
 
+  @property
+  def is_closed(self) -> bool:
+    """True if steps cannot be executed any more; see `check_usable`."""
+    return bool(self._unusable)
+
   def check_usable(self) -> None:
     """Checks that steps can still be executed under this strategy.
 

@@ -18,10 +18,16 @@ from typing import Any
 
 from absl import logging
 
+from tfps.cluster import spec as spec_lib
+from tfps.monitor import endpoint
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.training import checkpoint_files
 from tfps.training import checkpoint_follower as follower_lib
 from tfps.training import checkpoint_loading
 from tfps.training import evaluation_records as records_lib
+
+_EVALUATOR = spec_lib.Task('evaluator', 0)
 
 
 def evaluate_checkpoints(
@@ -98,6 +104,8 @@ def evaluate_checkpoints(
       raise ValueError(
         f'evaluate_checkpoints: {name} is {value!r}. Give a number above 0.'
       )
+  endpoint.begin(_EVALUATOR, is_chief=True)
+  registry = registry_lib.of_process()
   criterion = None if best is None else records_lib.Criterion(best, mode)
   folder = pathlib.Path(directory)
   records = records_lib.Records(
@@ -130,6 +138,8 @@ def evaluate_checkpoints(
         follower.note_failure(checkpoint, error)
         continue
       records.add(evaluator.evaluate(checkpoint, step), held)
+      registry.add(families.EVALUATIONS)
+      registry.set(families.EVALUATED_STEP, step)
     follower.note_done(checkpoint)
   return tuple(records.evaluations)
 

@@ -120,6 +120,9 @@ class Executor(Protocol):
       The vector of metrics and bytes; None if it was interrupted.
     """
 
+  def task_of(self, handle: Any) -> spec_lib.Task:
+    """Returns the task that has done an execution, which has ended."""
+
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, and again after a ps that it needs was lost."""
 
@@ -226,6 +229,9 @@ class ScheduledExecutor:
 
   def fetch(self, handle: Any) -> Any:
     return self._coordinator.fetch(handle, self._timeout_secs)
+
+  def task_of(self, handle: Any) -> spec_lib.Task:
+    return self._coordinator.task_of(handle)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     return self._coordinator.surviving(function)
@@ -349,6 +355,10 @@ class LocalExecutor:
 
   def fetch(self, handle: Any) -> Any:
     return handle.result
+
+  def task_of(self, handle: Any) -> spec_lib.Task:
+    del handle
+    return self.task
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     return self.call('train', function)

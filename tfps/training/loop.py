@@ -11,6 +11,8 @@ import tensorflow as tf
 from tfps.input import per_worker
 from tfps.input import readers as readers_lib
 from tfps.input import tracing
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import executors as executors_lib
@@ -70,6 +72,7 @@ class TrainingLoop:
     self._makes_one_update = (
       self._sync_session is not None and self._sync_session.makes_one_update
     )
+    self._metrics = registry_lib.of_process()
     self._program: step_program.StepProgram
     self._batches: Any = None
     self._supply: queue_supply_lib.Supply | None = None
@@ -95,7 +98,8 @@ class TrainingLoop:
     self._progress.begin(self._step)
     with self._cancelling(), self._syncing():
       if self._step < self._spec.steps:
-        self._prepare(step_fn, dataset_fn)
+        with self._metrics.timed(families.LOOP, 'prepare'):
+          self._prepare(step_fn, dataset_fn)
       self._advance()
       while self._has_lost_steps():
         self._advance()
@@ -179,13 +183,18 @@ class TrainingLoop:
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
-    with self._program.unrolling.timed():
+    executing = self._metrics.timed(families.LOOP, 'execute')
+    with self._program.unrolling.timed(), executing:
       handles = self._executor.wait_any(self._pending)
     self._program.unrolling.note_result()
     for handle in handles:
       submitted = self._pending.pop(handle)
-      metrics = self._metrics(handle, submitted)
+      metrics = self._result(handle, submitted)
       num_steps = submitted.done.num_steps
+      if num_steps:
+        task = str(self._executor.task_of(handle))
+        self._metrics.add(families.STEPS, num_steps, task=task)
+        self._metrics.add(families.EXECUTIONS, task=task)
       if self._makes_one_update or not self._executor.does_all:
         self._step = self._executor.surviving(self._read_global_step)
         # Workers with batches are ahead of those without.
@@ -195,15 +204,21 @@ class TrainingLoop:
         self._submitted -= submitted.num_steps - num_steps
       if self._supply and not num_steps:
         continue  # other workers read all remaining splits
-      self._progress.advance(self._step, metrics)
+      with self._metrics.timed(families.LOOP, 'report'):
+        self._progress.advance(self._step, metrics)
 
-  def _metrics(self, handle: Any, submitted: _Submitted) -> dict[str, float]:
+  def _result(self, handle: Any, submitted: _Submitted) -> dict[str, float]:
     """Returns an execution's metrics; none if it was interrupted."""
     vector = self._executor.fetch(handle)
     if vector is None:
       return {}
     to_do = submitted.to_do
-    self._transfers.count(to_do.num_bytes(vector), submitted.done.num_steps)
+    num_steps = submitted.done.num_steps
+    self._transfers.count(to_do.num_bytes(vector), num_steps)
+    num_examples = to_do.num_examples(vector, num_steps)
+    if num_examples:
+      task = str(self._executor.task_of(handle))
+      self._metrics.add(families.EXAMPLES, num_examples, task=task)
     return to_do.metrics(vector)
 
   def _prepare(
@@ -279,10 +294,11 @@ class TrainingLoop:
     )
 
   def _save(self) -> None:
-    self._executor.call(
-      'checkpoint',
-      lambda: self._checkpoints.save(self._step, self._progress.secs),
-    )
+    with self._metrics.timed(families.LOOP, 'save'):
+      self._executor.call(
+        'checkpoint',
+        lambda: self._checkpoints.save(self._step, self._progress.secs),
+      )
 
   def _global_step(self) -> int:
     return self._executor.call('global_step', self._read_global_step)

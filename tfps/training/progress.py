@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import dataclasses
 import time
 
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.training import hooks as hooks_lib
 from tfps.training import train_spec
 
@@ -92,6 +94,10 @@ class TrainProgress:
       steps_per_sec=self._rate.steps_per_sec(),
       elapsed_secs=self.secs,
     )
+    registry = registry_lib.of_process()
+    registry.set(families.GLOBAL_STEP, step)
+    for name, value in progress.metrics.items():
+      registry.set(families.STEP_METRIC, value, name)
     for hook in self._hooks:
       hook(progress)
 

@@ -10,6 +10,7 @@ import functools
 import types
 from typing import Any
 from typing import TypeVar
+import weakref
 
 from absl import logging
 import tensorflow as tf
@@ -19,11 +20,16 @@ from tfps._compat import closure_queue
 from tfps._compat import coordinator as compat
 from tfps._utils import deadlines
 from tfps._utils import timeouts
+from tfps.cluster import spec as spec_lib
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.recovery import coordinator_failures
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.server import task_monitor
 from tfps.training import idle_notice
 from tfps.training import remote_values as remote_values_lib
+
+_CHIEF = spec_lib.Task('chief', 0)
 
 _Result = TypeVar('_Result')
 _Coordinator = TypeVar('_Coordinator', bound='SchedulingCoordinator')
@@ -75,6 +81,9 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._cluster, self.monitor
       )
       self._idle_notice = idle_notice.IdleNotice(strategy, self._queue)
+      registry_lib.of_process().offer(
+        'coordinator', functools.partial(_depths, weakref.ref(self._queue))
+      )
     if timeout_secs is not None:
       self.timeout_secs = timeout_secs
 
@@ -213,6 +222,15 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       timeout_secs = self._timeout(timeout_secs)
       with self._idle_notice.awaited():
         return self._remote_values.fetch(val, deadline, timeout_secs)
+
+  def task_of(self, val: Any) -> spec_lib.Task:
+    """Returns the worker that has executed a function.
+
+    Args:
+      val: the function's `RemoteValue`, which is available.
+    """
+    index = compat.worker_of(val)
+    return _CHIEF if index is None else spec_lib.Task('worker', index)
 
   def wait_any(
     self, remote_values: Iterable[Any], timeout_secs: float | None = None
@@ -353,6 +371,15 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     )
     if left:
       logging.warning('Threads still wait for lost or hung tasks: %s.', left)
+
+
+def _depths(
+  of: 'weakref.ref[closure_queue.Queue]',
+) -> Iterator[families.Sample]:
+  """Yields how many executions are queued and in flight."""
+  if queue := of():
+    yield families.Sample(families.QUEUED, queue.num_queued)
+    yield families.Sample(families.IN_FLIGHT, queue.num_in_flight)
 
 
 def _is_untraced(fn: Any) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import autograph
+from tfps.monitor import registry as registry_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
 from tfps.training import unrolling as unrolling_lib
@@ -28,6 +29,10 @@ from tfps.variables import step_replicas
 from tfps.wire import transfers
 
 StepFn = Callable[[Any], Mapping[str, Any] | None]
+
+# Name of the number of examples among a step's metrics. It is counted if
+# somebody reads this process' metrics when the step is traced.
+_NUM_EXAMPLES = 'tfps/num_examples'
 
 # Number of steps of an execution.
 NUMBER = tf.TensorSpec([], tf.int32)
@@ -147,7 +152,19 @@ class Execution:
 
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """Returns the metrics in the function's vector."""
-    return {n: float(v) for n, v in zip(self.names, vector, strict=False)}
+    named = zip(self.names, vector, strict=False)
+    return {n: float(v) for n, v in named if n != _NUM_EXAMPLES}
+
+  def num_examples(self, vector: Sequence[float], num_steps: int) -> int:
+    """Returns the number of examples of all steps; 0 if it is not counted.
+
+    Args:
+      vector: the function's.
+      num_steps: how many steps it has done.
+    """
+    if _NUM_EXAMPLES not in self.names:
+      return 0
+    return round(vector[self.names.index(_NUM_EXAMPLES)] * num_steps)
 
   def num_bytes(self, vector: Sequence[float]) -> np.ndarray:
     """Returns the bytes in the function's vector, of shape [2, ps].
@@ -347,21 +364,24 @@ class _Step:
     with autograph.enabled():
       batch = self._draw(self._strategy, batches)
       metrics = self._strategy.run(self._step_fn, args=(batch,))
-    return self._vector(metrics)
+    return self._vector(metrics, batch)
 
-  def _vector(self, metrics: Mapping[str, Any] | None) -> tf.Tensor:
+  def _vector(self, metrics: Mapping[str, Any] | None, batch: Any) -> tf.Tensor:
     if not isinstance(metrics, Mapping | None):
       raise TypeError(
         f'step_fn: returned {metrics!r}; return metrics by name, or None.'
       )
     metrics = metrics or {}
-    names = tuple(metrics)
+    merged = {
+      n: step_replicas.merge_scalars(self._strategy, v)
+      for n, v in metrics.items()
+    }
+    if registry_lib.of_process().is_read:
+      merged[_NUM_EXAMPLES] = step_replicas.num_examples(batch)
+    names = tuple(merged)
     if self.names not in (None, names):
       raise ValueError(f'step_fn: metrics {names} after {self.names}.')
     self.names = names
-    merged = {
-      n: step_replicas.merge_scalars(self._strategy, metrics[n]) for n in names
-    }
     return _stack([_scalar(n, v) for n, v in merged.items()])
 
 

@@ -226,6 +226,30 @@ def join_batches(strategy: Any, batches: Sequence[Any]) -> Any:
   return compat.Batches(batches) if of(strategy).are_several else batches[0]
 
 
+def num_examples(batch: Any) -> tf.Tensor:
+  """Returns the number of examples of a step's batch, over its replicas.
+
+  It is the length of the first tensor; one for a scalar.
+
+  Args:
+    batch: the result of `next_batch`.
+  """
+  pieces = batch.values if isinstance(batch, compat.Batches) else [batch]
+  return tf.add_n([_length(tf.nest.flatten(piece)) for piece in pieces])
+
+
+def _length(tensors: Sequence[Any]) -> tf.Tensor:
+  if not tensors:
+    return tf.constant(0, tf.int64)
+  first = tensors[0]
+  if isinstance(first, tf.RaggedTensor):
+    return tf.cast(first.nrows(), tf.int64)
+  if isinstance(first, tf.SparseTensor):
+    return first.dense_shape[0]
+  # A scalar has no dimension, and an unknown number of them may be none.
+  return tf.reduce_prod(tf.shape(first, tf.int64)[:1])
+
+
 class Weighted(NamedTuple):
   """A worker's part of a batch for all workers.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import threading
 from typing import Any
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ class Transfers:
     self._unfused: set[Any] = set()
     self._warned: set[str] = set()
     self._process_traffic: traffic_lib.ProcessTraffic | None = None
+    self._reporting = threading.Lock()
 
   @property
   def waits(self) -> bool:
@@ -175,8 +177,9 @@ class Transfers:
 
   def report(self) -> traffic_lib.WireReport:
     """Returns the bytes transferred so far."""
-    if self._process_traffic is not None:
-      self._totals.add(*self._process_traffic.take())
+    with self._reporting:  # a report takes what was counted since the last
+      if self._process_traffic is not None:
+        self._totals.add(*self._process_traffic.take())
     return self._totals.report(self.wire.pull, self.wire.push)
 
 

@@ -13,6 +13,7 @@ from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import reads
 from tfps._compat import side_executor
+from tfps.keras.embeddings import metrics
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
@@ -110,6 +111,7 @@ class Table(keras.layers.Layer):
     number = self.num_shards = self.num_shards or _num_ps(self.name)
     self._made = [self._make(index, number) for index in range(number)]
     self.built = True
+    metrics.offer(self, Table._counts)
 
   def lookup(self, keys: Any, *, training: bool | None = None) -> tf.Tensor:
     """Returns the rows of keys.

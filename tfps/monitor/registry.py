@@ -1,0 +1,198 @@
+"""Registry of a process' metrics: counters, gauges and sources.
+
+Counters and gauges are kept here. A source is a function that reads values
+where they are kept, each time that somebody asks. There is one registry for a
+process, as for its signal handlers: a task is a process.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import concurrent.futures
+import contextlib
+import functools
+import os
+import pathlib
+import threading
+import time
+
+from tfps._utils import threads
+from tfps._utils import timeouts
+from tfps.cluster import spec as spec_lib
+from tfps.monitor import families
+
+Source = Callable[[], Iterable[families.Sample]]
+
+_Key = tuple[families.Family, str, tuple[str, ...]]
+
+_NO_TASK = spec_lib.Task('local', 0)
+_STATM = pathlib.Path('/proc/self/statm')
+
+
+class UnavailableError(Exception):
+  """A source has no values now, as a ps is lost."""
+
+
+class Registry:
+  """Metrics of one process.
+
+  Attributes:
+    task: the task of this process.
+    is_chief: whether sources that read from ps are used. They would give the
+      same values in all processes.
+    is_read: whether anybody reads metrics, so that those that cost time in
+      steps are worth it.
+    last_event: the last loss, return or move of a task, as text.
+  """
+
+  def __init__(self) -> None:
+    self.task = _NO_TASK
+    self.is_chief = True
+    self.is_read = False
+    self.last_event = ''
+    self._started_at = time.time()
+    self._lock = threading.Lock()
+    self._values: dict[_Key, float] = {(families.FAILED_READS, '', ()): 0}
+    self._sources: dict[str, Source] = {}
+    self._readers: dict[str, _PsReader] = {}
+
+  def add(
+    self,
+    family: families.Family,
+    amount: float = 1,
+    *labels: str,
+    task: str = '',
+  ) -> None:
+    """Adds to a counter.
+
+    Args:
+      family: the counter's.
+      amount: how much to add.
+      *labels: values of the family's labels.
+      task: the task that it is about; by default this process'.
+    """
+    with self._lock:
+      key = (family, task, labels)
+      self._values[key] = self._values.get(key, 0) + amount
+
+  def set(
+    self,
+    family: families.Family,
+    value: float,
+    *labels: str,
+    task: str = '',
+  ) -> None:
+    """Sets a gauge; see `add`."""
+    with self._lock:
+      self._values[family, task, labels] = value
+
+  @contextlib.contextmanager
+  def timed(self, family: families.Family, *labels: str) -> Iterator[None]:
+    """Adds the seconds within a context to a counter; see `add`."""
+    begun = time.monotonic()
+    try:
+      yield
+    finally:
+      self.add(family, time.monotonic() - begun, *labels)
+
+  def offer(self, name: str, source: Source, *, reads_ps: bool = False) -> None:
+    """Adds a source, in place of an earlier one of the same name.
+
+    Args:
+      name: of the source.
+      source: returns its values; raises `UnavailableError` or nothing.
+      reads_ps: whether it reads from ps, and may block if one is lost.
+    """
+    with self._lock:
+      self._sources.pop(name, None)
+      self._readers.pop(name, None)
+      if reads_ps:
+        self._readers[name] = _PsReader(source)
+      else:
+        self._sources[name] = source
+
+  def collect(self) -> list[families.Sample]:
+    """Returns all values, those of a family together.
+
+    What is read from ps is missing if they do not answer in time.
+    """
+    with self._lock:
+      sources = list(self._sources.values())
+      readers = list(self._readers.values()) if self.is_chief else []
+    samples = [sample for source in sources for sample in source()]
+    deadline = time.monotonic() + timeouts.current().probe_secs
+    for reader in readers:
+      reader.begin()
+    for reader in readers:
+      found = reader.end(deadline - time.monotonic())
+      if found is None:
+        self.add(families.FAILED_READS)
+      samples += found or []
+    with self._lock:
+      samples += [
+        families.Sample(family, value, task, labels)
+        for (family, task, labels), value in self._values.items()
+      ]
+    samples += self._of_process()
+    return _by_family(samples, str(self.task))
+
+  def _of_process(self) -> list[families.Sample]:
+    samples = [
+      families.Sample(families.START, self._started_at),
+      families.Sample(families.CPU, time.process_time()),
+    ]
+    if _STATM.exists():
+      pages = int(_STATM.read_text().split()[1])
+      size = pages * os.sysconf('SC_PAGE_SIZE')
+      samples.append(families.Sample(families.MEMORY, size))
+    return samples
+
+
+class _PsReader:
+  """Reads a source in threads, one at a time, which may be left behind."""
+
+  def __init__(self, source: Source) -> None:
+    self._source = source
+    self._lock = threading.Lock()
+    self._under_way: (
+      concurrent.futures.Future[list[families.Sample] | None] | None
+    ) = None
+
+  def begin(self) -> None:
+    """Begins to read, unless an earlier call has not ended."""
+    with self._lock:
+      if self._under_way is None or self._under_way.done():
+        self._under_way = threads.begin('tfps-metrics', self._read)
+
+  def end(self, timeout_secs: float) -> list[families.Sample] | None:
+    """Returns the values, or None if there are none in time."""
+    future = self._under_way
+    assert future is not None  # as `begin` comes first
+    if not threads.is_done(future, max(0.0, timeout_secs)):
+      return None
+    return future.result()
+
+  def _read(self) -> list[families.Sample] | None:
+    try:
+      return list(self._source())
+    except UnavailableError:
+      return None
+
+
+@functools.cache
+def of_process() -> Registry:
+  """Returns this process' registry."""
+  return Registry()
+
+
+def _by_family(
+  samples: Iterable[families.Sample], task: str
+) -> list[families.Sample]:
+  """Returns samples ordered by family; each has its task."""
+  found: dict[str, list[families.Sample]] = {}
+  for sample in samples:
+    about = sample.task or task
+    found.setdefault(sample.family.name, []).append(
+      families.Sample(sample.family, sample.value, about, sample.labels)
+    )
+  return [sample for name in sorted(found) for sample in found[name]]
