@@ -78,6 +78,19 @@ def test_the_command_of_an_evaluator_is_printed(capsys):
       ['--preload=os,nowhere', _PROGRAM], "no module 'nowhere'", id='preload'
     ),
     pytest.param(['--num_pss=1', _PROGRAM], '--num_pss', id='unknown'),
+    pytest.param(
+      ['--metrics_port=x', _PROGRAM], "--metrics_port: 'x'", id='no port'
+    ),
+    pytest.param(
+      ['--metrics_port=65535', _PROGRAM],
+      "--metrics_port of ps:0: '127.0.0.1:65536'",
+      id='too few ports',
+    ),
+    pytest.param(
+      ['--metrics_port=9400', '--engine=slurm', _PROGRAM],
+      '--env=TFPS_METRICS_PORT=0.0.0.0:9400',
+      id='metrics elsewhere',
+    ),
   ],
 )
 def test_wrong_options_are_named(capsys, words, complaint):
@@ -93,6 +106,15 @@ def test_the_page_tells_every_option(capsys):
   options = set(re.findall(r'--[a-z_]+', capsys.readouterr().out))
   page = pathlib.Path(__file__).parents[3] / 'docs' / 'launch.md'
   assert options - {'--help'} <= set(re.findall(r'--[a-z_]+', page.read_text()))
+
+
+@pytest.mark.parametrize('host', ['', '0.0.0.0:'])
+def test_each_task_has_a_port_for_its_metrics(capsys, host):
+  options = ['--dry_run', '--num_evaluators=1', f'--metrics_port={host}9400']
+  assert command_lib.main([*options, _PROGRAM]) == 0
+  found = re.findall(r'TFPS_METRICS_PORT=(\S+)', capsys.readouterr().out)
+  host = host or '127.0.0.1:'
+  assert found == [f'{host}{9400 + i}' for i in range(4)]
 
 
 def test_each_task_has_a_port(capsys):

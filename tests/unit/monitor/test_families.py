@@ -1,12 +1,14 @@
 """Families of metrics, and buckets of histograms."""
 
 import math
+import pathlib
 import re
 
 import pytest
 
 from tfps.monitor import families
 
+_PAGE = pathlib.Path(__file__).parents[3] / 'docs' / 'monitoring.md'
 _ALL = [
   value
   for value in vars(families).values()
@@ -47,3 +49,10 @@ def test_buckets_of_numbers(counts, bounds, sums, total):
   assert list(buckets.bounds) == bounds
   assert list(buckets.counts) == sums
   assert buckets.total == total
+
+
+@pytest.mark.parametrize('family', _ALL, ids=lambda family: family.name)
+def test_the_page_tells_the_family(family):
+  labels = f'{{{", ".join(family.labels)}}}' if family.labels else ''
+  row = f'| `{family.name}{labels}` | {family.kind.value} | {family.help} |'
+  assert row in _PAGE.read_text().splitlines()
