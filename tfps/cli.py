@@ -10,12 +10,14 @@ _COMMANDS = {
   'launch': 'start a program as all the tasks of a cluster',
   'doctor': 'check versions, devices, the cluster and its reachability',
   'health': "ask this task's own server, for probes",
+  'dump': 'say what the tasks of a running job do, with their stacks',
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
 _MODULES = {
   'launch': 'tfps.launch.command',
   'doctor': 'tfps.doctor',
   'health': 'tfps.server.health_command',
+  'dump': 'tfps.server.dump_command',
   'plan': 'tfps.plan.command',
 }
 

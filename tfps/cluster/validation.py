@@ -4,6 +4,7 @@
 checks raise ValueError.
 """
 
+import argparse
 import ipaddress
 import re
 from typing import Any
@@ -22,6 +23,21 @@ def address(value: Any, where: str) -> str:
       'Write host:port, such as 10.0.0.1:2222 or [::1]:2222.'
     )
   return value
+
+
+def address_option(text: str) -> str:
+  """Returns the value of a command's option `--address` if it is 'host:port'.
+
+  Args:
+    text: the value.
+
+  Raises:
+    argparse.ArgumentTypeError: it is none.
+  """
+  try:
+    return address(text, '--address')
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def index(value: Any, where: str) -> int:

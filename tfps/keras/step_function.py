@@ -339,7 +339,9 @@ class StepFunction:
   def _collect_oldest(self) -> None:
     """Waits for the oldest execution, and collects its result."""
     oldest = self._running.popleft()
-    executing = registry_lib.of_process().timed(families.LOOP, 'execute')
+    executing = registry_lib.of_process().timed(
+      'executes steps', families.LOOP, 'execute'
+    )
     with self._dropping_on_error(), executing:
       fetched = self._executor.fetch(oldest.value)
     self._executions.unrolling.note_result()

@@ -19,6 +19,7 @@ import time
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import activities as activities_lib
 from tfps.monitor import families
 
 Source = Callable[[], Iterable[families.Sample]]
@@ -55,6 +56,10 @@ class Registry:
     self._values: dict[_Key, float] = {(families.FAILED_READS, '', ()): 0}
     self._sources: dict[str, Source] = {}
     self._readers: dict[str, _PsReader] = {}
+    self._activities: dict[int, activities_lib.Activity] = {}
+    self._in_flight: dict[
+      str, Callable[[], Iterable[activities_lib.Activity]]
+    ] = {}
 
   def add(
     self,
@@ -87,13 +92,52 @@ class Registry:
       self._values[family, task, labels] = value
 
   @contextlib.contextmanager
-  def timed(self, family: families.Family, *labels: str) -> Iterator[None]:
-    """Adds the seconds within a context to a counter; see `add`."""
+  def timed(
+    self, what: str, family: families.Family, *labels: str
+  ) -> Iterator[None]:
+    """Adds the seconds within a context to a counter, and says what is done.
+
+    Args:
+      what: as for `doing`.
+      family: as for `add`.
+      *labels: as for `add`.
+    """
     begun = time.monotonic()
+    try:
+      with self.doing(what):
+        yield
+    finally:
+      self.add(family, time.monotonic() - begun, *labels)
+
+  @contextlib.contextmanager
+  def doing(self, what: str) -> Iterator[None]:
+    """Says what this thread does or waits for within a context.
+
+    Args:
+      what: such as 'waits for ps:0'.
+    """
+    thread = threading.current_thread().name
+    activity = activities_lib.Activity(what, thread, time.monotonic())
+    self._activities[id(activity)] = activity
     try:
       yield
     finally:
-      self.add(family, time.monotonic() - begun, *labels)
+      del self._activities[id(activity)]
+
+  def activities(self) -> list[activities_lib.Activity]:
+    """Returns what threads of this process do or wait for, oldest first."""
+    found = [*self._activities.copy().values()]
+    with self._lock:
+      others = list(self._in_flight.values())
+    found += [activity for source in others for activity in source()]
+    return sorted(found, key=lambda activity: activity.since)
+
+  def offer_activities(
+    self, name: str, source: Callable[[], Iterable[activities_lib.Activity]]
+  ) -> None:
+    """Adds a source of activities, in place of an earlier one of its name."""
+    with self._lock:
+      self._in_flight[name] = source
 
   def offer(self, name: str, source: Source, *, reads_ps: bool = False) -> None:
     """Adds a source, in place of an earlier one of the same name.

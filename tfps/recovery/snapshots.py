@@ -189,7 +189,8 @@ class SnapshotStore:
     self._num_drafts += 1
     draft = self._directory / f'{_DRAFT}{os.getpid()}-{self._num_drafts}'
     registry = registry_lib.of_process()
-    with registry.timed(families.SNAPSHOT_SECONDS), self._making(draft):
+    writing = registry.timed('writes a snapshot', families.SNAPSHOT_SECONDS)
+    with writing, self._making(draft):
       with self._explaining(draft):
         prefixes = self._disk.write(draft, groups)
       with (

@@ -23,6 +23,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import observation
 
 _LEAVING = 'leaving'
 _JOINING = 'joining'
@@ -87,8 +88,9 @@ class Listener:
 
   Args:
     task: of this process, which is connected to its cluster.
-    release: called with a task, which may end once this returns.
-    admit: called with a worker and the address of its server.
+    release: called with a task, which may end once this returns; None if
+      tasks do not ask for it.
+    admit: called with a worker and the address of its server, likewise.
   """
 
   _last: ClassVar['Listener | None'] = None
@@ -96,16 +98,16 @@ class Listener:
   def __init__(
     self,
     task: spec_lib.Task,
-    release: Callable[[spec_lib.Task], object],
-    admit: Callable[[spec_lib.Task, str], object],
+    release: Callable[[spec_lib.Task], object] | None = None,
+    admit: Callable[[spec_lib.Task, str], object] | None = None,
   ) -> None:
     last, Listener._last = Listener._last, self
     if last is not None:
       last.stop()
     self._task = task
     self._device = f'/job:{task.job}/task:{task.index}/device:CPU:0'
-    self._release = release
-    self._admit = admit
+    self._release = release or (lambda task: None)
+    self._admit = admit or (lambda task, address: None)
     self._stopping = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='tfps-requests', daemon=True
@@ -133,6 +135,8 @@ class Listener:
         self._release_and_answer(spec_lib.Task(**facts[_LEAVING]), facts['at'])
       elif _JOINING in facts:
         self._admit(spec_lib.Task(**facts[_JOINING]), facts['at'])
+      elif (answer := observation.answer(message)) is not None:
+        mailbox_lib.post_own(self._device, *answer)
 
   def _release_and_answer(self, task: spec_lib.Task, address: str) -> None:
     logging.warning('%s is about to leave.', task)

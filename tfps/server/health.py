@@ -55,6 +55,7 @@ class Status:
     incarnation: a number that changes when the task restarts; None unless a
       TensorFlow server answered.
     detail: the result as text, such as 'is worker:1, not ps:0'.
+    found: the task that answered; None unless a TensorFlow server did.
   """
 
   task: spec_lib.Task
@@ -62,6 +63,7 @@ class Status:
   state: State
   incarnation: int | None = None
   detail: str = ''
+  found: spec_lib.Task | None = None
 
   def __str__(self) -> str:
     return f'{self.task} at {self.address} {self.detail}'
@@ -91,8 +93,8 @@ def probe(
     )
   if found != task:
     detail = f'is {found}, not {task}'
-    return Status(task, address, State.WRONG_TASK, incarnation, detail)
-  return Status(task, address, State.ALIVE, incarnation, 'is alive')
+    return Status(task, address, State.WRONG_TASK, incarnation, detail, found)
+  return Status(task, address, State.ALIVE, incarnation, 'is alive', found)
 
 
 def is_alive(

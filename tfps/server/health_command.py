@@ -115,13 +115,6 @@ def _is_given(env: Mapping[str, str]) -> bool:
   return any(env.get(name, '').strip() for name in names)
 
 
-def _address(text: str) -> str:
-  try:
-    return validation.address(text, '--address')
-  except ValueError as error:
-    raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps health',
@@ -132,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument(
     '--address',
-    type=_address,
+    type=validation.address_option,
     metavar='HOST:PORT',
     help="a server to ask, of any task (default: the task's own, which "
     'TF_CONFIG or TFPS_JOBS names)',

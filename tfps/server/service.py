@@ -15,6 +15,7 @@ from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import joining
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import observation
 from tfps.server import registration
 
 _CHIEF = spec_lib.Task('chief', 0)
@@ -123,9 +124,16 @@ class Service:
         self._holding.discard(client)
       elif control_messages.is_for_clients(message):
         control_messages.pass_on(message, self._client_registry.listening())
+      elif (answer := self._observed(message)) is not None:
+        mailbox.post(*answer)
       elif not self._hosted_tasks.hear(message, mailbox):
         self._hear_client(registration.Message.from_json(message), mailbox)
     return bool(messages)
+
+  def _observed(self, message: str) -> tuple[str, str] | None:
+    return observation.answer(
+      message, cluster=self._notice, clients=self._client_registry.clients()
+    )
 
   def _hear_client(
     self, message: registration.Message, mailbox: mailbox_lib.Mailbox

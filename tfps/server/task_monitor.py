@@ -20,6 +20,9 @@ from tfps._utils import deadlines
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import activities
+from tfps.monitor import registry as registry_lib
+from tfps.server import dumps
 from tfps.server import health
 
 _Result = TypeVar('_Result')
@@ -103,7 +106,11 @@ class TaskMonitor:
     """
     future = threads.begin(f'tfps-{what}', function)
     deadline = deadlines.after(timeout_secs)
-    if not deadlines.wait_until(lambda s: threads.is_done(future, s), deadline):
+    with registry_lib.of_process().doing(f'waits in {what}'):
+      is_done = deadlines.wait_until(
+        lambda s: threads.is_done(future, s), deadline
+      )
+    if not is_done:
       raise self.error(what, timeout_secs)
     return future.result()
 
@@ -173,11 +180,16 @@ class TaskMonitor:
   ) -> errors.DeadlineError:
     """Returns the error of a timeout, which names silent or busy tasks.
 
+    It also writes a dump of all tasks to stderr.
+
     Args:
       what: the call that timed out.
       timeout_secs: its timeout.
     """
-    silent = self._silent()
+    found = health.probe_all(self._addresses)
+    silent = [s for s in found if s.state is not health.State.ALIVE]
+    answering = {s.task: s.address for s in found if s not in silent}
+    dumps.stalls().write(what, answering)
     reason = _format(silent) if silent else self._format_in_flight()
     return errors.DeadlineError(
       f'{what}: not done after {timeout_secs or 0:g} seconds: {reason}.'
@@ -222,6 +234,13 @@ def of_workers(strategy: Any, cluster: Any) -> TaskMonitor:
       for index, since in compat.busy_since(cluster).items()
     }
 
+  registry_lib.of_process().offer_activities(
+    'workers',
+    lambda: [
+      activities.Activity('executes a function', str(task), since)
+      for task, since in in_flight().items()
+    ],
+  )
   return TaskMonitor(addresses, in_flight)
 
 

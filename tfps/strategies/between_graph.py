@@ -21,11 +21,11 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import registry as registry_lib
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import preemption
 from tfps.server import client
-from tfps.server import connection
 from tfps.server import control_messages
 from tfps.server import joining
 from tfps.server import local_pool
@@ -211,6 +211,11 @@ class BetweenGraphStrategy(
         self._start_session(self.sync_session)
       self.wait_for_chief('sync_session', connect_timeout_secs)
     metrics.offer(self, self.task, is_chief=self.is_chief)
+    self._listen(
+      control_messages.Listener(
+        self.task, self.guard.do_without if self.guard else None
+      )
+    )
 
   @property
   def global_step(self) -> tf.Variable:
@@ -235,7 +240,8 @@ class BetweenGraphStrategy(
     Raises:
       errors.DeadlineError: tasks have not reached it; names them.
     """
-    self._barriers.wait(name, timeout_secs)
+    with registry_lib.of_process().doing(f'waits at the barrier {name!r}'):
+      self._barriers.wait(name, timeout_secs)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """Waits until the chief makes the same call; the chief does not wait.
@@ -250,7 +256,8 @@ class BetweenGraphStrategy(
     Raises:
       errors.DeadlineError: the chief has not made the call.
     """
-    self._barriers.wait_for_chief(name, timeout_secs)
+    with registry_lib.of_process().doing(f'waits for the chief at {name!r}'):
+      self._barriers.wait_for_chief(name, timeout_secs)
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
     return executors.LocalExecutor(self, timeout_secs)
@@ -287,7 +294,7 @@ class BetweenGraphStrategy(
     The end of a program without an error calls it. Ps that run `tfps.serve`
     exit when the chief is done and no other worker runs.
     """
-    self._stop_recovery()
+    self._stop_background()
     self._be_closed()
     self._registration.stop()
     if self._local is not None:
@@ -310,11 +317,6 @@ class BetweenGraphStrategy(
     )
     extended.notice = guard.add
     extended.shared.surviving = guard.reading
-    self._requests = control_messages.Listener(
-      self.task,
-      guard.do_without,
-      lambda *worker: None,
-    )
 
     def leave() -> None:
       guard.save_for_good()
@@ -322,7 +324,6 @@ class BetweenGraphStrategy(
         self._registration.stop()
 
     self._preemption = preemption.Preemption(leave)
-    connection.stop_before_next(self._stop_recovery)
     return guard
 
   def _start_session(self, sync_session: session_lib.SyncSession) -> None:

@@ -20,7 +20,7 @@ _Samples = Iterable[families.Sample]
 
 
 def offer(strategy: _Strategy, task: spec_lib.Task, *, is_chief: bool) -> None:
-  """Has this process report a strategy's metrics, in place of an earlier one's.
+  """Offers metrics of a strategy, in place of those of an earlier one.
 
   Args:
     strategy: kept by a weak reference.

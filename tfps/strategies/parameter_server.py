@@ -177,13 +177,6 @@ class ParameterServerStrategy(
           tell=self.guard.events.tell_repeated,
         )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
-      joining = worker_admission.WorkerAdmission(
-        self.guard, self._registration, self._note_worker
-      )
-      self._requests = control_messages.Listener(
-        _CHIEF, self.guard.do_without, joining.admit
-      )
-      connection.stop_before_next(self._stop_recovery)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
     )
@@ -198,6 +191,17 @@ class ParameterServerStrategy(
     if isinstance(updates, policies.Waiting):
       self.sync_session = self._make_session(updates)
     metrics.offer(self, _CHIEF, is_chief=True)
+    self._listen(self._listener())
+
+  def _listener(self) -> control_messages.Listener:
+    if self.guard is None:
+      return control_messages.Listener(_CHIEF)
+    joining = worker_admission.WorkerAdmission(
+      self.guard, self._registration, self._note_worker
+    )
+    return control_messages.Listener(
+      _CHIEF, self.guard.do_without, joining.admit
+    )
 
   def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
     sync_session = session_lib.SyncSession(
@@ -238,7 +242,7 @@ class ParameterServerStrategy(
     `Coordinator.close` and the end of a program without an error call it. Tasks
     that run `tfps.serve` then exit.
     """
-    self._stop_recovery()
+    self._stop_background()
     if self._servers():  # those of this process go on
       self._be_closed()
     self._registration.stop()

@@ -113,8 +113,13 @@ class Runtime:
       'its coordinator, when all models have been used and saved.'
     )
 
-  def _stop_recovery(self) -> None:
+  def _listen(self, requests: control_messages.Listener) -> None:
+    """Handles requests until the strategy is closed or replaced."""
+    self._requests = requests
+    connection.stop_before_next(self._stop_background)
+
+  def _stop_background(self) -> None:
+    self._requests.stop()
     if self.guard is not None:
-      self._requests.stop()
       self._preemption.stop()
       self.guard.stop()

@@ -98,7 +98,7 @@ class TrainingLoop:
     self._progress.begin(self._step)
     with self._cancelling(), self._syncing():
       if self._step < self._spec.steps:
-        with self._metrics.timed(families.LOOP, 'prepare'):
+        with self._metrics.timed('prepares steps', families.LOOP, 'prepare'):
           self._prepare(step_fn, dataset_fn)
       self._advance()
       while self._has_lost_steps():
@@ -183,7 +183,7 @@ class TrainingLoop:
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
-    executing = self._metrics.timed(families.LOOP, 'execute')
+    executing = self._metrics.timed('executes steps', families.LOOP, 'execute')
     with self._program.unrolling.timed(), executing:
       handles = self._executor.wait_any(self._pending)
     self._program.unrolling.note_result()
@@ -204,7 +204,7 @@ class TrainingLoop:
         self._submitted -= submitted.num_steps - num_steps
       if self._supply and not num_steps:
         continue  # other workers read all remaining splits
-      with self._metrics.timed(families.LOOP, 'report'):
+      with self._metrics.timed('calls hooks', families.LOOP, 'report'):
         self._progress.advance(self._step, metrics)
 
   def _result(self, handle: Any, submitted: _Submitted) -> dict[str, float]:
@@ -294,7 +294,7 @@ class TrainingLoop:
     )
 
   def _save(self) -> None:
-    with self._metrics.timed(families.LOOP, 'save'):
+    with self._metrics.timed('saves a checkpoint', families.LOOP, 'save'):
       self._executor.call(
         'checkpoint',
         lambda: self._checkpoints.save(self._step, self._progress.secs),

@@ -342,7 +342,8 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     timeout_secs = self._timeout(timeout_secs)
     self._queue.deadline = deadlines.after(timeout_secs)
     try:
-      yield self._queue.deadline
+      with registry_lib.of_process().doing(f'waits in {what}'):
+        yield self._queue.deadline
     except closure_queue.StillInFlightError as error:
       raise self.monitor.error(what, timeout_secs) from error.__cause__
 

@@ -13,10 +13,13 @@ import pytest
 from tests.programs import monitored
 from tests.support import scrapes
 from tests.support import waiting
+from tfps.cluster import spec as spec_lib
+from tfps.server import observation
 
 _ROOT = pathlib.Path(__file__).parents[3]
 _PROGRAM = _ROOT / 'tests' / 'programs' / 'monitored.py'
-_TASKS = ('chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1', 'evaluator:0')
+_SERVING = ('chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1')
+_TASKS = (*_SERVING, 'evaluator:0')
 
 
 class _Job:
@@ -106,6 +109,8 @@ def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
     job.kill('worker:1')
     job.let_go(f'go-{monitored.GATES[0]}')
     _wait_for(job, lambda: job.by_task('tfps_returned_tasks_total'))
+    _wait_for_steps(job, monitored.GATES[1])
+    _check_observed(job)
     job.let_go(f'go-{monitored.GATES[1]}')
     _wait_for_steps(job, monitored.STEPS)
     _wait_for(job, lambda: 'trained' in job.output())
@@ -134,6 +139,26 @@ def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
   ):
     assert scrapes.by_task(found, name)['chief:0'] > 0, name
   assert dashboards - names == set()
+
+
+def _check_observed(job):
+  """Checks what tasks tell about themselves while the chief waits."""
+  (address,) = re.findall(r'ps:1 is ready at (\S+)\.', job.output())
+  observed, _ = observation.observe_job(
+    {spec_lib.Task('ps', 1): address}, has_stacks=True, timeout_secs=20
+  )
+  assert [str(task) for task in observed] == sorted(_SERVING)
+  assert {str(task): found.task for task, found in observed.items()} == {
+    task: task for task in _SERVING
+  }
+  chief = observed[spec_lib.Task('chief', 0)]
+  assert 'in wait_at_gates' in chief.stacks
+  assert 'calls hooks' in [what for what, *_ in chief.activities]
+  assert chief.last_event == 'back worker:1'
+  for task in ('ps:0', 'worker:1'):
+    assert 'in _listen' in observed[spec_lib.Task.parse(task)].stacks
+  pid = observed[spec_lib.Task('worker', 0)].pid
+  assert f'[worker:0] pid {pid}\n' in job.output()
 
 
 @pytest.mark.exhaustive

@@ -59,10 +59,11 @@ def test_a_gauge_has_its_last_value(registry):
 def test_time_within_a_context_is_added_also_after_an_error(registry):
   with (
     pytest.raises(RuntimeError),
-    registry.timed(families.LOOP, 'execute'),
+    registry.timed('executes', families.LOOP, 'execute'),
   ):
     raise RuntimeError
   assert _values(registry, families.LOOP)['chief:0', 'execute'] >= 0
+  assert registry.activities() == []
 
 
 def test_a_process_tells_its_memory_start_and_time(registry):

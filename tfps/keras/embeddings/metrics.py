@@ -12,7 +12,7 @@ from tfps.updates.tables import counts as counts_lib
 
 
 def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
-  """Has this process report the keys that a table has admitted and evicted.
+  """Offers the numbers of keys of a table to this process' registry.
 
   Args:
     table: kept by a weak reference.
