@@ -11,6 +11,7 @@ _COMMANDS = {
   'doctor': 'check versions, devices, the cluster and its reachability',
   'health': "ask this task's own server, for probes",
   'dump': 'say what the tasks of a running job do, with their stacks',
+  'top': 'show a live table of the tasks of a running job',
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
 _MODULES = {
@@ -18,6 +19,7 @@ _MODULES = {
   'doctor': 'tfps.doctor',
   'health': 'tfps.server.health_command',
   'dump': 'tfps.server.dump_command',
+  'top': 'tfps.server.top_command',
   'plan': 'tfps.plan.command',
 }
 

@@ -1,6 +1,7 @@
 """Metrics of all tasks of a launched job, scraped while it runs."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ from tests.support import scrapes
 from tests.support import waiting
 from tfps.cluster import spec as spec_lib
 from tfps.server import observation
+from tfps.server import top_command
 
 _ROOT = pathlib.Path(__file__).parents[3]
 _PROGRAM = _ROOT / 'tests' / 'programs' / 'monitored.py'
@@ -75,6 +77,7 @@ def _wait_for(job, condition):
   waiting.until(
     lambda: job.process.poll() is not None or condition(),
     timeout_secs=60,
+    every_secs=0.2,  # each look is a scrape, which takes time of the job's
     say=lambda: job.output()[-3000:],
   )
   assert job.process.poll() is None, job.output()[-3000:]
@@ -97,7 +100,9 @@ def dashboards():
   return {name for text in texts for name in re.findall(r'\btfps_\w+', text)}
 
 
-def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
+def test_all_tasks_are_scraped_and_counts_are_exact(
+  tmp_path, dashboards, capsys
+):
   with _launched(tmp_path, 'coordinator', '--num_evaluators=1') as job:
     _wait_for_steps(job, monitored.GATES[0])
     _wait_for(job, lambda: all(map(job.scrape, _TASKS)))
@@ -111,6 +116,7 @@ def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
     _wait_for(job, lambda: job.by_task('tfps_returned_tasks_total'))
     _wait_for_steps(job, monitored.GATES[1])
     _check_observed(job)
+    _check_table(job, capsys)
     job.let_go(f'go-{monitored.GATES[1]}')
     _wait_for_steps(job, monitored.STEPS)
     _wait_for(job, lambda: 'trained' in job.output())
@@ -159,6 +165,25 @@ def _check_observed(job):
     assert 'in _listen' in observed[spec_lib.Task.parse(task)].stacks
   pid = observed[spec_lib.Task('worker', 0)].pid
   assert f'[worker:0] pid {pid}\n' in job.output()
+
+
+def _check_table(job, capsys):
+  (address,) = re.findall(r'ps:0 is ready at (\S+)\.', job.output())
+  capsys.readouterr()
+  words = ['--once', '--json', '--every_secs=0.5', '--timeout_secs=20']
+  assert top_command.main([*words, f'--address={address}']) == 0
+  rows = json.loads(capsys.readouterr().out)['tasks']
+  by_task = {row['task']: row for row in rows}
+  assert list(by_task) == sorted(_SERVING)
+  assert {row['state'] for row in rows} == {'alive'}
+  assert len({row['incarnation'] for row in rows}) == len(_SERVING)
+  assert by_task['chief:0']['doing'].startswith('calls hooks for ')
+  assert by_task['worker:1']['event'] == 'back worker:1'
+  workers = [by_task[task] for task in ('worker:0', 'worker:1')]
+  assert [row['steps_per_sec'] for row in workers] == [0, 0]  # all wait
+  assert min(row['lag'] for row in workers) == 0
+  assert by_task['ps:0']['bytes_per_sec'] == 0
+  assert by_task['ps:0']['memory_bytes'] > 1 << 20
 
 
 @pytest.mark.exhaustive
