@@ -27,6 +27,7 @@ from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
   from tfps import input
+  from tfps import monitor
   from tfps import plan
   from tfps import strategies as replication
   from tfps import testing
@@ -76,6 +77,7 @@ __all__ = [
   'embeddings',
   'evaluate_checkpoints',
   'input',
+  'monitor',
   'partitioners',
   'placement',
   'plan',
@@ -92,6 +94,7 @@ _MODULES = {
   'codecs': 'wire.codecs',
   'embeddings': 'keras.embeddings',
   'input': 'input',
+  'monitor': 'monitor',
   'partitioners': 'variables.partitioners',
   'placement': 'variables.placement',
   'plan': 'plan',

@@ -7,7 +7,6 @@ process, as for its signal handlers: a task is a process.
 
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 import concurrent.futures
 import contextlib
 import functools
@@ -24,7 +23,8 @@ from tfps.monitor import families
 
 Source = Callable[[], Iterable[families.Sample]]
 
-_Key = tuple[families.Family, str, tuple[str, ...]]
+_Key = tuple[str, str, tuple[str, ...]]
+_Started = tuple[str, int, float]
 
 _NO_TASK = spec_lib.Task('local', 0)
 _STATM = pathlib.Path('/proc/self/statm')
@@ -53,10 +53,14 @@ class Registry:
     self.last_event = ''
     self._started_at = time.time()
     self._lock = threading.Lock()
-    self._values: dict[_Key, float] = {(families.FAILED_READS, '', ()): 0}
+    # A family is found by its name, whose hash is cheaper.
+    self._values: dict[_Key, float] = {}
+    self._families: dict[str, families.Family] = {}
     self._sources: dict[str, Source] = {}
     self._readers: dict[str, _PsReader] = {}
-    self._activities: dict[int, activities_lib.Activity] = {}
+    self.add(families.FAILED_READS, 0)
+    # By an object of its own: what, the thread's identifier, and since when.
+    self._activities: dict[object, _Started] = {}
     self._in_flight: dict[
       str, Callable[[], Iterable[activities_lib.Activity]]
     ] = {}
@@ -77,7 +81,8 @@ class Registry:
       task: the task that it is about; by default this process'.
     """
     with self._lock:
-      key = (family, task, labels)
+      self._families[family.name] = family
+      key = (family.name, task, labels)
       self._values[key] = self._values.get(key, 0) + amount
 
   def set(
@@ -89,12 +94,12 @@ class Registry:
   ) -> None:
     """Sets a gauge; see `add`."""
     with self._lock:
-      self._values[family, task, labels] = value
+      self._families[family.name] = family
+      self._values[family.name, task, labels] = value
 
-  @contextlib.contextmanager
   def timed(
     self, what: str, family: families.Family, *labels: str
-  ) -> Iterator[None]:
+  ) -> 'contextlib.AbstractContextManager[None]':
     """Adds the seconds within a context to a counter, and says what is done.
 
     Args:
@@ -102,31 +107,25 @@ class Registry:
       family: as for `add`.
       *labels: as for `add`.
     """
-    begun = time.monotonic()
-    try:
-      with self.doing(what):
-        yield
-    finally:
-      self.add(family, time.monotonic() - begun, *labels)
+    return _Doing(
+      self._activities, what, lambda secs: self.add(family, secs, *labels)
+    )
 
-  @contextlib.contextmanager
-  def doing(self, what: str) -> Iterator[None]:
+  def doing(self, what: str) -> 'contextlib.AbstractContextManager[None]':
     """Says what this thread does or waits for within a context.
 
     Args:
       what: such as 'waits for ps:0'.
     """
-    thread = threading.current_thread().name
-    activity = activities_lib.Activity(what, thread, time.monotonic())
-    self._activities[id(activity)] = activity
-    try:
-      yield
-    finally:
-      del self._activities[id(activity)]
+    return _Doing(self._activities, what)
 
   def activities(self) -> list[activities_lib.Activity]:
     """Returns what threads of this process do or wait for, oldest first."""
-    found = [*self._activities.copy().values()]
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = [
+      activities_lib.Activity(what, names.get(ident, 'ended'), since)
+      for what, ident, since in self._activities.copy().values()
+    ]
     with self._lock:
       others = list(self._in_flight.values())
     found += [activity for source in others for activity in source()]
@@ -174,8 +173,8 @@ class Registry:
       samples += found or []
     with self._lock:
       samples += [
-        families.Sample(family, value, task, labels)
-        for (family, task, labels), value in self._values.items()
+        families.Sample(self._families[name], value, task, labels)
+        for (name, task, labels), value in self._values.items()
       ]
     samples += self._of_process()
     return _by_family(samples, str(self.task))
@@ -190,6 +189,39 @@ class Registry:
       size = pages * os.sysconf('SC_PAGE_SIZE')
       samples.append(families.Sample(families.MEMORY, size))
     return samples
+
+
+class _Doing:
+  """Context of an activity.
+
+  A step may enter several: it is no generator, and makes what readers get only
+  when they ask.
+
+  Args:
+    activities: those of the process.
+    what: the activity.
+    note: called with its seconds; None to do nothing.
+  """
+
+  __slots__ = ('_activities', '_note', '_started')
+
+  def __init__(
+    self,
+    activities: dict[object, _Started],
+    what: str,
+    note: Callable[[float], object] | None = None,
+  ) -> None:
+    self._activities = activities
+    self._note = note
+    self._started: _Started = (what, threading.get_ident(), time.monotonic())
+
+  def __enter__(self) -> None:
+    self._activities[self] = self._started
+
+  def __exit__(self, *exc_info: object) -> None:
+    del self._activities[self]
+    if self._note is not None:
+      self._note(time.monotonic() - self._started[2])
 
 
 class _PsReader:

@@ -129,9 +129,8 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     extended = mirrored.Extended(self, resolver, None)
     extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
     extended.index, extended.num_workers = own, number
-    local_state = local_state_lib.LocalState()
+    self._local_state = local_state = local_state_lib.LocalState()
     extended.variables = local_state.variables
-    self._local_state = local_state
     self.membership: membership_lib.Membership | None = None
     super().__init__(extended)
     self.is_applying = False

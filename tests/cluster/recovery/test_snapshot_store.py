@@ -84,15 +84,20 @@ def test_variables_begin_with_a_cut_however_they_are_cut_up(
   assert_same(variables(make(after)), scale=5)
 
 
+def _background():
+  return {t for t in threading.enumerate() if t.name in _BACKGROUND}
+
+
 def test_who_connects_anew_leaves_nothing_of_before_going_on(
   make, tfps_cluster, tmp_path
 ):
   left_open = make(every_secs=0.02, replicas=1, replicate_every_secs=0.02)
   kept = [*variables(left_open), tfps.Coordinator(left_open)]
   waiting.until(lambda: len(folders(tmp_path)) > 0)
-  assert {thread.name for thread in threading.enumerate()} > _BACKGROUND
+  before = _background()
+  assert {thread.name for thread in before} == _BACKGROUND
   tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  assert not _BACKGROUND & {thread.name for thread in threading.enumerate()}
+  assert not before & _background()
   del kept, left_open
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 import weakref
 
+import tensorflow as tf
+
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
 from tfps.strategies import metrics
@@ -19,10 +21,11 @@ def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
     read: gets the table; returns the counts of each shard, from the ps.
   """
   reference = weakref.ref(table)
+  strategy = weakref.ref(tf.distribute.get_strategy())
 
   def source() -> Iterable[families.Sample]:
     found = reference()
-    if found is None:
+    if found is None or getattr(strategy(), 'is_closed', False):
       return ()
     return metrics.reading(lambda: _samples(found.name, read(found)))
 
