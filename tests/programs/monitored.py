@@ -18,8 +18,8 @@ from tests.support import waiting
 import tfps
 from tfps.training import hooks
 
-GATES = (100, 200)
-STEPS = 300
+GATES = (40, 80)
+STEPS = 120
 BATCH = 4
 
 

@@ -76,7 +76,7 @@ def _launched(folder, how, *options, tasks=_TASKS):
 def _wait_for(job, condition):
   waiting.until(
     lambda: job.process.poll() is not None or condition(),
-    timeout_secs=60,
+    timeout_secs=120,
     every_secs=0.2,  # each look is a scrape, which takes time of the job's
     say=lambda: job.output()[-3000:],
   )
@@ -123,7 +123,7 @@ def test_all_tasks_are_scraped_and_counts_are_exact(
     found = job.scrape()
     names = {name for task in _TASKS for name, *_ in job.scrape(task)}
     job.let_go('end')
-    assert job.process.wait(60) == 0, job.output()[-3000:]
+    assert job.process.wait(120) == 0, job.output()[-3000:]
 
   (reached,) = re.findall(r'trained (\d+)', job.output())
   steps = scrapes.by_task(found, 'tfps_steps_total')
@@ -199,6 +199,6 @@ def test_workers_between_graphs_report_their_own_steps(tmp_path):
       steps.update(job.by_task('tfps_steps_total', task))
     global_step = max(map(int, re.findall(r'trained (\d+)', job.output())))
     job.let_go('end')
-    assert job.process.wait(60) == 0, job.output()[-3000:]
+    assert job.process.wait(120) == 0, job.output()[-3000:]
   assert set(steps) == {'worker:0', 'worker:1'}
   assert sum(steps.values()) == global_step
