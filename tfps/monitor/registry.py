@@ -15,6 +15,8 @@ import pathlib
 import threading
 import time
 
+from absl import logging
+
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
@@ -162,7 +164,7 @@ class Registry:
     with self._lock:
       sources = list(self._sources.values())
       readers = list(self._readers.values()) if self.is_chief else []
-    samples = [sample for source in sources for sample in source()]
+    samples = [sample for source in sources for sample in _read(source) or ()]
     deadline = time.monotonic() + timeouts.current().probe_secs
     for reader in readers:
       reader.begin()
@@ -238,7 +240,9 @@ class _PsReader:
     """Begins to read, unless an earlier call has not ended."""
     with self._lock:
       if self._under_way is None or self._under_way.done():
-        self._under_way = threads.begin('tfps-metrics', self._read)
+        self._under_way = threads.begin(
+          'tfps-metrics', lambda: _read(self._source)
+        )
 
   def end(self, timeout_secs: float) -> list[families.Sample] | None:
     """Returns the values, or None if there are none in time."""
@@ -248,11 +252,16 @@ class _PsReader:
       return None
     return future.result()
 
-  def _read(self) -> list[families.Sample] | None:
-    try:
-      return list(self._source())
-    except UnavailableError:
-      return None
+
+def _read(source: Source) -> list[families.Sample] | None:
+  """Returns the values of a source, or None if it has none now."""
+  try:
+    return list(source())
+  except UnavailableError:
+    return None
+  except Exception:  # the thread that asks may be one that training needs
+    logging.exception('Metrics could not be read.')
+    return None
 
 
 @functools.cache

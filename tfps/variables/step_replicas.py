@@ -246,6 +246,8 @@ def _length(tensors: Sequence[Any]) -> tf.Tensor:
     return tf.cast(first.nrows(), tf.int64)
   if isinstance(first, tf.SparseTensor):
     return first.dense_shape[0]
+  if first.shape.rank and first.shape[0] is not None:  # needs no operation
+    return tf.constant(first.shape[0], tf.int64)
   # A scalar has no dimension, and an unknown number of them may be none.
   return tf.reduce_prod(tf.shape(first, tf.int64)[:1])
 

@@ -125,6 +125,20 @@ def test_a_source_without_values_is_counted(registry):
   assert _values(registry, families.FAILED_READS) == {('chief:0',): 2}
 
 
+@pytest.mark.parametrize('reads_ps', [False, True])
+def test_a_source_that_fails_is_logged_and_holds_up_no_other(
+  registry, caplog, reads_ps
+):
+  def fail():
+    raise RuntimeError('a bug')
+
+  registry.offer('queue', fail, reads_ps=reads_ps)
+  registry.add(families.STEPS, 3)
+  assert _values(registry, families.STEPS) == {('chief:0',): 3}
+  (record,) = caplog.records
+  assert record.getMessage() == 'Metrics could not be read.'
+
+
 def test_samples_of_a_family_come_together(registry):
   registry.add(families.STEPS, task='worker:1')
   registry.add(families.EXECUTIONS)

@@ -7,6 +7,7 @@ import pytest
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
+from tfps.server import dumps
 from tfps.server import task_monitor as task_monitor_lib
 
 PS_0 = spec_lib.Task('ps', 0)
@@ -55,6 +56,17 @@ def test_an_error_names_the_silent_tasks(silent_address, free_address):
     f'ps:0 at {silent_address} does not answer, '
     f'worker:1 at {free_address} is unreachable.'
   )
+
+
+def test_an_error_writes_what_this_process_does(
+  monkeypatch, capsys, free_address
+):
+  stalls = dumps.Stalls()
+  monkeypatch.setattr(dumps, 'stalls', lambda: stalls)
+  watch({WORKER_1: free_address}).error('join', 30)
+  text = capsys.readouterr().err
+  assert text.startswith('tfps: join takes too long. Dump of all tasks')
+  assert 'in test_an_error_writes_what_this_process_does' in text
 
 
 def test_a_call_gives_its_result():
