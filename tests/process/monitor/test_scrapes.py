@@ -1,34 +1,32 @@
 """Metrics of all tasks of a launched job, scraped while it runs."""
 
-import contextlib
-import json
 import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from tests.programs import monitored
+from tests.support import commands
 from tests.support import scrapes
 from tests.support import waiting
+from tfps._utils import threads
 from tfps.cluster import spec as spec_lib
+from tfps.launch import command
+from tfps.server import job_table
 from tfps.server import observation
-from tfps.server import top_command
 
 _ROOT = pathlib.Path(__file__).parents[3]
-_PROGRAM = _ROOT / 'tests' / 'programs' / 'monitored.py'
+_PROGRAM = str(_ROOT / 'tests' / 'programs' / 'monitored.py')
 _SERVING = ('chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1')
 _TASKS = (*_SERVING, 'evaluator:0')
 
 
 class _Job:
-  """A launched job, and the ports of its tasks' metrics."""
+  """A job that runs, and the ports of its tasks' metrics."""
 
-  def __init__(self, process, folder, ports):
-    self.process = process
+  def __init__(self, folder, ports):
     self.folder = folder
     self.ports = ports
 
@@ -43,44 +41,54 @@ class _Job:
 
   def kill(self, task):
     """Kills a task; the launcher starts it again."""
-    (pid,) = re.findall(rf'^\[{task}\] pid (\d+)$', self.output(), re.M)
+    (pid,) = re.findall(r'^pid (\d+)$', self.output(task), re.M)
     os.kill(int(pid), signal.SIGKILL)
 
-  def output(self):
-    return (self.folder / 'output').read_text()
+  def output(self, task):
+    path = self.folder / 'logs' / f'{task.replace(":", "-")}.log'
+    return path.read_text() if path.exists() else ''
+
+  def address(self, task):
+    """Where a task that serves says that it is."""
+    (address,) = re.findall(r'is ready at (\S+)\.$', self.output(task), re.M)
+    return address
 
 
-@contextlib.contextmanager
-def _launched(folder, how, *options, tasks=_TASKS):
+def _launch(check, folder, how, *options, tasks=_TASKS):
+  """Launches a job, which is checked by another thread; returns its status.
+
+  This thread is the launcher's, so that the tasks are forked by the process
+  that other tests use.
+  """
   port = scrapes.free_ports(len(tasks))
-  words = [
-    *(sys.executable, '-m', 'tfps.launch', '--num_workers=2', '--num_ps=2'),
-    *('--preload=tensorflow,keras', '--max_restarts=1', '--log_dir=logs'),
-    *(f'--metrics_port={port}', *options, _PROGRAM, folder, how),
-  ]
-  with (folder / 'output').open('wb') as output:
-    process = subprocess.Popen(
-      words, cwd=folder, stdout=output, stderr=subprocess.STDOUT
-    )
-  ports = {task: port + i for i, task in enumerate(tasks)}
-  try:
-    yield _Job(process, folder, ports)
-  finally:
-    process.terminate()
+  job = _Job(folder, {task: port + i for i, task in enumerate(tasks)})
+
+  def check_and_let_end():
     try:
-      process.wait(30)
+      check(job)
     finally:
-      process.kill()
+      for name in ('end', *(f'go-{gate}' for gate in monitored.GATES)):
+        job.let_go(name)
+
+  checking = threads.begin('check', check_and_let_end)
+  status = command.main(
+    [
+      *('--num_workers=2', '--num_ps=2', '--max_restarts=1'),
+      *(f'--preload={",".join(commands.PRELOAD)}', f'--log_dir={folder}/logs'),
+      *(f'--metrics_port={port}', *options, _PROGRAM, str(folder), how),
+    ]
+  )
+  checking.result()
+  return status
 
 
 def _wait_for(job, condition):
   waiting.until(
-    lambda: job.process.poll() is not None or condition(),
+    condition,
     timeout_secs=120,
     every_secs=0.2,  # each look is a scrape, which takes time of the job's
-    say=lambda: job.output()[-3000:],
+    say=lambda: job.output('chief:0')[-3000:],
   )
-  assert job.process.poll() is None, job.output()[-3000:]
 
 
 def _wait_for_steps(job, number):
@@ -100,10 +108,8 @@ def dashboards():
   return {name for text in texts for name in re.findall(r'\btfps_\w+', text)}
 
 
-def test_all_tasks_are_scraped_and_counts_are_exact(
-  tmp_path, dashboards, capsys
-):
-  with _launched(tmp_path, 'coordinator', '--num_evaluators=1') as job:
+def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
+  def check(job):
     _wait_for_steps(job, monitored.GATES[0])
     _wait_for(job, lambda: all(map(job.scrape, _TASKS)))
     for task in _TASKS:
@@ -116,19 +122,21 @@ def test_all_tasks_are_scraped_and_counts_are_exact(
     _wait_for(job, lambda: job.by_task('tfps_returned_tasks_total'))
     _wait_for_steps(job, monitored.GATES[1])
     _check_observed(job)
-    _check_table(job, capsys)
+    _check_table(job)
     job.let_go(f'go-{monitored.GATES[1]}')
-    _wait_for_steps(job, monitored.STEPS)
-    _wait_for(job, lambda: 'trained' in job.output())
-    found = job.scrape()
+    _wait_for(job, lambda: 'trained' in job.output('chief:0'))
+    (reached,) = re.findall(r'trained (\d+)', job.output('chief:0'))
+    _check_counts(job.scrape(), int(reached))
     names = {name for task in _TASKS for name, *_ in job.scrape(task)}
-    job.let_go('end')
-    assert job.process.wait(120) == 0, job.output()[-3000:]
+    assert dashboards - names == set()
 
-  (reached,) = re.findall(r'trained (\d+)', job.output())
+  assert _launch(check, tmp_path, 'coordinator', '--num_evaluators=1') == 0
+
+
+def _check_counts(found, reached):
   steps = scrapes.by_task(found, 'tfps_steps_total')
   assert set(steps) == {'worker:0', 'worker:1'}
-  assert sum(steps.values()) == int(reached) == monitored.STEPS
+  assert sum(steps.values()) == reached == monitored.STEPS
   one_loss = {'worker:1': 1}
   assert scrapes.by_task(found, 'tfps_lost_tasks_total') == one_loss
   assert scrapes.by_task(found, 'tfps_returned_tasks_total') == one_loss
@@ -144,16 +152,15 @@ def test_all_tasks_are_scraped_and_counts_are_exact(
     'tfps_table_evicted_keys_total',
   ):
     assert scrapes.by_task(found, name)['chief:0'] > 0, name
-  assert dashboards - names == set()
 
 
 def _check_observed(job):
   """Checks what tasks tell about themselves while the chief waits."""
-  (address,) = re.findall(r'ps:1 is ready at (\S+)\.', job.output())
   observed, _ = observation.observe_job(
-    {spec_lib.Task('ps', 1): address}, has_stacks=True, timeout_secs=20
+    {spec_lib.Task('ps', 1): job.address('ps:1')},
+    has_stacks=True,
+    timeout_secs=20,
   )
-  assert [str(task) for task in observed] == sorted(_SERVING)
   assert {str(task): found.task for task, found in observed.items()} == {
     task: task for task in _SERVING
   }
@@ -164,41 +171,45 @@ def _check_observed(job):
   for task in ('ps:0', 'worker:1'):
     assert 'in _listen' in observed[spec_lib.Task.parse(task)].stacks
   pid = observed[spec_lib.Task('worker', 0)].pid
-  assert f'[worker:0] pid {pid}\n' in job.output()
+  assert f'pid {pid}\n' in job.output('worker:0')
 
 
-def _check_table(job, capsys):
-  (address,) = re.findall(r'ps:0 is ready at (\S+)\.', job.output())
-  capsys.readouterr()
-  words = ['--once', '--json', '--every_secs=0.5', '--timeout_secs=20']
-  assert top_command.main([*words, f'--address={address}']) == 0
-  rows = json.loads(capsys.readouterr().out)['tasks']
-  by_task = {row['task']: row for row in rows}
+def _check_table(job):
+  known = {spec_lib.Task('ps', 0): job.address('ps:0')}
+  table = job_table.JobTable(known, timeout_secs=20)
+  table.read()
+  by_task = {row.task: row for row in table.read()}
   assert list(by_task) == sorted(_SERVING)
-  assert {row['state'] for row in rows} == {'alive'}
-  assert len({row['incarnation'] for row in rows}) == len(_SERVING)
-  assert by_task['chief:0']['doing'].startswith('calls hooks for ')
-  assert by_task['worker:1']['event'] == 'back worker:1'
+  assert {row.state for row in by_task.values()} == {'alive'}
+  assert len({row.incarnation for row in by_task.values()}) == len(_SERVING)
+  assert by_task['chief:0'].doing.startswith('calls hooks for ')
+  assert by_task['worker:1'].event == 'back worker:1'
   workers = [by_task[task] for task in ('worker:0', 'worker:1')]
-  assert [row['steps_per_sec'] for row in workers] == [0, 0]  # all wait
-  assert min(row['lag'] for row in workers) == 0
-  assert by_task['ps:0']['bytes_per_sec'] == 0
-  assert by_task['ps:0']['memory_bytes'] > 1 << 20
+  assert [row.steps_per_sec for row in workers] == [0, 0]  # all wait
+  assert min(row.lag for row in workers) == 0
+  assert by_task['ps:0'].bytes_per_sec == 0
+  assert by_task['ps:0'].memory_bytes > 1 << 20
 
 
 @pytest.mark.exhaustive
 def test_workers_between_graphs_report_their_own_steps(tmp_path):
   tasks = ('ps:0', 'ps:1', 'worker:0', 'worker:1')
-  options = ('--num_chiefs=0',)
-  with _launched(tmp_path, 'between', *options, tasks=tasks) as job:
+  workers = tasks[2:]
+
+  def check(job):
     for gate in monitored.GATES:
       job.let_go(f'go-{gate}')
-    _wait_for(job, lambda: job.output().count('trained') == 2)
+    _wait_for(
+      job, lambda: all('trained' in job.output(task) for task in workers)
+    )
     steps = {}
     for task in tasks:
       steps.update(job.by_task('tfps_steps_total', task))
-    global_step = max(map(int, re.findall(r'trained (\d+)', job.output())))
-    job.let_go('end')
-    assert job.process.wait(120) == 0, job.output()[-3000:]
-  assert set(steps) == {'worker:0', 'worker:1'}
-  assert sum(steps.values()) == global_step
+    outputs = ''.join(map(job.output, workers))
+    assert set(steps) == set(workers)
+    assert sum(steps.values()) == max(
+      map(int, re.findall(r'trained (\d+)', outputs))
+    )
+
+  options = ('--num_chiefs=0',)
+  assert _launch(check, tmp_path, 'between', *options, tasks=tasks) == 0

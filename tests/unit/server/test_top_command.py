@@ -1,6 +1,9 @@
 """The command `tfps top`: its keys, its order, its options."""
 
+import argparse
+import dataclasses
 import io
+import json
 import os
 import pty
 import sys
@@ -96,6 +99,31 @@ def test_wrong_options_are_named(capsys, words, complaint):
     top_command.main(words)
   assert caught.value.code == 2
   assert complaint in capsys.readouterr().err
+
+
+class _Table:
+  """A job whose rows are known."""
+
+  def __init__(self, rows):
+    self.rows = rows
+
+  def read(self):
+    return self.rows
+
+
+@pytest.mark.parametrize(
+  ('rows', 'status'),
+  [
+    pytest.param(_ROWS[:2], 0, id='all have answered'),
+    pytest.param(_ROWS, 1, id='one has not'),
+  ],
+)
+def test_rows_are_printed_once_as_json(capsys, rows, status):
+  options = argparse.Namespace(every_secs=0.0, json=True)
+  assert top_command._show_once(_Table(rows), options) == status
+  found = json.loads(capsys.readouterr().out)
+  assert found == {'tasks': [dataclasses.asdict(row) for row in rows]}
+  assert found['tasks'][1]['steps_per_sec'] == 12.34
 
 
 def test_without_rich_the_extra_is_named(capsys, monkeypatch):
