@@ -17,7 +17,7 @@ class Table:
   """A shard, and functions that look keys up in it.
 
   Args:
-    num_shards: how many the shard takes the table to have.
+    num_shards: how many the table has.
     width: elements of a row. The first ones have numbers from 0 on.
     **policies: admission and eviction.
   """
@@ -27,9 +27,9 @@ class Table:
     first = np.arange(width * number, dtype='f').reshape(-1, width)
     values = {'rows': growing.opened(tf.Variable(first))}
     given = [policy for policy in policies.values() if policy is not None]
-    wanted = [*weights.of_shard(1, removes=bool(given))]
+    wanted = [*weights.of_shard(num_shards, removes=bool(given))]
     for policy in given:
-      wanted += policy.weights(1)
+      wanted += policy.weights(num_shards)
     for each in wanted:
       value = np.broadcast_to(np.array(each.values, each.dtype), each.length)
       variable = tf.Variable(value)

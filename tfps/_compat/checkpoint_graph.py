@@ -139,8 +139,8 @@ def _mismatches(
   nodes = coordinator.object_graph_proto.nodes
   for node_id, found in coordinator.object_by_proto_id.items():
     variable = variable_of(found)
-    if variable is None or not is_ours(variable):
-      continue
+    if variable is None or not is_ours(variable) or node_id < 0:
+      continue  # `checkpoint_visits` has made negative numbers
     for attribute in nodes[node_id].attributes:
       shape = coordinator.shape_map.get(attribute.checkpoint_key)
       if shape is not None and not variable.shape.is_compatible_with(shape):

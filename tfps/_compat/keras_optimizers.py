@@ -26,6 +26,12 @@ _FUNCTIONS = {
   '_update_model_variables_moving_average': 'update_averages',
   '_overwrite_model_variables_with_average_value': 'use_averages',
 }
+# Likewise, of those of any backend.
+_BASE = {
+  'apply': 'apply',
+  'save_own_variables': 'save_own_variables',
+  'load_own_variables': 'load_own_variables',
+}
 # Likewise, of its `LossScaleOptimizer`.
 _LOSS_SCALING = {
   'apply': 'apply',
@@ -54,7 +60,8 @@ def _replace_methods() -> None:
 
   for method, function in _FUNCTIONS.items():
     _replace(optimizer.TFOptimizer, method, function)
-  _replace(base_optimizer.BaseOptimizer, 'apply', 'apply')
+  for method, function in _BASE.items():
+    _replace(base_optimizer.BaseOptimizer, method, function)
   for method, function in _LOSS_SCALING.items():
     _replace(loss_scale_optimizer.LossScaleOptimizer, method, function)
   _open_slots(optimizer.TFOptimizer)
@@ -72,7 +79,8 @@ def _open_slots(owner: Any) -> None:
     is_keras = hasattr(reference_variable, '_value')
     reference = reference_variable.value if is_keras else reference_variable
     if open_shapes.has_open_rows(reference):
-      open_shapes.open_rows(handles.inner(made.value))
+      open_shapes.follow(handles.inner(made.value), reference_variable)
+      importlib.import_module(_BY_ROWS).slot_made(self, made)
     return made
 
   owner.add_variable_from_reference = add

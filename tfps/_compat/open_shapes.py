@@ -22,6 +22,22 @@ def open_rows(variable: Any) -> None:
     variable._shape = tf.TensorShape([None, *variable.shape[1:]])
 
 
+def follow(variable: Any, other: Any) -> None:
+  """Leaves the number of a variable's rows open, as it is that of another.
+
+  Args:
+    variable: as for `open_rows`, such as an optimizer's slot.
+    other: the variable whose rows it has an element for.
+  """
+  open_rows(variable)
+  variable._tfps_follows = other
+
+
+def followed(variable: Any) -> Any:
+  """Returns the variable that `follow` was given for one, or None."""
+  return getattr(variable, '_tfps_follows', None)
+
+
 def has_open_rows(variable: Any) -> bool:
   """Returns whether the number of a variable's rows is open."""
   shape = variable.shape

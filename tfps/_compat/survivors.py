@@ -33,6 +33,20 @@ def make_survive(variable: Any, surviving: Surviving) -> None:
   inner._tfps_surviving = surviving
 
 
+def surviving(variable: Any, function: Callable[[], Any]) -> Any:
+  """Calls a function that reads a variable, again after a loss of its ps.
+
+  Args:
+    variable: a `tf.Variable`, or one that TensorFlow has wrapped.
+    function: the function; it is called once if the variable does not survive.
+
+  Returns:
+    Its result.
+  """
+  inner = handles.inner(variable)
+  return getattr(inner, '_tfps_surviving', _once)(function)
+
+
 def assign_once(variable: Any, value: Any) -> None:
   """Assigns outside of functions, without a repetition if a ps is lost.
 
@@ -47,6 +61,10 @@ def assign_once(variable: Any, value: Any) -> None:
   assign = getattr(inner, '_tfps_assign', inner.assign)
   assign(value)
   replicated_writes.repeat(inner, 'assign', value)
+
+
+def _once(function: Callable[[], Any]) -> Any:
+  return function()
 
 
 @functools.cache

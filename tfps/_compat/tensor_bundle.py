@@ -35,6 +35,10 @@ class _Part:
   rows: int
   entry: tensor_bundle_pb2.BundleEntryProto
 
+  @property
+  def end(self) -> int:
+    return self.first + self.rows
+
 
 class Reader:
   """Reader of the tensors of a checkpoint.
@@ -75,21 +79,71 @@ class Reader:
     if parts is None:
       yield 0, self._reader.get_tensor(key)
       return
+    count = max(1, max_bytes // row_bytes)
     for part in parts:
-      with tf.io.gfile.GFile(self._file(part.entry.shard_id), 'rb') as file:
-        file.seek(part.entry.offset)
-        count = max(1, max_bytes // row_bytes)
-        for row in range(0, part.rows, count):
-          own = min(count, part.rows - row)
-          data = file.read(own * row_bytes)
-          if len(data) != own * row_bytes:
-            raise ValueError(f'{self._path}: {key} is cut off.')
-          values = np.frombuffer(data, dtype.as_numpy_dtype)
-          yield part.first + row, values.reshape([own, *shape[1:]])
+      for row in range(part.first, part.end, count):
+        yield row, self._read(key, part, row, min(row + count, part.end))
+
+  def rows(self, key: str, first: int, number: int) -> Any:
+    """Returns consecutive rows of a tensor, as `slices` reads them.
+
+    Args:
+      key: the tensor's key; it has at least one axis.
+      first: number of the first row.
+      number: how many rows; fewer are returned at the tensor's end.
+
+    Raises:
+      tf.errors.OpError: they cannot be read.
+      ValueError: the file is damaged.
+    """
+    end = min(first + number, self.shapes[key][0])
+    parts = self._parts(key)
+    if parts is None:
+      return self._reader.get_tensor(key)[first:end]
+    found = [
+      self._read(key, part, max(first, part.first), min(end, part.end))
+      for part in parts
+      if max(first, part.first) < min(end, part.end)
+    ]
+    empty = np.empty([0, *self.shapes[key][1:]], self._numpy_type(key))
+    return np.concatenate(found or [empty])
+
+  def parts(self, key: str) -> list[str]:
+    """Returns the parts that a tensor is stored in, as `RestoreV2` names them.
+
+    A part is read, and compared with its checksum, without the others.
+
+    Args:
+      key: the tensor's key.
+
+    Raises:
+      ValueError: the index is damaged.
+    """
+    shape = self.shapes[key]
+    parts = self._parts(key) if shape else None
+    if parts is None or len(parts) == 1:
+      return ['']
+    sizes, rest = ' '.join(map(str, shape)), [':-'] * (len(shape) - 1)
+    return [f'{sizes} {p.first},{p.rows}{"".join(rest)}' for p in parts]
 
   def get(self, key: str) -> Any:
     """Returns a whole tensor."""
     return self._reader.get_tensor(key)
+
+  def _read(self, key: str, part: _Part, first: int, end: int) -> Any:
+    """Returns rows of a part."""
+    row_shape, kind = self.shapes[key][1:], self._numpy_type(key)
+    row_bytes = math.prod(row_shape) * self.dtypes[key].size
+    num_bytes = (end - first) * row_bytes
+    with tf.io.gfile.GFile(self._file(part.entry.shard_id), 'rb') as file:
+      file.seek(part.entry.offset + (first - part.first) * row_bytes)
+      data = file.read(num_bytes)
+    if len(data) != num_bytes:
+      raise ValueError(f'{self._path}: {key} is cut off.')
+    return np.frombuffer(data, kind).reshape([end - first, *row_shape])
+
+  def _numpy_type(self, key: str) -> Any:
+    return self.dtypes[key].as_numpy_dtype
 
   def _parts(self, key: str) -> list[_Part] | None:
     """Returns where a tensor's rows are; None if it is stored otherwise."""

@@ -24,6 +24,7 @@ from tfps.keras import optimizer_rules
 from tfps.keras import replica_apply
 from tfps.keras import shards
 from tfps.keras import sync_apply
+from tfps.keras import table_slots
 from tfps.updates import accumulation
 from tfps.updates import adam_rules
 from tfps.updates import apply as apply_lib
@@ -42,6 +43,9 @@ apply_finite = loss_scaling.apply_finite
 check_finite = loss_scaling.check_finite
 scale_loss = loss_scaling.scale_loss
 skip_step = loss_scaling.skip_step
+save_own_variables = table_slots.save
+load_own_variables = table_slots.load
+slot_made = table_slots.begin_slot
 
 
 def lazy(optimizer: Any) -> Any:

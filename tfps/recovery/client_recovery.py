@@ -6,6 +6,7 @@ process, repairs what it can and repeats the call.
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Sequence
 import threading
 from typing import Any
 from typing import TypeVar
@@ -138,6 +139,16 @@ class ClientRecovery:
     if self._restores:
       self._snapshotter.begin(entry)
     self._replicas.add(entry, is_new=self._restores)
+
+  def begin_table(self, shards: Sequence[Any]) -> None:
+    """See `Snapshotter.begin_table`; if the ps have no live variables."""
+    if self._snapshotter is not None and self._restores:
+      self._snapshotter.begin_table(shards)
+
+  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
+    """See `Snapshotter.begin_slots`; if the ps have no live variables."""
+    if self._snapshotter is not None and self._restores:
+      self._snapshotter.begin_slots(slots, shards)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 import threading
 from typing import Any
 from typing import TypeVar
@@ -146,6 +147,16 @@ class CoordinatorRecovery(repair_interface.Repairs):
     handler.tell_rest = self.tell_rest
     self._fail_back_period.start()
     self._replicas.start()
+
+  def begin_table(self, shards: Sequence[Any]) -> None:
+    """See `Snapshotter.begin_table`; if the ps have no live variables."""
+    if self._restores:
+      self.snapshotter.begin_table(shards)
+
+  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
+    """See `Snapshotter.begin_slots`; if the ps have no live variables."""
+    if self._restores:
+      self.snapshotter.begin_slots(slots, shards)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """See `FailureHandler.surviving`."""

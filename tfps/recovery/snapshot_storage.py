@@ -88,6 +88,18 @@ class Disk(Protocol):
       tf.errors.OpError: a device is lost.
     """
 
+  def try_to_read(self, number: int, restore: Callable[[], tf.Tensor]) -> None:
+    """Calls `restore` on a task that can read the directory, as a check.
+
+    Args:
+      number: of the call; if all ps can read, they take turns.
+      restore: reads a value on the current device, where it stays.
+
+    Raises:
+      DiskError: it cannot be read.
+      tf.errors.OpError: a device is lost.
+    """
+
 
 class ChiefDisk:
   """Disk that only the chief reaches.
@@ -120,6 +132,14 @@ class ChiefDisk:
     with tf.device(self._device):
       try:
         return restore()
+      except tf.errors.OpError as error:
+        raise DiskError(errors.first_line(error)) from error
+
+  def try_to_read(self, number: int, restore: Callable[[], tf.Tensor]) -> None:
+    del number
+    with tf.device(self._device):
+      try:
+        restore()
       except tf.errors.OpError as error:
         raise DiskError(errors.first_line(error)) from error
 
@@ -164,12 +184,11 @@ class SharedDisk:
   def read(
     self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
   ) -> tf.Tensor:
-    device = piece.variable.device
-    with _explaining(device, 'read', piece.key), tf.device(device):
-      value = restore()
-      # A failure is reported only once the value is used.
-      tf.size(value).numpy()
-    return value
+    return _read_on(piece.variable.device, piece.key, restore)
+
+  def try_to_read(self, number: int, restore: Callable[[], tf.Tensor]) -> None:
+    device = self._devices[number % len(self._devices)]
+    _read_on(device, 'a value', restore)
 
   def _write(self, prefix: str, group: Values) -> None:
     pieces, function = self._functions.get(group.device, (None, None))
@@ -183,6 +202,16 @@ class SharedDisk:
     ):
       function(tf.constant(prefix), list(group.tensors)).numpy()
     _wait_for(pathlib.Path(f'{prefix}.index'), group.device)
+
+
+def _read_on(
+  device: str, what: str, restore: Callable[[], tf.Tensor]
+) -> tf.Tensor:
+  with _explaining(device, 'read', what), tf.device(device):
+    value = restore()
+    # A failure is reported only once the value is used.
+    tf.size(value).numpy()
+  return value
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import tensor_bundle
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
 from tfps.recovery import inventory
@@ -41,7 +42,6 @@ _CONTENTS = 'contents.json'
 # Raised when the contents of a folder change.
 _FORMAT = 2
 _DISK_ERRORS = (snapshot_storage.DiskError, OSError)
-_DRAFT_ERRORS = (*_DISK_ERRORS, tf.errors.OpError, errors.CheckpointError)
 _READ_ERRORS = (tf.errors.OpError, OSError, ValueError, KeyError, TypeError)
 
 
@@ -62,15 +62,17 @@ class Snapshot:
   contents: dict[str, tuple[list[int], str]]
 
   @classmethod
-  def load(cls, path: pathlib.Path) -> 'Snapshot':
+  def load(cls, path: pathlib.Path, disk: snapshot_storage.Disk) -> 'Snapshot':
     """Loads the snapshot in a folder and reads all of it as a check.
 
     Args:
       path: the folder.
+      disk: way in which tasks read it.
 
     Raises:
       FormatError: it has another format.
       errors.CheckpointError: it is damaged.
+      tf.errors.OpError: a ps is lost.
     """
     with _finding_damage(path):
       text = (path / _CONTENTS).read_text(encoding='utf-8')
@@ -81,9 +83,18 @@ class Snapshot:
         for key, (shape, dtype) in found['variables'].items()
       }
       snapshot = cls(path, contents)
-      for key in contents:  # reading compares checksums
-        snapshot.read(key, '')
+      parts = [
+        (key, part) for key in contents for part in snapshot.reader.parts(key)
+      ]
+    with _finding_damage(path, _DISK_ERRORS):
+      for number, part in enumerate(parts):  # reading compares checksums
+        disk.try_to_read(number, functools.partial(snapshot.read, *part))
     return snapshot
+
+  @functools.cached_property
+  def reader(self) -> tensor_bundle.Reader:
+    """Reader of slices of its values, in this process."""
+    return tensor_bundle.Reader(os.fspath(self.path / _VALUES))
 
   @property
   def age_secs(self) -> float:
@@ -194,10 +205,12 @@ class SnapshotStore:
       with self._explaining(draft):
         prefixes = self._disk.write(draft, groups)
       with (
-        self._explaining(draft, _DRAFT_ERRORS),
+        self._explaining(draft, (*_DISK_ERRORS, tf.errors.OpError)),
         tf.device(self._device),
       ):
-        path = self._complete(draft, prefixes, contents)
+        _complete(draft, prefixes, contents)
+      with self._explaining(draft, (*_DISK_ERRORS, errors.CheckpointError)):
+        path = self._name(draft)
     registry.add(families.SNAPSHOTS)
     self.latest = Snapshot(path, contents)
     for old in self._paths()[: -self._max_to_keep]:
@@ -219,21 +232,10 @@ class SnapshotStore:
         piece, lambda: snapshot.read(piece.key, piece.slice_spec)
       )
 
-  def _complete(
-    self,
-    draft: pathlib.Path,
-    prefixes: list[str],
-    contents: dict[str, tuple[list[int], str]],
-  ) -> pathlib.Path:
+  def _name(self, draft: pathlib.Path) -> pathlib.Path:
     """Turns a draft into a snapshot once it can be read."""
-    tf.raw_ops.MergeV2Checkpoints(
-      checkpoint_prefixes=prefixes,
-      destination_prefix=os.fspath(draft / _VALUES),
-      delete_old_dirs=True,
-    )
-    found = {'format': _FORMAT, 'variables': contents}
-    _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
-    Snapshot.load(draft)
+    with tf.device(self._device):
+      Snapshot.load(draft, self._disk)
     self._confirm()
     return draft.rename(self._directory / self._next_name())
 
@@ -272,13 +274,14 @@ class SnapshotStore:
       FormatError: the last one has another format. An earlier one does not
         take its place: that would silently undo training.
       errors.CheckpointError: there are snapshots of which none can be read.
+      tf.errors.OpError: a ps is lost.
     """
     self.latest = None
     paths = self._paths()
     for path in reversed(paths):
       try:
         with tf.device(self._device):
-          self.latest = Snapshot.load(path)
+          self.latest = Snapshot.load(path, self._disk)
         return self.latest
       except FormatError:
         raise
@@ -333,6 +336,21 @@ def job_name(directory: str | os.PathLike[str]) -> str:
   except OSError as error:
     raise errors.unwritable_directory(directory, error) from error
   return name
+
+
+def _complete(
+  draft: pathlib.Path,
+  prefixes: list[str],
+  contents: dict[str, tuple[list[int], str]],
+) -> None:
+  """Joins the files of a draft, and adds the list of what they have."""
+  tf.raw_ops.MergeV2Checkpoints(
+    checkpoint_prefixes=prefixes,
+    destination_prefix=os.fspath(draft / _VALUES),
+    delete_old_dirs=True,
+  )
+  found = {'format': _FORMAT, 'variables': contents}
+  _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
 
 
 def _ages(of: 'weakref.ref[SnapshotStore]') -> Iterator[families.Sample]:

@@ -1,7 +1,6 @@
 """Saves variables in snapshots and restores them."""
 
 import atexit
-import collections
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
@@ -20,8 +19,10 @@ from tfps._utils import threads
 from tfps.recovery import config
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import saved_tables
 from tfps.recovery import snapshot_storage
 from tfps.recovery import snapshots
+from tfps.recovery import variable_reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,39 +40,6 @@ class _Draft:
   entries: list[inventory.Entry]
   values: list[snapshot_storage.Values]
   read_at: float
-
-
-class VariableReader:
-  """Reads all variables of an inventory and leaves their values on the ps.
-
-  One call to each device returns the current values of its variables. A value
-  shares the memory of its variable until that changes, so that reading takes
-  little time and memory.
-  """
-
-  def __init__(self) -> None:
-    self._functions: dict[str, tuple[list[inventory.Piece], Any]] = {}
-    self._num_entries = 0
-
-  def read(
-    self, entries: Sequence[inventory.Entry]
-  ) -> list[snapshot_storage.Values]:
-    """Returns the values of all variables, grouped by device.
-
-    Args:
-      entries: those of the last call, and maybe more.
-
-    Raises:
-      tf.errors.OpError: a ps is lost.
-    """
-    if self._num_entries != len(entries):
-      self._functions = _reading_functions(entries)
-      self._num_entries = len(entries)
-    groups = []
-    for device, (pieces, function) in self._functions.items():
-      with tf.device(device):
-        groups.append(snapshot_storage.Values(device, pieces, function()))
-    return groups
 
 
 Quiet = Callable[[], contextlib.AbstractContextManager[None]]
@@ -120,7 +88,7 @@ class Snapshotter:
     if self.begun_with is not None:
       logging.warning('Found snapshot %s.', self.begun_with.path)
     self.inventory = inventory.Inventory()
-    self._reader = VariableReader()
+    self._reader = variable_reader.VariableReader()
     self.gate = quiesce_lock.QuiesceLock()
     self._timeout_secs = recovery.timeout_secs
     self._quiet: Quiet = self.alone
@@ -221,6 +189,33 @@ class Snapshotter:
       with tf.init_scope():
         self._restore_entry(entry, snapshot)
 
+  def begin_table(self, shards: Sequence[Any]) -> None:
+    """Gives a new table its values in `begun_with`, if its shards differ.
+
+    Args:
+      shards: its shards, whose variables have begun.
+
+    Raises:
+      errors.CheckpointError: the snapshot has a table that does not fit.
+    """
+    if self.begun_with is not None:
+      tables = saved_tables.SavedTables(self.begun_with, self.inventory)
+      tables.restore(shards)
+
+  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
+    """Gives new slots of such a table their values in `begun_with`.
+
+    Args:
+      slots: for each shard, the slot of its rows.
+      shards: the table's shards.
+
+    Raises:
+      errors.CheckpointError: the snapshot has slots that do not fit.
+    """
+    if self.begun_with is not None:
+      tables = saved_tables.SavedTables(self.begun_with, self.inventory)
+      tables.restore_slots(slots, shards)
+
   def restore(
     self, ps: set[int], replicas: replicas_lib.Replicas
   ) -> float | None:
@@ -306,7 +301,12 @@ class Snapshotter:
   def _restore_latest(self, lost: str) -> snapshots.Snapshot:
     entries = self.inventory.entries()
     snapshot = self._store.latest
-    if snapshot is None or any(e.key not in snapshot.contents for e in entries):
+    keys = [entry.key for entry in entries]
+    if (
+      snapshot is None
+      or any(key not in snapshot.contents for key in keys)
+      or not saved_tables.are_alike(snapshot.contents, keys)
+    ):
       raise errors.CheckpointError(
         f'{lost} was lost, and there is no snapshot of all variables.'
       )
@@ -370,25 +370,3 @@ def _ago(secs: float | None) -> str:
   if secs is None:
     return ' at the last copy'
   return f' {secs:.1f} seconds ago' if secs else ''
-
-
-def _reading_functions(
-  entries: Sequence[inventory.Entry],
-) -> dict[str, tuple[list[inventory.Piece], Any]]:
-  by_device = collections.defaultdict(list)
-  for entry in entries:
-    for piece in entry.pieces():
-      by_device[piece.variable.device].append(piece)
-  functions = {}
-  for device, pieces in by_device.items():
-    with tf.device(device):
-      functions[device] = pieces, _reading_function(pieces)
-  return functions
-
-
-def _reading_function(pieces: Sequence[inventory.Piece]) -> Any:
-  def read() -> list[tf.Tensor]:
-    return [piece.variable.read_value() for piece in pieces]
-
-  # Without autograph, which is not safe while another thread traces.
-  return tf.function(read, autograph=False).get_concrete_function()

@@ -1,6 +1,7 @@
 """Table of embeddings that gets a row for each key it has not seen before."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import functools
 from typing import Any
 import uuid
@@ -13,32 +14,27 @@ from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import reads
 from tfps._compat import side_executor
+from tfps.keras import table_slots
+from tfps.keras.embeddings import checkpoints
+from tfps.keras.embeddings import initial_values
+from tfps.keras.embeddings import keys as keys_lib
 from tfps.keras.embeddings import metrics
+from tfps.keras.embeddings import policies
+from tfps.keras.embeddings import slices
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import rare_branch
+from tfps.updates.tables import resharding
 from tfps.updates.tables import resources
+from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
-from tfps.variables import growing
 from tfps.variables import row_writes
 from tfps.wire import sparse_rows
-
-_POLICIES = {
-  'admission': (
-    admission_lib.Counter,
-    admission_lib.BloomCounter,
-    admission_lib.Probability,
-  ),
-  'eviction': (eviction_lib.Ttl, eviction_lib.Lru, eviction_lib.Lfu),
-}
-for _kinds in _POLICIES.values():
-  for _kind in _kinds:
-    keras.saving.register_keras_serializable('tfps')(_kind)
 
 
 @keras.saving.register_keras_serializable('tfps')
@@ -65,9 +61,8 @@ class Table(keras.layers.Layer):
       default none do. What they lose is forgotten: a key that returns begins
       anew.
     num_shards: number of parts that the rows are divided into, by default the
-      number of ps. Values of a table can be restored only to one with the same
-      number: choose it if the number of ps is going to change. Parts are
-      assigned to the ps in turn.
+      number of ps. Parts are assigned to the ps in turn. Values are restored
+      from any number to any other.
     dtype: type of the rows.
     name: name of the table.
 
@@ -95,11 +90,13 @@ class Table(keras.layers.Layer):
         raise ValueError(f'{self.name}: {what}={value}, but it is at least 1.')
     self.width = width
     self.initializer = keras.initializers.get(initializer)
-    self.admission = _policy(self.name, 'admission', admission)
-    self.eviction = _policy(self.name, 'eviction', eviction)
+    self.admission = policies.given(self.name, 'admission', admission)
+    self.eviction = policies.given(self.name, 'eviction', eviction)
     self.num_shards = num_shards
     self._made: list[dict[str, keras.Variable]] = []
     self._shards: list[shard_lib.Shard] = []
+    self._restores = checkpoints.Restores()
+    checkpoints.take_part()
 
   def build(self, input_shape: Any = None) -> None:
     """Makes the table's variables, in the scope of the current strategy."""
@@ -108,10 +105,12 @@ class Table(keras.layers.Layer):
       return
     extended_lib.register_with_keras()
     self._branches = rare_branch.in_use()
-    number = self.num_shards = self.num_shards or _num_ps(self.name)
+    number = self.num_shards or _num_ps(self.name)
     self._made = [self._make(index, number) for index in range(number)]
     self.built = True
     metrics.offer(self, Table._counts)
+    if not self._have_values():
+      self._restores.resume()
 
   def lookup(self, keys: Any, *, training: bool | None = None) -> tf.Tensor:
     """Returns the rows of keys.
@@ -136,7 +135,7 @@ class Table(keras.layers.Layer):
         "build() in the strategy's scope, before steps."
       )
     self.build()
-    keys = _as_int64(tf.convert_to_tensor(keys), self.name)
+    keys = keys_lib.as_int64(tf.convert_to_tensor(keys), self.name)
     if not self._have_values():  # only shapes matter yet
       shape = tf.concat([tf.shape(keys), [self.width]], axis=0)
       zeros = tf.zeros(shape, self.variable_dtype)
@@ -187,6 +186,12 @@ class Table(keras.layers.Layer):
           yield keys, rows
         first, has_more = first + number, bool(more)
 
+  @property
+  def shards(self) -> Sequence[shard_lib.Shard]:
+    """The table's parts; none as long as it has no values."""
+    self._have_values()
+    return self._shards
+
   def num_keys(self) -> int:
     """Returns how many keys have a row.
 
@@ -226,6 +231,60 @@ class Table(keras.layers.Layer):
       'num_shards': self.num_shards,
     }
 
+  def restore_otherwise(self, visit: checkpoints.Visit) -> bool:
+    """Restores a checkpoint of a table with another number of shards.
+
+    Args:
+      visit: of the table.
+
+    Returns:
+      Whether it does; if not, TensorFlow is to restore the variables.
+    """
+    number = checkpoints.num_shards(visit)
+    if not number or number == len(self._made):
+      return False
+    if self._have_values():
+      checkpoints.restore_table(visit, self._shards, self._made)
+    else:
+      self._restores.wait(visit)
+    return True
+
+  def save_own_variables(self, store: Any) -> None:
+    """Saves all shards slice by slice; Keras calls it.
+
+    Args:
+      store: of Keras, or another mapping.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if self._have_values():
+      slices.save(store, map(saved_shards.view, self._shards))
+
+  def load_own_variables(self, store: Any) -> None:
+    """Loads what a table with any number of shards has saved, as it saves.
+
+    Args:
+      store: of Keras, or another mapping.
+
+    Raises:
+      ValueError: it is not of a table, or of one with other policies or rows.
+      tf.errors.OpError: a ps is lost.
+    """
+    saved = slices.load(store)
+    if not saved and self._made:
+      raise ValueError(
+        f'{self.name}: the file has no table in its place. Load what was saved '
+        'of the same model.'
+      )
+    if saved and not self._have_values():
+      raise ValueError(
+        f'{self.name}: a table is to be loaded into one that is not built. '
+        'Call the model once, or build it, before.'
+      )
+    if saved:
+      resharding.restore(self._shards, saved)
+
   def _counts(self) -> list[Any]:
     """Returns the counts of each shard."""
     return [made['counts'].numpy() for made in self._made]
@@ -239,20 +298,21 @@ class Table(keras.layers.Layer):
     made = {
       'rows': self.add_weight(
         shape=(counts_lib.NUM_INITIAL, self.width),
-        initializer=_Placed(self.initializer, index, grows=True),
+        initializer=initial_values.Placed(self.initializer, index, grows=True),
         dtype=self.variable_dtype,
         name=f'rows_{index}',
       )
     }
     for weight in others:
-      values = _Values(weight.values)
+      values = initial_values.Values(weight.values)
       made[weight.name] = self.add_weight(
         shape=(weight.length,),
-        initializer=_Placed(values, index, grows=weight.grows),
+        initializer=initial_values.Placed(values, index, grows=weight.grows),
         dtype=weight.dtype,
         trainable=False,
         name=f'{weight.name}_{index}',
       )
+    table_slots.note_rows(made['rows'], self, index)
     for variable in made.values():  # checkpoints contain what attributes are
       setattr(self, variable.name, variable)
     return made
@@ -265,7 +325,8 @@ class Table(keras.layers.Layer):
       {name: keras_variables.value_of(weight) for name, weight in made.items()}
       for made in self._made
     ]
-    if any(value is None for shard in shards for value in shard.values()):
+    values = [value for shard in shards for value in shard.values()]
+    if not values or any(value is None for value in values):
       return False
     self._shards = [
       shard_lib.Shard(
@@ -277,6 +338,9 @@ class Table(keras.layers.Layer):
       )
       for values in shards
     ]
+    with tf.init_scope():
+      table_slots.begin_table(self._shards)
+      self._restores.resume()
     return True
 
   def _read(self, keys: tf.Tensor, *, inserts: bool) -> tf.Tensor:
@@ -292,45 +356,6 @@ class Table(keras.layers.Layer):
       for shard, part in zip(self._shards, parts, strict=True)
     ]
     return tf.dynamic_stitch(order, rows)
-
-
-class _Placed(keras.initializers.Initializer):
-  """Initializer of a variable that is made on a ps of one's choice."""
-
-  def __init__(self, initializer: Any, index: int, *, grows: bool) -> None:
-    self._initializer = initializer
-    self._index = index
-    self._grows = grows
-
-  def __call__(self, shape: Any, dtype: Any = None) -> Any:
-    return self._initializer(shape, dtype=dtype)
-
-  def tfps_making(self) -> Any:
-    """Returns the context in which the variable is made."""
-    return growing.making(self._index, grows=self._grows)
-
-
-class _Values(keras.initializers.Initializer):
-  """Initializer with given values: one for all elements, or one for each."""
-
-  def __init__(self, values: Any) -> None:
-    self._values = values
-
-  def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-    return tf.broadcast_to(tf.constant(self._values, dtype), shape)
-
-
-def _policy(name: str, what: str, given: Any) -> Any:
-  """Returns a policy, which Keras may have serialized."""
-  if isinstance(given, dict):
-    given = keras.saving.deserialize_keras_object(given)
-  kinds = _POLICIES[what]
-  if given is not None and not isinstance(given, kinds):
-    choices = ', '.join(kind.__name__ for kind in kinds)
-    raise TypeError(
-      f'{name}: {what}={given!r}, but it is one of {choices}, or None.'
-    )
-  return given
 
 
 def _rows(shard: shard_lib.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
@@ -351,19 +376,6 @@ def _rows(shard: shard_lib.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     ),
   )
   return rows
-
-
-def _as_int64(keys: tf.Tensor, name: str) -> tf.Tensor:
-  if keys.dtype == tf.string:
-    return tf.strings.to_hash_bucket_fast(keys, tf.int64.max)
-  if keys.dtype.is_integer:
-    return tf.cast(keys, tf.int64)
-  raise TypeError(
-    f'{name}: keys of type {keys.dtype.name}, but they are integers or '
-    'strings. A model without an input of such a type, as '
-    "keras.Input(shape, dtype='int64'), makes all input float32, which lacks "
-    'most large numbers.'
-  )
 
 
 def _num_ps(name: str) -> int:

@@ -10,6 +10,7 @@ An address is the row's number plus 2^40 times how often the row was taken.
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps._compat import handles
@@ -158,6 +159,17 @@ def rows_of(addresses: tf.Tensor) -> tf.Tensor:
   """Returns the numbers of the rows that have addresses; 0 for -1."""
   rows = tf.bitwise.bitwise_and(addresses, tf.constant(_ALL_ROWS, tf.int64))
   return tf.where(addresses < 0, tf.zeros_like(rows), rows)
+
+
+def belong_to_keys(held: np.ndarray, *, with_old_slots: bool) -> np.ndarray:
+  """Returns whether rows belong to keys, given what the variable has for them.
+
+  Args:
+    held: elements of the variable.
+    with_old_slots: whether to count those whose slots are still another key's.
+  """
+  are_used: np.ndarray = held >= 0
+  return are_used if with_old_slots else are_used & (held < _HAS_OLD_SLOTS)
 
 
 def _plain(held: tf.Tensor) -> tf.Tensor:

@@ -10,15 +10,17 @@ import math
 
 import tensorflow as tf
 
+from tfps._compat import open_shapes
 from tfps.updates.tables import addresses
+from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index
 from tfps.updates.tables import policy
 from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
 
-_CANDIDATES = 'candidate_'
-_CELLS = 'admission_cells'
+CANDIDATES = 'candidate_'
+CELLS = 'admission_cells'
 _MOST_PER_CELL = 255
 
 
@@ -65,10 +67,10 @@ class Counter(Admission):
 
   def weights(self, num_shards: int) -> Sequence[weights.Weight]:
     own = weights.of_shard(num_shards, removes=True)
-    return weights.prefixed(_CANDIDATES, [weights.Weight('rows'), *own])
+    return weights.prefixed(CANDIDATES, [weights.Weight('rows'), *own])
 
   def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
-    candidates = shard.part(_CANDIDATES)
+    candidates = shard.part(CANDIDATES)
     found = candidates.locate_within_lock(keys, inserts=True)
     rows, counted = addresses.rows_of(found), candidates.rows
     numbers = 1 + resources.gather(counted, rows)
@@ -122,17 +124,22 @@ class BloomCounter(Admission):
   def weights(self, num_shards: int) -> Sequence[weights.Weight]:
     bits_per_key = -math.log(self.false_positive_rate) / math.log(2) ** 2
     number = max(1, math.ceil(self.capacity * bits_per_key / num_shards))
-    return [weights.Weight(_CELLS, 0, number, 'uint8', grows=False)]
+    # It has another length after filters of other shards were restored.
+    return [weights.Weight(CELLS, 0, number, 'uint8')]
 
   def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
-    cells = shard.values[_CELLS]
+    cells = shard.values[CELLS]
     number = max(1, round(-math.log2(self.false_positive_rate)))
     # Of two hashes all others are made (Kirsch and Mitzenmacher, "Less Hashing,
     # Same Performance", 2006).
     first = index.mixed(keys)[:, tf.newaxis]
     second = index.mixed(first + 1) | 1
     hashes = first + second * tf.range(number, dtype=tf.int64)
-    places = tf.math.floormod(hashes, tf.constant(cells.shape[0], tf.int64))
+    filters = counts_lib.read(shard.counts)[counts_lib.Count.FILTERS]
+    filters = tf.maximum(filters, 1)
+    size = open_shapes.num_rows(cells) // filters
+    own = tf.cast(index.shard_of(keys, filters), tf.int64)[:, tf.newaxis]
+    places = own * size + tf.math.floormod(hashes, size)
     held = resources.gather(cells, places)
     numbers = 1 + tf.reduce_min(tf.cast(held, tf.int32), axis=1, keepdims=True)
     numbers = tf.minimum(numbers, _MOST_PER_CELL)

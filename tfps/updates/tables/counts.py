@@ -22,6 +22,8 @@ class Count(enum.IntEnum):
     LOOKUPS: look-ups in training, counted if an eviction needs them.
     HAND: where eviction goes on to examine rows.
     SWEEP_AT: when eviction next looks for keys that have expired.
+    FILTERS: how many filters the cells of an admission are divided into, by the
+      shard that a key would belong to if there were so many; 0 for one.
   """
 
   USED = 0
@@ -33,6 +35,7 @@ class Count(enum.IntEnum):
   LOOKUPS = 6
   HAND = 7
   SWEEP_AT = 8
+  FILTERS = 9
 
 
 # The first rows belong to no key: they have the values of keys that are new.

@@ -55,7 +55,7 @@ class Index:
     )
 
 
-def shard_of(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
+def shard_of(keys: tf.Tensor, num_shards: Any) -> tf.Tensor:
   """Returns the shard of each key, an int32 tensor of the keys' shape."""
   return tf.cast(_high_bits(mixed(keys)) % num_shards, tf.int32)
 

@@ -294,8 +294,10 @@ class Shard:
     is_right = tf.debugging.Assert(
       tf.equal(held[_Count.NUM_SHARDS], self.num_shards),
       [
-        f'This table has {self.num_shards} shards, and its values are of one '
-        'with another number. Make it with num_shards =',
+        f'This table has {self.num_shards} shards, and its variables were '
+        'assigned those of a table with another number, so that keys are in '
+        'wrong shards. Restore it by load_weights, a tf.train.Checkpoint or a '
+        'Recovery, which assign keys to shards. The other number is',
         held[_Count.NUM_SHARDS],
       ],
     )

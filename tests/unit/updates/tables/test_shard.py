@@ -100,8 +100,9 @@ def test_nothing_keeps_a_table_that_is_not_used_any_more():
   assert rows() is None
 
 
-def test_values_of_another_number_of_shards_are_refused():
+def test_variables_of_another_number_of_shards_are_refused():
   table = key_tables.Table(num_shards=2)
+  table.restore(key_tables.Table(num_shards=3).values())
   with pytest.raises(tf.errors.InvalidArgumentError, match='has 2 shards'):
     table.find([1])
 

@@ -1,0 +1,343 @@
+"""Saved values of a table, given to a table with any number of shards.
+
+Which shard a key belongs to depends on their number. So each saved key is given
+a row in the shard that it belongs to now, and the row what was saved for the
+key. Values are read and sent in slices: this process never holds a table. To
+give the same values twice, or by two processes at once, changes nothing.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps._compat import open_shapes
+from tfps.updates import apply
+from tfps.updates import ps_lock
+from tfps.updates.tables import addresses as addresses_lib
+from tfps.updates.tables import admission as admission_lib
+from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import resources
+from tfps.updates.tables import saved_shards
+from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import weights
+from tfps.variables import growing
+from tfps.variables import row_writes
+
+_Count = counts_lib.Count
+_Saved = saved_shards.SavedShard
+_FIRST = counts_lib.NUM_INITIAL
+_CELLS = admission_lib.CELLS
+# Resources of a shard that are made anew, with any prefix.
+_NOT_NEEDED = ('addresses', 'free', 'index', 'digest')
+# Writes to a shard under its lock; returns for how many keys.
+_Put = Callable[..., int]
+
+
+def restore(shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]) -> None:
+  """Gives a table the keys and rows that were saved, and no others.
+
+  Args:
+    shards: all shards of the table.
+    saved: all shards of the table that was saved.
+
+  Raises:
+    ValueError: the saved table has rows of another shape, or lacks what the
+      policies of the table need.
+    tf.errors.OpError: a ps is lost.
+  """
+  _check(shards[0], saved[0])
+  _restore_rows(shards, saved)
+  prefix = admission_lib.CANDIDATES
+  if f'{prefix}counts' in shards[0].values:
+    _restore_rows(
+      [shard.part(prefix) for shard in shards],
+      [each.part(prefix) for each in saved],
+    )
+  if _CELLS in shards[0].values:
+    _restore_cells(shards, saved)
+
+
+def restore_slots(
+  slots: Sequence[Any],
+  shards: Sequence[shard_lib.Shard],
+  saved: Sequence[_Saved],
+  name: str = 'slot',
+) -> None:
+  """Gives slots of an optimizer the values that were saved for keys.
+
+  Args:
+    slots: for each of the table's shards, the slot of its rows.
+    shards: the shards, whose keys were restored.
+    saved: all shards of the table that was saved, with `counts`, `keys`, the
+      slot, and `addresses` if it has these.
+    name: under which the slot was saved.
+
+  Raises:
+    ValueError: the table has none of the saved keys.
+    tf.errors.OpError: a ps is lost.
+  """
+  first = saved[0].read(name, 0, _FIRST)
+  for slot in slots:
+    slot.assign(first)  # which leaves the other rows to `growing.fit`
+  puts = [
+    _slot_writer(slot, shard) for slot, shard in zip(slots, shards, strict=True)
+  ]
+  num_keys = num_found = 0
+  for each in saved:
+    for keys, values in _slices(each, [name], with_old_slots=False):
+      num_keys += len(keys)
+      num_found += _divide(keys, values, puts)
+  if num_keys and not num_found:
+    raise ValueError(
+      f'{slots[0].name}: none of the {num_keys} keys that it was saved for is '
+      'in its table. Restore the table, too.'
+    )
+
+
+def _check(shard: shard_lib.Shard, saved: _Saved) -> None:
+  missing = {
+    name
+    for name in shard.values
+    if name not in saved.lengths and not name.endswith(_NOT_NEEDED)
+  }
+  if missing:
+    raise ValueError(
+      f'{shard.rows.name}: the saved table has no '
+      f'{", ".join(sorted(missing))}, which this one needs. Make it with the '
+      'admission and the eviction that the saved one had.'
+    )
+  row, own = saved.read('rows', 0, 1).shape[1:], tuple(shard.rows.shape[1:])
+  if row != own:
+    raise ValueError(
+      f'{shard.rows.name}: rows of the saved table are {row}, and those of '
+      f'this one are {own}. Make it with the same width.'
+    )
+
+
+def _restore_rows(
+  shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]
+) -> None:
+  """Restores keys with their rows and scores; clears all else."""
+  counts = [each.counts for each in saved]
+  whole = _counts_of_all(counts)
+  initial = saved[0].read('rows', 0, _FIRST)
+  names = [name for name in ('rows', 'scores') if name in shards[0].values]
+  for number, shard in enumerate(shards):
+    # What was counted is in the first shard; it matters only in sum.
+    dropped = {_Count.EVICTED: 0, _Count.LATE: 0} if number else {}
+    own = {**whole, **dropped, _Count.NUM_SHARDS: shard.num_shards}
+    _clear(shard, [own.get(count, 0) for count in _Count])
+    shard.rows.assign(initial)
+  puts = [_row_writer(shard, names) for shard in shards]
+  for each, own_counts in zip(saved, counts, strict=True):
+    behind = whole[_Count.LOOKUPS] - int(own_counts[_Count.LOOKUPS])
+    for keys, (rows, *scores) in _slices(each, names):
+      # Of scores that are numbers of look-ups, the age is kept.
+      _divide(keys, [rows, *(score + behind for score in scores)], puts)
+
+
+def _counts_of_all(counts: Sequence[np.ndarray]) -> dict[_Count, int]:
+  """Returns counts with which a shard without keys goes on for all of some."""
+  lookups = max(int(each[_Count.LOOKUPS]) for each in counts)
+  sweeps = [
+    int(each[_Count.SWEEP_AT] - each[_Count.LOOKUPS]) for each in counts
+  ]
+  return {
+    _Count.USED: _FIRST,
+    _Count.EVICTED: sum(int(each[_Count.EVICTED]) for each in counts),
+    _Count.LATE: sum(int(each[_Count.LATE]) for each in counts),
+    _Count.LOOKUPS: lookups,
+    _Count.SWEEP_AT: min(sweeps) + lookups,
+    _Count.FILTERS: int(counts[0][_Count.FILTERS]) or len(counts),
+  }
+
+
+def _slices(
+  saved: _Saved, names: Sequence[str], *, with_old_slots: bool = True
+) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+  """Yields keys that have rows, and what was saved for them.
+
+  Args:
+    saved: the shard that has them.
+    names: variables with an element for each row.
+    with_old_slots: whether to yield keys whose slots are still another key's.
+  """
+  row_bytes = sum(saved.read(name, 0, 1).nbytes for name in names)
+  step = max(1, row_writes.SLICE_BYTES // max(row_bytes, 1))
+  # Slots may end before the rows, whose last ones had no update.
+  used = min(
+    int(saved.counts[_Count.USED]), *(saved.lengths[name] for name in names)
+  )
+  for first in range(_FIRST, used, step):
+    number = min(step, used - first)
+    keys = saved.read('keys', first, number)
+    values = [saved.read(name, first, number) for name in names]
+    if 'addresses' in saved.lengths:
+      held = saved.read('addresses', first, number)
+      is_wanted = addresses_lib.belong_to_keys(
+        held, with_old_slots=with_old_slots
+      )
+      keys, values = keys[is_wanted], [each[is_wanted] for each in values]
+    yield keys, values
+
+
+def _divide(
+  keys: np.ndarray, values: Sequence[np.ndarray], puts: Sequence[_Put]
+) -> int:
+  """Calls each shard's function with its keys, and what belongs to them.
+
+  Returns:
+    For how many keys it was written.
+  """
+  with tf.device('/device:CPU:0'):  # of this process
+    places = index_lib.shard_of(tf.constant(keys, tf.int64), len(puts)).numpy()
+  return sum(
+    put(keys[is_own], *(each[is_own] for each in values))
+    for number, put in enumerate(puts)
+    if (is_own := places == number).any()
+  )
+
+
+def _row_writer(shard: shard_lib.Shard, names: Sequence[str]) -> _Put:
+  """Returns a function that writes rows of keys, which it makes if needed."""
+  for_all = dataclasses.replace(shard, admission=None, eviction=None)
+  variables = [shard.values[name] for name in names]
+
+  def put(keys: tf.Tensor, *values: tf.Tensor) -> Sequence[Any]:
+    found = for_all.locate_within_lock(keys, inserts=True)
+    rows = addresses_lib.rows_of(found)
+    with resources.after(rows):
+      return [
+        rows,
+        *(
+          resources.scatter(variable, rows, value)
+          for variable, value in zip(variables, values, strict=True)
+        ),
+      ]
+
+  return _locked(shard, put, _types([None], variables))
+
+
+def _slot_writer(slot: Any, shard: shard_lib.Shard) -> _Put:
+  """Returns a function that writes a slot's elements for keys."""
+
+  def put(keys: tf.Tensor, values: tf.Tensor) -> Sequence[Any]:
+    found = shard.locate_within_lock(keys, inserts=False)
+    has_row = found >= 0
+    rows = addresses_lib.rows_of(tf.boolean_mask(found, has_row))
+    num_rows = open_shapes.num_rows(shard.rows)
+    with resources.after(growing.fit(slot, num_rows, has_spare=False)):
+      own = tf.boolean_mask(values, has_row)
+      return [rows, resources.scatter(slot, rows, own)]
+
+  return _locked(shard, put, _types([None], [slot]))
+
+
+def _clear(shard: shard_lib.Shard, counts: Sequence[int]) -> None:
+  """Takes all rows from their keys, and sets the counts."""
+  lengths = {**dict.fromkeys(weights.BY_ROW, _FIRST), 'free': 1}
+
+  def clear(counts: tf.Tensor) -> Sequence[Any]:
+    return [
+      (),
+      apply.write(shard.counts, counts),
+      *(
+        apply.write(value, apply.read(value)[: lengths[name]])
+        for name, value in shard.values.items()
+        if name in lengths
+      ),
+    ]
+
+  _locked(shard, clear, [tf.TensorSpec([len(_Count)], tf.int64)])(counts)
+
+
+def _restore_cells(
+  shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]
+) -> None:
+  """Gives each shard the filters of all, in which keys were counted.
+
+  A filter does not tell its keys, so that it cannot be divided. A key is looked
+  up in the filter of the shard that it belonged to when filters were made. If
+  they have been restored before, all shards have all of them; the highest
+  counts are those that are not too low.
+  """
+  size = saved[0].lengths[_CELLS]
+  offset = 0 if int(saved[0].counts[_Count.FILTERS]) else size
+  length = offset * (len(saved) - 1) + size
+  for shard in shards:
+    cells = shard.values[_CELLS]
+
+    def empty(length: tf.Tensor, cells: Any = cells) -> Sequence[Any]:
+      return [(), apply.write(cells, tf.zeros([length], tf.uint8))]
+
+    def put(
+      first: tf.Tensor, values: tf.Tensor, cells: Any = cells
+    ) -> Sequence[Any]:
+      places = first + tf.range(tf.size(values, tf.int64))
+      return [
+        places,
+        tf.raw_ops.ResourceScatterMax(
+          resource=cells.handle, indices=places, updates=values
+        ),
+      ]
+
+    _locked(shard, empty, [tf.TensorSpec([], tf.int64)])(length)
+    raise_cells = _locked(shard, put, _types([], [cells]))
+    for number, each in enumerate(saved):
+      for first in range(0, size, row_writes.SLICE_BYTES):
+        values = each.read(
+          _CELLS, first, min(row_writes.SLICE_BYTES, size - first)
+        )
+        raise_cells(number * offset + first, values)
+
+
+def _types(shape: list[Any], variables: Sequence[Any]) -> list[tf.TensorSpec]:
+  """Returns the types of int64 numbers and of rows of variables."""
+  return [tf.TensorSpec(shape, tf.int64)] + [
+    tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in variables
+  ]
+
+
+def _locked(
+  shard: shard_lib.Shard,
+  function: Callable[..., Sequence[Any]],
+  types: Sequence[tf.TensorSpec],
+) -> _Put:
+  """Returns a function that runs another under the lock of a shard's device.
+
+  Args:
+    shard: the shard.
+    function: returns the rows that it writes, if any, and then its operations.
+    types: those of its arguments.
+  """
+
+  def run(*inputs: tf.Tensor) -> tf.Tensor:
+    found: list[Any] = []
+
+    def job(*inputs: tf.Tensor) -> Sequence[Any]:
+      rows, *operations = function(*inputs)
+      with resources.after(*operations):
+        found.append(tf.size(rows))
+      return found
+
+    ps_lock.run([ps_lock.Job(shard.counts, job, inputs)])
+    return found[0]
+
+  # Without autograph, which is not safe while another thread traces.
+  made = tf.function(run, input_signature=types, autograph=False)
+
+  def call(*inputs: Any) -> int:
+    tensors = [
+      tf.constant(value, each.dtype)
+      for value, each in zip(inputs, types, strict=True)
+    ]
+    # With its result a caller waits for the write, and gets its error.
+    return int(made(*tensors))
+
+  return call
