@@ -1,4 +1,4 @@
-"""Saves a large variable, and copies it to its replica, again and again.
+"""Saves a large variable in two ways, and copies it to its replica, repeatedly.
 
 Usage: keep.py STRATEGY NUM_FLOATS TIMES
 """
@@ -22,9 +22,11 @@ def main(name: str, num_floats: int, times: int) -> None:
   strategy = getattr(tfps, name)(tfps.resolve_cluster(), recovery=RECOVERY)
   with strategy.scope():
     variable = tf.Variable(tf.zeros([num_floats]), name='large')
+    checkpoint = tf.train.Checkpoint(variable=variable)
   for _ in range(times):
     strategy.guard.keep()
-  del variable
+    # Without an `experimental_io_device`, each ps writes and reads its values.
+    checkpoint.read(checkpoint.write('checkpoint'))
   strategy.close()
 
 

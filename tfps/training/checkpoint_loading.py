@@ -118,6 +118,8 @@ def _matching(model: Any, view: Any, node: int) -> Iterator[Any]:
   while to_visit:
     node, trackable = to_visit.pop()
     yield trackable
+    if hasattr(trackable, 'restore_otherwise') and view.children(node):
+      yield from trackable.weights  # of any number of shards
     children = objects.children(trackable)
     for name, child in view.children(node).items():
       if name in children and child not in visited:

@@ -99,3 +99,47 @@ def test_a_file_that_is_cut_off_is_told(tmp_path):
   data.write_bytes(data.read_bytes()[:100])
   with pytest.raises(ValueError, match='x is cut off'):
     list(reader.slices('x', _BYTES))
+
+
+@pytest.mark.parametrize('shards', [1, 3])
+@pytest.mark.parametrize('shape', [(30, 3), (30,)])
+def test_some_rows_are_read_without_the_others(tmp_path, shape, shards):
+  value = np.arange(np.prod(shape)).reshape(shape).astype('i8')
+  path = str(tmp_path / 'saved')
+  _save(path, 'x', value, shards)
+  reader = tensor_bundle.Reader(path)
+  for first, number in ((0, 30), (8, 5), (3, 20), (25, 10), (30, 1)):
+    found = reader.rows('x', first, number)
+    np.testing.assert_array_equal(found, value[first : first + number])
+    assert found.dtype == value.dtype
+
+
+@pytest.mark.parametrize('shards', [1, 3])
+def test_parts_are_read_by_tensorflow_and_are_all_there_is(tmp_path, shards):
+  value = np.arange(90, dtype='f').reshape(30, 3)
+  path = str(tmp_path / 'saved')
+  _save(path, 'x', value, shards)
+  parts = tensor_bundle.Reader(path).parts('x')
+  found = [
+    tf.raw_ops.RestoreV2(
+      prefix=path,
+      tensor_names=['x'],
+      shape_and_slices=[part],
+      dtypes=[tf.float32],
+    )[0]
+    for part in parts
+  ]
+  assert len(found) == shards
+  np.testing.assert_array_equal(tf.concat(found, axis=0), value)
+
+
+def test_a_scalar_and_strings_are_one_part(tmp_path):
+  path = str(tmp_path / 'saved')
+  tf.raw_ops.SaveV2(
+    prefix=path,
+    tensor_names=['one', 'words'],
+    shape_and_slices=['', ''],
+    tensors=[tf.constant(1), tf.fill([50], 'word')],
+  )
+  reader = tensor_bundle.Reader(path)
+  assert reader.parts('one') == reader.parts('words') == ['']

@@ -132,8 +132,7 @@ def _restore_rows(
     # What was counted is in the first shard; it matters only in sum.
     dropped = {_Count.EVICTED: 0, _Count.LATE: 0} if number else {}
     own = {**whole, **dropped, _Count.NUM_SHARDS: shard.num_shards}
-    _clear(shard, [own.get(count, 0) for count in _Count])
-    shard.rows.assign(initial)
+    _clear(shard, [own.get(count, 0) for count in _Count], initial)
   puts = [_row_writer(shard, names) for shard in shards]
   for each, own_counts in zip(saved, counts, strict=True):
     behind = whole[_Count.LOOKUPS] - int(own_counts[_Count.LOOKUPS])
@@ -239,14 +238,18 @@ def _slot_writer(slot: Any, shard: shard_lib.Shard) -> _Put:
   return _locked(shard, put, _types([None], [slot]))
 
 
-def _clear(shard: shard_lib.Shard, counts: Sequence[int]) -> None:
-  """Takes all rows from their keys, and sets the counts."""
+def _clear(
+  shard: shard_lib.Shard, counts: Sequence[int], initial: np.ndarray
+) -> None:
+  """Takes all rows from their keys, and sets counts and initial values."""
   lengths = {**dict.fromkeys(weights.BY_ROW, _FIRST), 'free': 1}
+  del lengths['rows']
 
-  def clear(counts: tf.Tensor) -> Sequence[Any]:
+  def clear(counts: tf.Tensor, initial: tf.Tensor) -> Sequence[Any]:
     return [
       (),
       apply.write(shard.counts, counts),
+      apply.write(shard.rows, initial),
       *(
         apply.write(value, apply.read(value)[: lengths[name]])
         for name, value in shard.values.items()
@@ -254,7 +257,8 @@ def _clear(shard: shard_lib.Shard, counts: Sequence[int]) -> None:
       ),
     ]
 
-  _locked(shard, clear, [tf.TensorSpec([len(_Count)], tf.int64)])(counts)
+  types = _types([len(_Count)], [shard.rows])
+  _locked(shard, clear, types)(counts, initial)
 
 
 def _restore_cells(
