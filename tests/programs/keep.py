@@ -3,6 +3,7 @@
 Usage: keep.py STRATEGY NUM_FLOATS TIMES
 """
 
+import os
 import sys
 
 import tensorflow as tf
@@ -23,10 +24,11 @@ def main(name: str, num_floats: int, times: int) -> None:
   with strategy.scope():
     variable = tf.Variable(tf.zeros([num_floats]), name='large')
     checkpoint = tf.train.Checkpoint(variable=variable)
+  path = os.path.abspath('checkpoint')  # in the chief's folder
   for _ in range(times):
     strategy.guard.keep()
     # Without an `experimental_io_device`, each ps writes and reads its values.
-    checkpoint.read(checkpoint.write('checkpoint'))
+    checkpoint.read(checkpoint.write(path))
   strategy.close()
 
 
