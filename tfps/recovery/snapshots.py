@@ -208,7 +208,13 @@ class SnapshotStore:
         self._explaining(draft, (*_DISK_ERRORS, tf.errors.OpError)),
         tf.device(self._device),
       ):
-        _complete(draft, prefixes, contents)
+        tf.raw_ops.MergeV2Checkpoints(
+          checkpoint_prefixes=prefixes,
+          destination_prefix=os.fspath(draft / _VALUES),
+          delete_old_dirs=True,
+        )
+        found = {'format': _FORMAT, 'variables': contents}
+        _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
       with self._explaining(draft, (*_DISK_ERRORS, errors.CheckpointError)):
         path = self._name(draft)
     registry.add(families.SNAPSHOTS)
@@ -336,21 +342,6 @@ def job_name(directory: str | os.PathLike[str]) -> str:
   except OSError as error:
     raise errors.unwritable_directory(directory, error) from error
   return name
-
-
-def _complete(
-  draft: pathlib.Path,
-  prefixes: list[str],
-  contents: dict[str, tuple[list[int], str]],
-) -> None:
-  """Joins the files of a draft, and adds the list of what they have."""
-  tf.raw_ops.MergeV2Checkpoints(
-    checkpoint_prefixes=prefixes,
-    destination_prefix=os.fspath(draft / _VALUES),
-    delete_old_dirs=True,
-  )
-  found = {'format': _FORMAT, 'variables': contents}
-  _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
 
 
 def _ages(of: 'weakref.ref[SnapshotStore]') -> Iterator[families.Sample]:

@@ -274,8 +274,7 @@ class Table(keras.layers.Layer):
     saved = slices.load(store)
     if not saved and self._made:
       raise ValueError(
-        f'{self.name}: the file has no table in its place. Load what was saved '
-        'of the same model.'
+        f'{self.name}: no table was saved in its place. Load the same model.'
       )
     if saved and not self._have_values():
       raise ValueError(
