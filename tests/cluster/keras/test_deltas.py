@@ -66,7 +66,7 @@ _STRATEGIES = {
 
 
 @pytest.mark.parametrize(
-  'name', turns.rarely(list(_STRATEGIES), but=['coordinator', 'between graphs'])
+  'name', turns.rarely(list(_STRATEGIES), but=['coordinator'])
 )
 def test_base_and_deltas_are_a_full_export(tfps_cluster, tmp_path, name):
   strategy = _STRATEGIES[name](

@@ -106,7 +106,7 @@ _POLICIES = {
 @pytest.mark.parametrize(
   ('optimizer', 'policies'),
   [
-    ('adagrad', _POLICIES),
+    pytest.param('adagrad', _POLICIES, marks=pytest.mark.exhaustive),
     pytest.param('ftrl', {}, marks=pytest.mark.exhaustive),
     pytest.param(
       lambda: keras.optimizers.SGD(momentum=0.9),

@@ -80,6 +80,7 @@ def test_files_of_keras_have_slices(tfps_cluster, tmp_path):
   strategy.close()
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_are_read_in_slices_for_other_shards(
   tfps_cluster, tmp_path, monkeypatch
 ):

@@ -1,5 +1,6 @@
 """Canaries for what `tfps._compat.keras_optimizers` relies upon."""
 
+import importlib
 import inspect
 
 import keras
@@ -167,3 +168,14 @@ def test_without_a_strategy_of_ours_updates_are_keras_own():
   # However a subclass or a user calls them.
   optimizer._apply_weight_decay(variables=[variable])
   np.testing.assert_allclose(variable.numpy(), [0.4275, 1.33])
+
+
+@pytest.mark.parametrize(
+  'name', ['optimizers', 'all_reduce_optimizers', 'hybrid_optimizers']
+)
+def test_each_strategys_module_has_all_that_replaces_methods(name):
+  module = importlib.import_module(f'tfps.keras.{name}')
+  wanted = {'update_by_nadam'}
+  for functions in (compat._FUNCTIONS, compat._BASE, compat._LOSS_SCALING):
+    wanted |= set(functions.values())
+  assert wanted <= set(vars(module))

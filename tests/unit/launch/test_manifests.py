@@ -7,9 +7,9 @@ import yaml
 
 from tests.support import pods as pods_lib
 import tfps
-from tfps import health
 from tfps.launch import job as job_lib
 from tfps.launch import manifests
+from tfps.server import health_command
 
 _FOLDER = pathlib.Path(__file__).parents[3] / 'launch' / 'kubernetes'
 _SIZES = {
@@ -238,7 +238,7 @@ def test_probes_ask_the_own_server(kind, monkeypatch):
       command, subcommand, *words = probe['exec']['command']
       assert (command, subcommand) == ('tfps', 'health')
       assert words == (['--live'] if name == 'liveness' else [])
-      assert health.main(words) == 0
+      assert health_command.main(words) == 0
       assert probe['timeoutSeconds'] > 5  # that the command itself waits
 
 

@@ -1,7 +1,6 @@
 """Writers of metrics: log, JSON lines, TensorBoard."""
 
 import json
-import logging
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_json_lines_have_values_rates_and_histograms(readings, tmp_path):
 
 
 def test_a_log_line_has_rates_and_gauges(readings, caplog):
-  caplog.set_level(logging.INFO)
+  caplog.set_level('INFO', logger='absl')
   monitor.Log().write(readings[1])
   (record,) = caplog.records
   assert record.getMessage() == (
