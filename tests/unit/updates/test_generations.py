@@ -77,6 +77,18 @@ def test_it_is_broken_when_a_member_has_restarted():
   assert _next(formed, running | {1: Entry(incarnation=3)}).is_broken
 
 
+def test_who_has_restarted_does_not_enter_the_generation_of_its_last_process():
+  formed = _next(
+    State(), {i: Entry(incarnation=7) for i in range(_NUM_WORKERS)}
+  )
+  assert formed.may_be_entered(1, Entry(incarnation=7))
+  assert not formed.may_be_entered(1, Entry(incarnation=3))
+  assert not formed.may_be_entered(1, Entry(incarnation=7, generation=1))
+  broken = dataclasses.replace(formed, is_broken=True)
+  assert not broken.may_be_entered(1, Entry(incarnation=7))
+  assert not formed.may_be_entered(_NUM_WORKERS, Entry())
+
+
 def test_members_end_it_between_executions_when_another_worker_waits():
   state = State(generation=2, members=(0, 1), has_begun=True)
   running = Entry(phase=RUNNING, generation=2)
@@ -170,10 +182,9 @@ class Group(stateful.RuleBasedStateMachine):
   @stateful.rule(i=_WORKERS)
   def get_ready(self, i):
     worker, state = self.workers[i], self.state
-    is_next = state.generation > worker.generation and not state.is_broken
-    if i in self.lost or worker.phase != WAITING or not is_next:
+    if i in self.lost or worker.phase != WAITING or i not in self.entries:
       return
-    if i in state.members and i in self.entries:
+    if state.may_be_entered(i, worker):
       self._change(i, phase=READY, generation=state.generation)
 
   @stateful.rule()
@@ -282,3 +293,12 @@ class Group(stateful.RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
+
+
+def test_who_restarts_before_the_leader_has_looked_joins_the_others():
+  group = Group()
+  group.settle()
+  group.lose(i=0)
+  group.restart(i=0)
+  group.get_ready(i=0)
+  group.teardown()

@@ -118,6 +118,20 @@ class State:
   def __str__(self) -> str:
     return json.dumps(dataclasses.asdict(self))
 
+  def may_be_entered(self, worker: int, entry: Entry) -> bool:
+    """Returns whether a worker that waits is a member, and may get ready.
+
+    A generation of which an earlier process of its task was a member is not
+    its own: the leader is about to break it.
+
+    Args:
+      worker: its number.
+      entry: its entry.
+    """
+    own = _incarnations(self).get(worker)
+    is_next = self.generation > entry.generation and not self.is_broken
+    return is_next and own == entry.incarnation
+
 
 def next_state(
   state: State,

@@ -299,8 +299,7 @@ class Membership:
     while True:
       try:
         state = self._notices.state()
-        is_next = state.generation > self._entry.value.generation
-        if is_next and self._own in state.members and not state.is_broken:
+        if state.may_be_entered(self._own, self._entry.value):
           return state
       except tf.errors.OpError as error:
         logging.log_first_n(
