@@ -29,24 +29,52 @@ def assert_near(one, other):
         np.testing.assert_allclose(value, other[table][key][name], rtol=1e-5)
 
 
+def counted(table):
+  """Returns what admission has counted: by key, and the cells of all shards.
+
+  Args:
+    table: whose cells have not been restored from those of several shards.
+  """
+  by_key, cells = {}, []
+  for variables in _shards(table):
+    cells += variables.get('admission_cells', np.zeros(0)).tolist()
+    if 'candidate_keys' in variables:
+      used = variables['candidate_counts'][0]
+      keys, counts, addresses = (
+        variables[f'candidate_{name}'][_FIRST:used]
+        for name in ('keys', 'rows', 'addresses')
+      )
+      are_used = addresses >= 0
+      pairs = zip(keys[are_used], counts[are_used], strict=True)
+      for key, count in pairs:
+        assert key not in by_key
+        by_key[int(key)] = int(count)
+  return by_key, cells
+
+
 def _of_table(layer, optimizer):
   found = {}
-  number = 0
-  while hasattr(layer.table, f'rows_{number}'):
-    for key, values in _of_shard(layer, optimizer, number):
+  for number, variables in enumerate(_shards(layer.table)):
+    for key, values in _of_shard(layer, optimizer, number, variables):
       assert key not in found
       found[key] = values
-    number += 1
   assert len(found) == layer.table.num_keys()
   return found
 
 
-def _of_shard(layer, optimizer, number):
-  variables = {
-    name.removesuffix(f'_{number}'): np.array(value)
-    for name, value in vars(layer.table).items()
-    if name.endswith(f'_{number}') and hasattr(value, 'numpy')
-  }
+def _shards(table):
+  """Yields the variables of each shard by name."""
+  number = 0
+  while hasattr(table, f'rows_{number}'):
+    yield {
+      name.removesuffix(f'_{number}'): np.array(value)
+      for name, value in vars(table).items()
+      if name.endswith(f'_{number}') and hasattr(value, 'numpy')
+    }
+    number += 1
+
+
+def _of_shard(layer, optimizer, number, variables):
   prefix = f'{layer.name}_table_rows_{number}_'
   slots = {
     variable.path.rpartition(prefix)[2]: np.array(variable)

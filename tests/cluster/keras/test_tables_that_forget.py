@@ -129,6 +129,7 @@ def test_a_model_is_saved_with_its_policies_and_what_they_have_counted(
     model.save(tmp_path / 'model.keras')
     expected = model.predict(ids[0], verbose=0)
     contents = table_contents.of(model)
+    counted = table_contents.counted(layer.table)
   strategy.close()
 
   loaded = keras.models.load_model(tmp_path / 'model.keras')
@@ -138,6 +139,10 @@ def test_a_model_is_saved_with_its_policies_and_what_they_have_counted(
   assert table.num_keys() == before.num_keys() > 0
   assert table.num_evicted() == before.num_evicted()
   assert table_contents.of(loaded) == contents
+  assert table_contents.counted(table) == counted
+  by_key, cells = counted
+  assert bool(by_key) == isinstance(admission, tfps.embeddings.Counter)
+  assert any(cells) == isinstance(admission, tfps.embeddings.BloomCounter)
   loaded.fit(ids.reshape(-1), clicks.reshape(-1, 1), batch_size=16, verbose=0)
   if isinstance(eviction, tfps.embeddings.Ttl):
     return
