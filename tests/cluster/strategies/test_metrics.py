@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import samples
 import tfps
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
@@ -22,14 +23,6 @@ def registry(monkeypatch):
   registry.is_read = True
   monkeypatch.setattr(registry_lib, 'of_process', lambda: registry)
   return registry
-
-
-def _values(registry, family):
-  return {
-    (sample.task, *sample.labels): sample.value
-    for sample in registry.collect()
-    if sample.family is family
-  }
 
 
 def _train(trainer, strategy, **kwargs):
@@ -58,30 +51,30 @@ def test_a_coordinator_reports_what_each_worker_has_done(
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     _train(coordinator, strategy)
-    steps = _values(registry, families.STEPS)
+    steps = samples.values(registry, families.STEPS)
     assert set(steps) <= {('worker:0',), ('worker:1',)}
     assert sum(steps.values()) == _STEPS
-    executions = _values(registry, families.EXECUTIONS)
+    executions = samples.values(registry, families.EXECUTIONS)
     assert {task: 5 * number for task, number in executions.items()} == steps
-    examples = _values(registry, families.EXAMPLES)
+    examples = samples.values(registry, families.EXAMPLES)
     assert examples == {task: _BATCH * n for task, n in steps.items()}
     chief = ('chief:0',)
-    assert _values(registry, families.GLOBAL_STEP) == {chief: _STEPS}
-    assert _values(registry, families.UPDATES) == {chief: _STEPS}
-    (staleness,) = _values(registry, families.STALENESS).values()
+    assert samples.values(registry, families.GLOBAL_STEP) == {chief: _STEPS}
+    assert samples.values(registry, families.UPDATES) == {chief: _STEPS}
+    (staleness,) = samples.values(registry, families.STALENESS).values()
     assert staleness.counts[-1] == _STEPS
-    metrics = _values(registry, families.STEP_METRIC)
+    metrics = samples.values(registry, families.STEP_METRIC)
     assert metrics == {('chief:0', 'loss'): 0.5}
-    transferred = _values(registry, families.TRANSFERRED)
+    transferred = samples.values(registry, families.TRANSFERRED)
     report = strategy.wire_report()
     assert transferred == {
       ('chief:0', f'ps:{ps}', direction): number
       for direction, by_ps in (('pull', report.pulled), ('push', report.pushed))
       for ps, number in enumerate(by_ps)
     }
-    assert _values(registry, families.QUEUED) == {chief: 0}
-    assert _values(registry, families.IN_FLIGHT) == {chief: 0}
-    parts = {part for _, part in _values(registry, families.LOOP)}
+    assert samples.values(registry, families.QUEUED) == {chief: 0}
+    assert samples.values(registry, families.IN_FLIGHT) == {chief: 0}
+    parts = {part for _, part in samples.values(registry, families.LOOP)}
     assert parts == {'prepare', 'execute', 'report', 'save'}
 
 
@@ -91,7 +84,7 @@ def test_without_readers_no_examples_are_counted(tfps_cluster, registry):
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     seen = []
     _train(coordinator, strategy, hooks=[seen.append])
-  assert _values(registry, families.EXAMPLES) == {}
+  assert samples.values(registry, families.EXAMPLES) == {}
   assert {name for progress in seen for name in progress.metrics} == {'loss'}
 
 
@@ -103,10 +96,10 @@ def test_fit_counts_steps_of_training_only(tfps_cluster, registry):
   x, y = np.ones([24, 2], 'f'), np.ones([24, 1], 'f')
   model.fit(x, y, batch_size=4, epochs=2, verbose=0)
   model.evaluate(x, y, batch_size=4, verbose=0)
-  steps = _values(registry, families.STEPS)
+  steps = samples.values(registry, families.STEPS)
   assert set(steps) <= {('worker:0',), ('worker:1',)}
   assert sum(steps.values()) == 12
-  assert ('chief:0', 'loss') in _values(registry, families.STEP_METRIC)
+  assert ('chief:0', 'loss') in samples.values(registry, families.STEP_METRIC)
   strategy.close()
 
 
@@ -120,16 +113,20 @@ def test_a_table_reports_its_keys(tfps_cluster, registry):
   table.lookup(tf.range(40, dtype=tf.int64), training=True)
   ads = ('chief:0', 'ads')
   keys = table.num_keys()
-  assert _values(registry, families.TABLE_KEYS) == {ads: keys}
-  assert _values(registry, families.EVICTED) == {ads: table.num_evicted()}
-  assert _values(registry, families.ADMITTED) == {ads: 40}
+  assert samples.values(registry, families.TABLE_KEYS) == {ads: keys}
+  assert samples.values(registry, families.EVICTED) == {
+    ads: table.num_evicted()
+  }
+  assert samples.values(registry, families.ADMITTED) == {ads: 40}
   strategy.close()
 
 
 def test_a_trainer_between_graphs_reports_its_own_steps(registry):
   strategy = tfps.BetweenGraphStrategy(tfps.Cluster.local())
   _train(strategy, strategy)
-  assert _values(registry, families.STEPS) == {('chief:0',): _STEPS}
-  assert _values(registry, families.UPDATES) == {('chief:0',): _STEPS}
-  assert _values(registry, families.EXAMPLES) == {('chief:0',): _BATCH * _STEPS}
+  assert samples.values(registry, families.STEPS) == {('chief:0',): _STEPS}
+  assert samples.values(registry, families.UPDATES) == {('chief:0',): _STEPS}
+  assert samples.values(registry, families.EXAMPLES) == {
+    ('chief:0',): _BATCH * _STEPS
+  }
   strategy.close()

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.support import samples
 from tests.support import waiting
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import families
@@ -17,24 +18,16 @@ def registry():
   return registry
 
 
-def _values(registry, family):
-  return {
-    (sample.task, *sample.labels): sample.value
-    for sample in registry.collect()
-    if sample.family is family
-  }
-
-
 def test_counters_add_up_by_task_and_labels(registry):
   registry.add(families.STEPS, 2, task='worker:0')
   registry.add(families.STEPS, 3, task='worker:0')
   registry.add(families.STEPS, task='worker:1')
   registry.add(families.LOOP, 1.5, 'save')
-  assert _values(registry, families.STEPS) == {
+  assert samples.values(registry, families.STEPS) == {
     ('worker:0',): 5,
     ('worker:1',): 1,
   }
-  assert _values(registry, families.LOOP) == {('chief:0', 'save'): 1.5}
+  assert samples.values(registry, families.LOOP) == {('chief:0', 'save'): 1.5}
 
 
 def test_counts_of_many_threads_are_exact(registry):
@@ -47,13 +40,13 @@ def test_counts_of_many_threads_are_exact(registry):
     thread.start()
   for thread in threads:
     thread.join()
-  assert _values(registry, families.STEPS) == {('chief:0',): 4000}
+  assert samples.values(registry, families.STEPS) == {('chief:0',): 4000}
 
 
 def test_a_gauge_has_its_last_value(registry):
   registry.set(families.GLOBAL_STEP, 7)
   registry.set(families.GLOBAL_STEP, 5)
-  assert _values(registry, families.GLOBAL_STEP) == {('chief:0',): 5}
+  assert samples.values(registry, families.GLOBAL_STEP) == {('chief:0',): 5}
 
 
 def test_time_within_a_context_is_added_also_after_an_error(registry):
@@ -62,13 +55,13 @@ def test_time_within_a_context_is_added_also_after_an_error(registry):
     registry.timed('executes', families.LOOP, 'execute'),
   ):
     raise RuntimeError
-  assert _values(registry, families.LOOP)['chief:0', 'execute'] >= 0
+  assert samples.values(registry, families.LOOP)['chief:0', 'execute'] >= 0
   assert registry.activities() == []
 
 
 def test_a_process_tells_its_memory_start_and_time(registry):
   for family in (families.MEMORY, families.START, families.CPU):
-    assert _values(registry, family)[('chief:0',)] > 0
+    assert samples.values(registry, family)[('chief:0',)] > 0
 
 
 def test_a_source_replaces_that_of_the_same_name(registry):
@@ -76,7 +69,7 @@ def test_a_source_replaces_that_of_the_same_name(registry):
     registry.offer(
       'queue', lambda value=value: [families.Sample(families.QUEUED, value)]
     )
-  assert _values(registry, families.QUEUED) == {('chief:0',): 2}
+  assert samples.values(registry, families.QUEUED) == {('chief:0',): 2}
 
 
 def test_only_the_chief_reads_from_ps(registry):
@@ -85,9 +78,9 @@ def test_only_the_chief_reads_from_ps(registry):
     lambda: [families.Sample(families.UPDATES, 9)],
     reads_ps=True,
   )
-  assert _values(registry, families.UPDATES) == {('chief:0',): 9}
+  assert samples.values(registry, families.UPDATES) == {('chief:0',): 9}
   registry.is_chief = False
-  assert _values(registry, families.UPDATES) == {}
+  assert samples.values(registry, families.UPDATES) == {}
 
 
 def test_a_source_that_hangs_is_left_out_and_not_called_again(
@@ -107,13 +100,13 @@ def test_a_source_that_hangs_is_left_out_and_not_called_again(
   )
   try:
     for _ in range(2):
-      assert _values(registry, families.LATE) == {('chief:0',): 4}
-    assert _values(registry, families.UPDATES) == {}
+      assert samples.values(registry, families.LATE) == {('chief:0',): 4}
+    assert samples.values(registry, families.UPDATES) == {}
     assert len(calls) == 1
-    assert _values(registry, families.FAILED_READS)[('chief:0',)] >= 3
+    assert samples.values(registry, families.FAILED_READS)[('chief:0',)] >= 3
   finally:
     go_on.set()
-  waiting.until(lambda: _values(registry, families.UPDATES))
+  waiting.until(lambda: samples.values(registry, families.UPDATES))
 
 
 def test_a_source_without_values_is_counted(registry):
@@ -122,7 +115,7 @@ def test_a_source_without_values_is_counted(registry):
 
   registry.offer('updates', fail, reads_ps=True)
   registry.collect()
-  assert _values(registry, families.FAILED_READS) == {('chief:0',): 2}
+  assert samples.values(registry, families.FAILED_READS) == {('chief:0',): 2}
 
 
 @pytest.mark.parametrize('reads_ps', [False, True])
@@ -134,7 +127,7 @@ def test_a_source_that_fails_is_logged_and_holds_up_no_other(
 
   registry.offer('queue', fail, reads_ps=reads_ps)
   registry.add(families.STEPS, 3)
-  assert _values(registry, families.STEPS) == {('chief:0',): 3}
+  assert samples.values(registry, families.STEPS) == {('chief:0',): 3}
   (record,) = caplog.records
   assert record.getMessage() == 'Metrics could not be read.'
 
