@@ -79,8 +79,8 @@ def known_tasks(
   return {_task_at(address): address for address in addresses}
 
 
-def add_address_option(parser: argparse.ArgumentParser) -> None:
-  """Adds the option that names servers of a job."""
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+  """Adds the options that say which job is asked, and how long it may take."""
   parser.add_argument(
     '--address',
     type=validation.address_option,
@@ -89,6 +89,13 @@ def add_address_option(parser: argparse.ArgumentParser) -> None:
     metavar='HOST:PORT',
     help='of a ps or worker that serves, which knows the other tasks; may be '
     'repeated (default: those of TF_CONFIG or Slurm)',
+  )
+  parser.add_argument(
+    '--timeout_secs',
+    type=option_types.positive_seconds,
+    default=5.0,
+    metavar='SECS',
+    help='how long the answer of a task may take (default: 5)',
   )
 
 
@@ -108,16 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     'option.',
     allow_abbrev=False,
   )
-  add_address_option(parser)
+  add_job_options(parser)
   parser.add_argument(
     '--json', action='store_true', help='print JSON, with all metrics, too'
-  )
-  parser.add_argument(
-    '--timeout_secs',
-    type=option_types.positive_seconds,
-    default=5.0,
-    metavar='SECS',
-    help='how long the answer of a task may take (default: 5)',
   )
   return parser
 

@@ -225,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     'answered; 1 if no task is found; 2 for a wrong option.',
     allow_abbrev=False,
   )
-  dump_command.add_address_option(parser)
+  dump_command.add_job_options(parser)
   parser.add_argument(
     '--every_secs',
     type=option_types.positive_seconds,
@@ -239,13 +239,6 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument(
     '--json', action='store_true', help='with --once: print JSON'
-  )
-  parser.add_argument(
-    '--timeout_secs',
-    type=option_types.positive_seconds,
-    default=5.0,
-    metavar='SECS',
-    help='how long the answer of a task may take (default: 5)',
   )
   return parser
 
