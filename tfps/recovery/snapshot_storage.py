@@ -129,17 +129,17 @@ class ChiefDisk:
   def read(
     self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
   ) -> tf.Tensor:
-    with tf.device(self._device):
-      try:
-        return restore()
-      except tf.errors.OpError as error:
-        raise DiskError(errors.first_line(error)) from error
+    del piece
+    return self._read(restore)
 
   def try_to_read(self, number: int, restore: Callable[[], tf.Tensor]) -> None:
     del number
+    self._read(restore)
+
+  def _read(self, restore: Callable[[], tf.Tensor]) -> tf.Tensor:
     with tf.device(self._device):
       try:
-        restore()
+        return restore()
       except tf.errors.OpError as error:
         raise DiskError(errors.first_line(error)) from error
 
