@@ -368,8 +368,7 @@ class StepFunction:
   def _note_done(self, num_steps: int, task: str) -> None:
     if self._makes_updates:
       registry = registry_lib.of_process()
-      registry.add(families.STEPS, num_steps, task=task)
-      registry.add(families.EXECUTIONS, task=task)
+      registry.count_execution(num_steps, task)
       for name, value in self._logs.items():
         if np.ndim(value) == 0:
           registry.set(families.STEP_METRIC, float(value), name)

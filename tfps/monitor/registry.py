@@ -99,6 +99,16 @@ class Registry:
       self._families[family.name] = family
       self._values[family.name, task, labels] = value
 
+  def count_execution(self, num_steps: int, task: str) -> None:
+    """Counts an execution that has ended.
+
+    Args:
+      num_steps: how many training steps it has done, at least one.
+      task: that has executed it.
+    """
+    self.add(families.STEPS, num_steps, task=task)
+    self.add(families.EXECUTIONS, task=task)
+
   def timed(
     self, what: str, family: families.Family, *labels: str
   ) -> 'contextlib.AbstractContextManager[None]':

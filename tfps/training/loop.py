@@ -193,8 +193,7 @@ class TrainingLoop:
       num_steps = submitted.done.num_steps
       if num_steps:
         task = str(self._executor.task_of(handle))
-        self._metrics.add(families.STEPS, num_steps, task=task)
-        self._metrics.add(families.EXECUTIONS, task=task)
+        self._metrics.count_execution(num_steps, task)
       if self._makes_one_update or not self._executor.does_all:
         self._step = self._executor.surviving(self._read_global_step)
         # Workers with batches are ahead of those without.
