@@ -15,6 +15,7 @@ from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.tables import addresses as addresses_lib
+from tfps.updates.tables import resources
 from tfps.variables import growing
 from tfps.wire import chunking
 from tfps.wire import push
@@ -305,10 +306,12 @@ def _apply_to_rows(
   if addresses is not None:
     gradient, have_old_slots = addresses.resolve(gradient)
   with tf.control_dependencies(_fit_slots(update)):
-    old = [_gather(each, gradient.indices) for each in update.variables]
+    old = [
+      resources.gather(each, gradient.indices) for each in update.variables
+    ]
     if addresses is not None:
       # The first row never changes, nor do its slots.
-      first = [_gather(slot, [0]) for slot in update.slots]
+      first = [resources.gather(slot, [0]) for slot in update.slots]
       old[1:] = [
         tf.where(have_old_slots[:, tf.newaxis], one, other)
         for one, other in zip(first, old[1:], strict=True)
@@ -317,17 +320,9 @@ def _apply_to_rows(
     old[0] -= old[0] * tf.constant(decay, old[0].dtype) * step.rate
   new = update.rule.new_values(step, gradient.values, old)
   return [
-    tf.raw_ops.ResourceScatterUpdate(
-      resource=variable.handle, indices=gradient.indices, updates=value
-    )
+    resources.scatter(variable, gradient.indices, value)
     for variable, value in zip(update.variables, new, strict=True)
   ]
-
-
-def _gather(variable: Any, rows: Any) -> tf.Tensor:
-  return tf.raw_ops.ResourceGather(
-    resource=variable.handle, indices=rows, dtype=variable.dtype
-  )
 
 
 def _fit_slots(update: Update) -> list[tf.Tensor]:

@@ -144,9 +144,7 @@ class BloomCounter(Admission):
     numbers = 1 + tf.reduce_min(tf.cast(held, tf.int32), axis=1, keepdims=True)
     numbers = tf.minimum(numbers, _MOST_PER_CELL)
     raised = tf.maximum(held, tf.cast(numbers, tf.uint8))
-    written = tf.raw_ops.ResourceScatterMax(
-      resource=cells.handle, indices=places, updates=raised
-    )
+    written = resources.raise_to(cells, places, raised)
     with resources.after(written):
       return numbers[:, 0] >= self.min_count
 

@@ -286,9 +286,7 @@ def _restore_cells(
       places = first + tf.range(tf.size(values, tf.int64))
       return [
         places,
-        tf.raw_ops.ResourceScatterMax(
-          resource=cells.handle, indices=places, updates=values
-        ),
+        resources.raise_to(cells, places, values),
       ]
 
     _locked(shard, empty, [tf.TensorSpec([], tf.int64)])(length)

@@ -99,7 +99,7 @@ def bound(
   }
 
 
-def gather(variable: Any, rows: tf.Tensor) -> tf.Tensor:
+def gather(variable: Any, rows: Any) -> tf.Tensor:
   """Returns rows of a variable, given their numbers."""
   return tf.raw_ops.ResourceGather(
     resource=variable.handle, indices=rows, dtype=variable.dtype
@@ -109,6 +109,13 @@ def gather(variable: Any, rows: tf.Tensor) -> tf.Tensor:
 def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
   """Writes rows of a variable, given their numbers; returns the operation."""
   return tf.raw_ops.ResourceScatterUpdate(
+    resource=variable.handle, indices=rows, updates=values
+  )
+
+
+def raise_to(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
+  """Raises rows of a variable to values; returns the operation."""
+  return tf.raw_ops.ResourceScatterMax(
     resource=variable.handle, indices=rows, updates=values
   )
 

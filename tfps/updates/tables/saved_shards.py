@@ -17,6 +17,7 @@ from tfps._compat import survivors
 from tfps._compat import tensor_bundle
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
 
@@ -115,11 +116,8 @@ def _reader(
 
     def gather() -> np.ndarray:
       with side_executor.run_aside(variable.device):
-        rows: np.ndarray = tf.raw_ops.ResourceGather(
-          resource=variable.handle,
-          indices=tf.range(first, first + number, dtype=tf.int64),
-          dtype=variable.dtype,
-        ).numpy()
+        numbers = tf.range(first, first + number, dtype=tf.int64)
+        rows: np.ndarray = resources.gather(variable, numbers).numpy()
       return rows
 
     found: np.ndarray = survivors.surviving(variable, gather)
