@@ -79,10 +79,10 @@ def device(job: str, index: int) -> str:
 
 
 def abandon(session: Any) -> None:
-  """Lets go of a session with a server whose group has changed.
+  """Lets go of a session without telling its server, which may not answer.
 
-  The server ends a session by way of the connections that it had when the
-  session began, which are deleted by then: to close it would crash the server.
+  `Session.close`, and the deletion of a session that is not closed, wait for an
+  answer as long as for any call.
 
   Args:
     session: a `tf.compat.v1.Session`, which is not used any more.

@@ -13,6 +13,10 @@ from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
 
+# The owner as its sessions name it.
+_JOB = 'mailbox'
+_DEVICE = f'/job:{_JOB}/task:0/device:CPU:0'
+
 # Notices of a task: its cluster specification, and its hosted tasks.
 CLUSTER = 'tfps_notice'
 HOSTED = 'tfps_hosted'
@@ -39,14 +43,17 @@ class Mailbox:
   ) -> None:
     # The first connection of most clients; later, gRPC's options are not read.
     environment.set_default()
-    device = f'/job:{task.job}/task:{task.index}'
-    self._device = f'{device}/device:CPU:0'
-    with tf.Graph().as_default() as graph, tf.device(self._device):
+    with tf.Graph().as_default() as graph, tf.device(_DEVICE):
       self._build()
+    # A session uses the connections of its server, which are deleted when the
+    # server gets to know another cluster: the next call, or the end of the
+    # session, would crash the server's process. With a cluster of its own, here
+    # of the owner only, a session has connections of its own.
     config = tf.compat.v1.ConfigProto(
-      device_filters=[device],  # otherwise it waits for all tasks
+      cluster_def=tf.train.ClusterSpec({_JOB: [address]}).as_cluster_def(),
       operation_timeout_in_ms=int(1000 * (timeout_secs or 0)),
     )
+    config.experimental.share_session_state_in_clusterspec_propagation = True
     self._session = tf.compat.v1.Session(
       f'grpc://{address}', graph=graph, config=config
     )
@@ -87,7 +94,7 @@ class Mailbox:
 
   def _board(self, about: str) -> '_Board':
     if about not in self._boards:
-      with self._session.graph.as_default(), tf.device(self._device):
+      with self._session.graph.as_default(), tf.device(_DEVICE):
         self._boards[about] = _Board(about, self._text)
     return self._boards[about]
 
@@ -96,7 +103,7 @@ class Mailbox:
     self._session.close()
 
   def abandon(self) -> None:
-    """Lets go of a connection to a server whose group has changed."""
+    """Lets go of a connection to a server that may be dead or frozen."""
     collectives.abandon(self._session)
 
   def __enter__(self) -> 'Mailbox':
@@ -108,8 +115,6 @@ class Mailbox:
 
 def take_own(device: str) -> list[str]:
   """Takes the messages of this process' own mailbox, without a session.
-
-  A session with the own server can crash the process when it is closed.
 
   Args:
     device: a CPU of this process, in the cluster.
