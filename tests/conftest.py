@@ -56,9 +56,7 @@ def mailbox(ps_server):
   """The server's mailbox, empty."""
   from tfps.server import mailbox as mailbox_lib
 
-  with mailbox_lib.Mailbox(
-    ps_server.task, ps_server.address, timeout_secs=30
-  ) as mailbox:
+  with mailbox_lib.Mailbox(ps_server.address, timeout_secs=30) as mailbox:
     mailbox.take()
     yield mailbox
 

@@ -18,7 +18,7 @@ def main(times: int) -> None:
     own = Task('chief', 0)
     address = local.cluster.address(own)
     for _ in range(times):
-      with mailbox_lib.Mailbox(own, address, timeout_secs=30) as mailbox:
+      with mailbox_lib.Mailbox(address, timeout_secs=30) as mailbox:
         mailbox.post('known')
         server_def.update()
         assert mailbox.read() == 'known'

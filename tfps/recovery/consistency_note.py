@@ -93,7 +93,7 @@ class NoteReader:
     if self._address != address:
       self.close()
       mailbox = mailbox_lib.Mailbox(
-        ps, address, timeout_secs=timeouts.current().call_secs
+        address, timeout_secs=timeouts.current().call_secs
       )
       self._mailbox = self._open.enter_context(mailbox)
       self._address = address

@@ -154,7 +154,7 @@ def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
     return False
   try:
     with mailbox_lib.Mailbox(
-      task, address, timeout_secs=timeouts.current().call_secs
+      address, timeout_secs=timeouts.current().call_secs
     ) as mailbox:
       mailbox.put(message)
   except tf.errors.OpError as error:

@@ -116,7 +116,7 @@ class Fence:
     self, server: spec_lib.Task, address: str
   ) -> mailbox_lib.Mailbox:
     call_secs = timeouts.current().call_secs
-    return mailbox_lib.Mailbox(server, address, timeout_secs=call_secs)
+    return mailbox_lib.Mailbox(address, timeout_secs=call_secs)
 
 
 def _only(

@@ -131,9 +131,7 @@ def _checked(task: spec_lib.Task, address: str | None) -> str | None:
 
 
 def _open(task: spec_lib.Task, address: str) -> mailbox_lib.Mailbox:
-  return mailbox_lib.Mailbox(
-    task, address, timeout_secs=timeouts.current().call_secs
-  )
+  return mailbox_lib.Mailbox(address, timeout_secs=timeouts.current().call_secs)
 
 
 def _board(task: spec_lib.Task) -> str:

@@ -80,7 +80,7 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
   try:
     with mailbox_lib.Mailbox(
-      host, address, timeout_secs=timeouts.current().call_secs
+      address, timeout_secs=timeouts.current().call_secs
     ) as mailbox:
       mailbox.put(json.dumps(request))
   except tf.errors.OpError as error:
@@ -112,7 +112,7 @@ def _format(addresses: Addresses) -> str:
 def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
     with mailbox_lib.Mailbox(
-      host, address, timeout_secs=timeouts.current().call_secs
+      address, timeout_secs=timeouts.current().call_secs
     ) as mailbox:
       text = mailbox.read(mailbox_lib.HOSTED)
   except tf.errors.OpError as error:

@@ -120,7 +120,7 @@ def find_joined(servers: Addresses) -> set[spec_lib.Task]:
     if health.is_alive(server, address):
       try:
         with mailbox_lib.Mailbox(
-          server, address, timeout_secs=timeouts.current().call_secs
+          address, timeout_secs=timeouts.current().call_secs
         ) as mailbox:
           posted = json.loads(mailbox.read(_BOARD) or '{}')
       except tf.errors.OpError as error:  # lost since the probe

@@ -8,7 +8,6 @@ which involve no other task and no eager context.
 import tensorflow as tf
 
 from tfps._compat import collectives
-from tfps.cluster import spec as spec_lib
 from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
@@ -29,18 +28,11 @@ class Mailbox:
   may be dead or frozen, probe it first, which fails sooner.
 
   Args:
-    task: the owner of the mailbox.
-    address: where that task's server listens.
+    address: where the owner's server listens.
     timeout_secs: the limit of each call; None for no limit.
   """
 
-  def __init__(
-    self,
-    task: spec_lib.Task,
-    address: str,
-    *,
-    timeout_secs: float | None,
-  ) -> None:
+  def __init__(self, address: str, *, timeout_secs: float | None) -> None:
     # The first connection of most clients; later, gRPC's options are not read.
     environment.set_default()
     with tf.Graph().as_default() as graph, tf.device(_DEVICE):

@@ -160,9 +160,7 @@ def observe(
   number = random.SystemRandom().getrandbits(60)
   request = {'number': number, 'has_stacks': has_stacks}
   try:
-    with mailbox_lib.Mailbox(
-      task, address, timeout_secs=timeout_secs
-    ) as mailbox:
+    with mailbox_lib.Mailbox(address, timeout_secs=timeout_secs) as mailbox:
       mailbox.put(json.dumps({_OBSERVE: request}))
       while not deadlines.is_over(deadline):
         facts = json.loads(mailbox.read(_place(number)) or '{}')

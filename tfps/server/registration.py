@@ -287,7 +287,7 @@ def _open(
   status = health.probe(server, address)
   if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(str(status))
-  return mailbox_lib.Mailbox(server, address, timeout_secs=timeout_secs)
+  return mailbox_lib.Mailbox(address, timeout_secs=timeout_secs)
 
 
 def _check_stays(server: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:

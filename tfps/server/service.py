@@ -81,7 +81,7 @@ class Service:
     self._is_told.set()
 
   def _listen(self) -> client_registry.Verdict:
-    own = mailbox_lib.Mailbox(self._task, self._address, timeout_secs=None)
+    own = mailbox_lib.Mailbox(self._address, timeout_secs=None)
     with own as mailbox:
       mailbox.post(self._notice)
       signals.tell_user(f'{self._task} is ready at {self._address}.')

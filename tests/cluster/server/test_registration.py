@@ -16,7 +16,7 @@ def mailbox(ps_server, mailbox):
 
 
 def test_messages_are_taken_once_and_in_order(ps_server, mailbox):
-  with mailbox_lib.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
+  with mailbox_lib.Mailbox(ps_server.address, timeout_secs=30) as other:
     other.put('one')
     mailbox.put('two')
   assert mailbox.take() == ['one', 'two']
@@ -26,7 +26,7 @@ def test_messages_are_taken_once_and_in_order(ps_server, mailbox):
 def test_a_notice_is_kept_and_replaced(ps_server, mailbox):
   mailbox.post('first')
   mailbox.post('second')
-  with mailbox_lib.Mailbox(_PS, ps_server.address, timeout_secs=30) as other:
+  with mailbox_lib.Mailbox(ps_server.address, timeout_secs=30) as other:
     assert other.read() == 'second'
 
 

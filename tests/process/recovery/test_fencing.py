@@ -134,7 +134,7 @@ def test_who_was_replaced_learns_it_whatever_fails(processes, tmp_path, kind):
     failing()
   ps, chief = tfps.Task('ps', 0), processes.cluster.task
   address = processes.cluster.address(ps)
-  with mailbox_lib.Mailbox(ps, address, timeout_secs=30) as mailbox:
+  with mailbox_lib.Mailbox(address, timeout_secs=30) as mailbox:
     mailbox.post('7 ', f'tfps_fence_{chief}')  # as another process does
   with pytest.raises(errors.ReplacedError, match='according to ps:0'):
     failing()

@@ -121,7 +121,6 @@ class Notices:
   def _connected(self) -> mailbox_lib.Mailbox:
     if self._mailbox is None:
       self._mailbox = mailbox_lib.Mailbox(
-        self._leader,
         self._address,
         timeout_secs=timeouts.current().call_secs,
       )
