@@ -185,7 +185,7 @@ class ClientRepair:
     for ps, incarnation in found.items():
       if incarnation is not None and incarnation == self.known[ps]:
         task = spec_lib.Task('ps', ps)
-        return reader.read(task, self._address_book.addresses[task])
+        return reader.read(self._address_book.addresses[task])
     return None
 
   def _follow(self, found: Found, note: Found | None) -> Found:

@@ -9,7 +9,6 @@ import contextlib
 
 import tensorflow as tf
 
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import mailbox as mailbox_lib
 from tfps.variables import placement_ledger
@@ -78,23 +77,18 @@ class NoteReader:
     self._address = ''
     self._mailbox: mailbox_lib.Mailbox
 
-  def read(
-    self, ps: spec_lib.Task, address: str
-  ) -> dict[int, int | None] | None:
+  def read(self, address: str) -> dict[int, int | None] | None:
     """Returns the incarnations in the note on a ps; None without a note.
 
     Args:
-      ps: the task.
-      address: its address.
+      address: of the ps.
 
     Raises:
       tf.errors.OpError: the ps is lost.
     """
     if self._address != address:
       self.close()
-      mailbox = mailbox_lib.Mailbox(
-        address, timeout_secs=timeouts.current().call_secs
-      )
+      mailbox = mailbox_lib.Mailbox(address)
       self._mailbox = self._open.enter_context(mailbox)
       self._address = address
     text = self._mailbox.read(_NAME)

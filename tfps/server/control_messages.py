@@ -153,9 +153,7 @@ def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
   if not health.is_alive(task, address):
     return False
   try:
-    with mailbox_lib.Mailbox(
-      address, timeout_secs=timeouts.current().call_secs
-    ) as mailbox:
+    with mailbox_lib.Mailbox(address) as mailbox:
       mailbox.put(message)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', task, errors.first_line(error))

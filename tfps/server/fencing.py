@@ -62,7 +62,7 @@ class Fence:
 
     def take_over(server: spec_lib.Task) -> None:
       address = addresses[server]
-      with self._mailbox(server, address) as mailbox:
+      with mailbox_lib.Mailbox(address) as mailbox:
         before = mailbox.read(self._board)
         mailbox.post(f'{self._number} {self._job}', self._board)
       number, job = _parse(before)
@@ -97,7 +97,7 @@ class Fence:
 
     def look(server: spec_lib.Task) -> None:
       if health.is_alive(server, addresses[server]):
-        with self._mailbox(server, addresses[server]) as mailbox:
+        with mailbox_lib.Mailbox(addresses[server]) as mailbox:
           number, _ = _parse(mailbox.read(self._board))
           if number not in (None, self._number):
             others.add(str(server))
@@ -111,12 +111,6 @@ class Fence:
         f'{", ".join(sorted(others))}. This process was taken for dead '
         'and cannot change anything there: end it.'
       )
-
-  def _mailbox(
-    self, server: spec_lib.Task, address: str
-  ) -> mailbox_lib.Mailbox:
-    call_secs = timeouts.current().call_secs
-    return mailbox_lib.Mailbox(address, timeout_secs=call_secs)
 
 
 def _only(

@@ -16,7 +16,6 @@ import tensorflow as tf
 from tfps import errors
 from tfps._compat import strategy as compat
 from tfps._utils import threads
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
@@ -39,7 +38,7 @@ def post(task: spec_lib.Task, address: str, others: Addresses) -> None:
   def tell(other: tuple[spec_lib.Task, str]) -> None:
     if health.is_alive(*other):
       try:
-        with _open(*other) as mailbox:
+        with mailbox_lib.Mailbox(other[1]) as mailbox:
           mailbox.post(address, _board(task))
       except tf.errors.OpError as error:
         logging.warning('%s: %s', other[0], errors.first_line(error))
@@ -116,7 +115,7 @@ def _read(
 ) -> dict[spec_lib.Task, str]:
   """Returns the addresses of ps that are posted on a task's server."""
   try:
-    with _open(other, address) as mailbox:
+    with mailbox_lib.Mailbox(address) as mailbox:
       posted = {task: mailbox.read(_board(task)) for task in tasks}
   except tf.errors.OpError as error:
     logging.warning('%s: %s', other, errors.first_line(error))
@@ -128,10 +127,6 @@ def _read(
 def _checked(task: spec_lib.Task, address: str | None) -> str | None:
   """Returns an address if the ps answers there; it may have moved since."""
   return address if address and health.is_alive(task, address) else None
-
-
-def _open(task: spec_lib.Task, address: str) -> mailbox_lib.Mailbox:
-  return mailbox_lib.Mailbox(address, timeout_secs=timeouts.current().call_secs)
 
 
 def _board(task: spec_lib.Task) -> str:

@@ -17,7 +17,6 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
@@ -79,9 +78,7 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
   if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
   try:
-    with mailbox_lib.Mailbox(
-      address, timeout_secs=timeouts.current().call_secs
-    ) as mailbox:
+    with mailbox_lib.Mailbox(address) as mailbox:
       mailbox.put(json.dumps(request))
   except tf.errors.OpError as error:
     raise errors.UnreachableError(
@@ -111,9 +108,7 @@ def _format(addresses: Addresses) -> str:
 
 def _posted(host: spec_lib.Task, address: str) -> dict[str, str]:
   try:
-    with mailbox_lib.Mailbox(
-      address, timeout_secs=timeouts.current().call_secs
-    ) as mailbox:
+    with mailbox_lib.Mailbox(address) as mailbox:
       text = mailbox.read(mailbox_lib.HOSTED)
   except tf.errors.OpError as error:
     logging.warning('%s: %s', host, errors.first_line(error))

@@ -119,9 +119,7 @@ def find_joined(servers: Addresses) -> set[spec_lib.Task]:
   for server, address in servers.items():
     if health.is_alive(server, address):
       try:
-        with mailbox_lib.Mailbox(
-          address, timeout_secs=timeouts.current().call_secs
-        ) as mailbox:
+        with mailbox_lib.Mailbox(address) as mailbox:
           posted = json.loads(mailbox.read(_BOARD) or '{}')
       except tf.errors.OpError as error:  # lost since the probe
         logging.warning('%s: %s', server, errors.first_line(error))

@@ -5,9 +5,12 @@ fixed names need no further port or process. They are accessed by sessions,
 which involve no other task and no eager context.
 """
 
+import math
+
 import tensorflow as tf
 
 from tfps._compat import collectives
+from tfps._utils import timeouts
 from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
@@ -29,21 +32,27 @@ class Mailbox:
 
   Args:
     address: where the owner's server listens.
-    timeout_secs: the limit of each call; None for no limit.
+    timeout_secs: the limit of each call; by default that of all such calls, and
+      `math.inf` for none.
   """
 
-  def __init__(self, address: str, *, timeout_secs: float | None) -> None:
+  def __init__(
+    self, address: str, *, timeout_secs: float | None = None
+  ) -> None:
     # The first connection of most clients; later, gRPC's options are not read.
     environment.set_default()
     with tf.Graph().as_default() as graph, tf.device(_DEVICE):
       self._build()
+    limit = (
+      timeouts.current().call_secs if timeout_secs is None else timeout_secs
+    )
     # A session uses the connections of its server, which are deleted when the
     # server gets to know another cluster: the next call, or the end of the
     # session, would crash the server's process. With a cluster of its own, here
     # of the owner only, a session has connections of its own.
     config = tf.compat.v1.ConfigProto(
       cluster_def=tf.train.ClusterSpec({_JOB: [address]}).as_cluster_def(),
-      operation_timeout_in_ms=int(1000 * (timeout_secs or 0)),
+      operation_timeout_in_ms=0 if limit == math.inf else int(1000 * limit),
     )
     config.experimental.share_session_state_in_clusterspec_propagation = True
     self._session = tf.compat.v1.Session(

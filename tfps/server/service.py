@@ -1,6 +1,7 @@
 """Control loop of a serving task, which handles messages until its end."""
 
 import concurrent.futures
+import math
 import threading
 import time
 
@@ -81,7 +82,7 @@ class Service:
     self._is_told.set()
 
   def _listen(self) -> client_registry.Verdict:
-    own = mailbox_lib.Mailbox(self._address, timeout_secs=None)
+    own = mailbox_lib.Mailbox(self._address, timeout_secs=math.inf)
     with own as mailbox:
       mailbox.post(self._notice)
       signals.tell_user(f'{self._task} is ready at {self._address}.')

@@ -10,7 +10,6 @@ import threading
 
 import tensorflow as tf
 
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import mailbox as mailbox_lib
 from tfps.updates.allreduce import generations
@@ -35,7 +34,6 @@ class Notices:
     own: spec_lib.Task,
     runtime_lock: threading.Lock,
   ) -> None:
-    self._leader = leader
     self._address = address
     self._is_own = leader == own
     self._device = f'/job:{own.job}/task:{own.index}/device:CPU:0'
@@ -120,10 +118,7 @@ class Notices:
 
   def _connected(self) -> mailbox_lib.Mailbox:
     if self._mailbox is None:
-      self._mailbox = mailbox_lib.Mailbox(
-        self._address,
-        timeout_secs=timeouts.current().call_secs,
-      )
+      self._mailbox = mailbox_lib.Mailbox(self._address)
     return self._mailbox
 
   def _disconnect(self) -> None:
