@@ -28,9 +28,10 @@ def _sleep_with_child():
 
 
 def _tell():
-  task = json.loads(os.environ['TF_CONFIG'])['task']
+  config = json.loads(os.environ['TF_CONFIG'])
   facts = {
-    'task': task,
+    'task': config['task'],
+    'cluster': config['cluster'],
     'args': sys.argv[1:],
     'mark': os.environ.get('MARK'),
     'tmp': os.environ.get('TMPDIR'),  # which belongs to a login

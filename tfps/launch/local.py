@@ -123,6 +123,9 @@ def supervise(
     )
   names = ', '.join(map(str, tasks))
   output.say(f'Starting {names}. Their output is kept in {folder}.')
+  if job.num_ps:
+    address = cluster.address(spec_lib.Task('ps', 0))
+    output.say(f'To look at them: tfps top --address={address} (or tfps dump)')
   supervisor = supervisor_lib.Supervisor(
     commands,
     output,

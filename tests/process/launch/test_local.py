@@ -111,6 +111,13 @@ def test_output_is_kept_where_the_launcher_says(tmp_path):
   assert names == ['chief-0.log', 'ps-0.log', 'worker-0.log']
 
 
+def test_the_launcher_says_how_to_look_at_the_tasks(tmp_path):
+  done = _launch(tmp_path, _PROGRAM)
+  said = re.search(r'tfps top --address=(\S+) ', done.stderr)[1]
+  (facts, *_) = _facts(done.stdout).values()
+  assert said == facts['cluster']['ps'][0]
+
+
 def test_log_dir_is_where_output_is_kept(tmp_path):
   _launch(tmp_path, '--log_dir=logs', '--num_chiefs=0', _PROGRAM)
   names = sorted(path.name for path in (tmp_path / 'logs').iterdir())
@@ -240,7 +247,9 @@ def test_dry_run_prints_what_a_shell_can_run(tmp_path):
   )
   assert names == ['# chief:0', '# ps:0', '# worker:0']
   output = subprocess.check_output(['sh', '-c', commands[1]], text=True)
-  assert json.loads(output) == {
+  facts = json.loads(output)
+  assert sorted(facts.pop('cluster')) == ['chief', 'ps', 'worker']
+  assert facts == {
     'task': {'type': 'ps', 'index': 0},
     'args': ["it's", '$HOME'],
     'mark': 'two words',
