@@ -9,7 +9,6 @@ import contextlib
 
 import tensorflow as tf
 
-from tfps.cluster import spec as spec_lib
 from tfps.server import mailbox as mailbox_lib
 from tfps.variables import placement_ledger
 

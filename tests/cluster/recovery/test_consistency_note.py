@@ -59,7 +59,7 @@ def test_a_note_is_read_without_the_eager_runtime(connected, tfps_cluster):
   with consistency_note.NoteReader() as reader:
 
     def read():
-      return reader.read(first, tfps_cluster.cluster.address(first))
+      return reader.read(tfps_cluster.cluster.address(first))
 
     assert read() is None
     mine.write({0: 11, 1: 22})
