@@ -12,6 +12,7 @@ _COMMANDS = {
   'health': "ask this task's own server, for probes",
   'dump': 'say what the tasks of a running job do, with their stacks',
   'top': 'show a live table of the tasks of a running job',
+  'trace': 'record what the tasks of a running job execute',
   'plan': 'predict how fast a cluster trains, and what limits it',
 }
 _MODULES = {
@@ -20,6 +21,7 @@ _MODULES = {
   'health': 'tfps.server.health_command',
   'dump': 'tfps.server.dump_command',
   'top': 'tfps.server.top_command',
+  'trace': 'tfps.server.trace_command',
   'plan': 'tfps.plan.command',
 }
 

@@ -15,16 +15,13 @@ TensorFlow's `eager_service.proto` and `worker.proto`.
 """
 
 from collections.abc import Callable
-import functools
 from typing import Any
 
-from google.protobuf import descriptor_pb2
-from google.protobuf import descriptor_pool
-from google.protobuf import message_factory
-import grpc
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
+
+from tfps._compat import rpc
 
 _CREATE = '/tensorflow.eager.EagerService/CreateContext'
 _CLOSE = '/tensorflow.eager.EagerService/CloseContext'
@@ -32,21 +29,19 @@ _CLEAN_UP = '/tensorflow.WorkerService/CleanupAll'
 _FIRST_ID = 0x74667073  # clients draw 64 random bits
 _FOR_EVER = 0  # as the seconds without use after which a context is dropped
 _ANY_VIEW = 2**62  # later than any
-_CHANNEL_OPTIONS = (('grpc.enable_http_proxy', 0),)
 
-_KINDS = descriptor_pb2.FieldDescriptorProto
 # Of TensorFlow's requests, the fields that are used here.
 _FIELDS = {
   _CREATE: (
-    ('server_def', 1, _KINDS.TYPE_BYTES),  # a message looks the same
-    ('keep_alive_secs', 3, _KINDS.TYPE_INT64),
-    ('context_id', 7, _KINDS.TYPE_FIXED64),
+    ('server_def', 1, rpc.KINDS.TYPE_BYTES),  # a message looks the same
+    ('keep_alive_secs', 3, rpc.KINDS.TYPE_INT64),
+    ('context_id', 7, rpc.KINDS.TYPE_FIXED64),
   ),
   _CLOSE: (
-    ('context_id', 1, _KINDS.TYPE_FIXED64),
-    ('context_view_id', 2, _KINDS.TYPE_FIXED64),
+    ('context_id', 1, rpc.KINDS.TYPE_FIXED64),
+    ('context_view_id', 2, rpc.KINDS.TYPE_FIXED64),
   ),
-  _CLEAN_UP: (('container', 1, _KINDS.TYPE_STRING),),  # the first of several
+  _CLEAN_UP: (('container', 1, rpc.KINDS.TYPE_STRING),),  # the first of several
 }
 
 
@@ -136,27 +131,12 @@ def _call(
   meanwhile: Callable[[], object] = lambda: None,
   **fields: Any,
 ) -> None:
-  request = _request_class(method)(**fields)
-  with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
-    call: Any = channel.unary_unary(method)
-    answer = call.future(request.SerializeToString(), timeout=timeout_secs)
-    meanwhile()
-    answer.result()
-
-
-@functools.cache
-def _request_class(method: str) -> Any:
   name = f'{method.rpartition("/")[2]}Request'
-  file = descriptor_pb2.FileDescriptorProto(
-    name=f'tfps/{name}.proto', package='tfps', syntax='proto3'
-  )
-  message = file.message_type.add(name=name)
-  for field, number, kind in _FIELDS[method]:
-    message.field.add(
-      name=field, number=number, type=kind, label=_KINDS.LABEL_OPTIONAL
-    )
-  pool = descriptor_pool.DescriptorPool()
-  pool.Add(file)
-  return message_factory.GetMessageClass(
-    pool.FindMessageTypeByName(f'tfps.{name}')
+  request = rpc.message_class(name, _FIELDS[method])(**fields)
+  rpc.call(
+    address,
+    method,
+    request.SerializeToString(),
+    timeout_secs=timeout_secs,
+    meanwhile=meanwhile,
   )

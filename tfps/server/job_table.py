@@ -101,6 +101,11 @@ class JobTable:
     self._timeout_secs = timeout_secs
     self._before: View | None = None
 
+  @property
+  def addresses(self) -> Mapping[spec_lib.Task, str]:
+    """Addresses of all tasks that are known so far."""
+    return self._addresses
+
   def read(self) -> list[Row]:
     """Observes all tasks; rates are those since the call before."""
     observed, self._addresses = observation_lib.observe_job(

@@ -1,0 +1,181 @@
+"""Command `tfps trace`, which records what all tasks of a running job execute.
+
+It profiles all tasks at once over the ports of their servers, and writes one
+file that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+"""
+
+import argparse
+from collections.abc import Mapping
+from collections.abc import Sequence
+import gzip
+import json
+import os
+import pathlib
+import sys
+import time
+
+import grpc
+
+from tfps._utils import option_types
+from tfps._utils import threads
+from tfps.cluster import spec as spec_lib
+from tfps.monitor import timeline
+from tfps.server import dump_command
+
+_RATE_SECS = 2.0  # over which the rate of steps is measured
+_MAX_SECS = 60.0
+_MAX_AT_ONCE = 64
+# Where TensorBoard looks for profiles, below the folder of its logs.
+_PROFILES = pathlib.Path('plugins', 'profile')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Writes a trace.
+
+  Args:
+    argv: the options; by default the command line's.
+
+  Returns:
+    0 if all tasks are in it, otherwise 1.
+
+  Raises:
+    SystemExit: with status 2, after a message, for wrong options.
+  """
+  options = _parser().parse_args(argv)
+  try:
+    known = dump_command.known_tasks(options.address, os.environ)
+    addresses, secs = _plan(known, options)
+  except ValueError as error:
+    print(f'tfps trace: {error}', file=sys.stderr)
+    return 1
+  profiles, failed = _profile_all(addresses, secs, options.timeout_secs)
+  for task, why in failed.items():
+    print(f'tfps trace: {task} has no profile: {why}', file=sys.stderr)
+  if not profiles:
+    return 1
+  names = {str(task): profile for task, profile in profiles.items()}
+  try:
+    with gzip.open(options.output, 'wt') as file:
+      json.dump(timeline.trace(names), file)
+    print(f'{options.output}: {secs:.3g} s of {", ".join(names)}')
+    if options.log_dir:
+      print(f'{_keep(profiles, options.log_dir)}: for TensorBoard')
+  except OSError as error:
+    print(f'tfps trace: {error}', file=sys.stderr)
+    return 1
+  return int(bool(failed))
+
+
+def _plan(
+  known: Mapping[spec_lib.Task, str], options: argparse.Namespace
+) -> tuple[Mapping[spec_lib.Task, str], float]:
+  """Returns the addresses of all tasks, and for how long to profile them."""
+  # Imported late, as TensorFlow is: wrong options are named at once.
+  from tfps.server import job_table
+
+  table = job_table.JobTable(known, timeout_secs=options.timeout_secs)
+  table.read()
+  if options.secs:
+    return table.addresses, options.secs
+  time.sleep(_RATE_SECS)
+  rate = sum(row.steps_per_sec or 0.0 for row in table.read())
+  if not rate:
+    raise ValueError(
+      f'no task has done a step in {_RATE_SECS:g} s, so the time of '
+      f'--steps={options.steps} is not known: give --secs.'
+    )
+  secs = options.steps / rate
+  if secs > _MAX_SECS:
+    raise ValueError(
+      f'--steps={options.steps} take {secs:.0f} s at {rate:.3g} steps/s, more '
+      f'than the {_MAX_SECS:g} s that a trace may have: give fewer, or --secs.'
+    )
+  return table.addresses, secs
+
+
+def _profile_all(
+  addresses: Mapping[spec_lib.Task, str], secs: float, timeout_secs: float
+) -> tuple[dict[spec_lib.Task, timeline.Profile], dict[spec_lib.Task, str]]:
+  """Returns the profiles of tasks, and why others have none."""
+  from tfps._compat import profiler
+
+  def profile(address: str) -> timeline.Profile | str:
+    try:
+      found = profiler.profile(address, secs=secs, timeout_secs=timeout_secs)
+    except grpc.RpcError as error:
+      return str(error.details())
+    return found if found.events else 'nothing was executed'
+
+  found = dict(
+    zip(
+      addresses,
+      threads.map_all(
+        'tfps-trace', profile, addresses.values(), at_once=_MAX_AT_ONCE
+      ),
+      strict=True,
+    )
+  )
+  failed = {task: why for task, why in found.items() if isinstance(why, str)}
+  profiles = {
+    task: each
+    for task, each in sorted(found.items())
+    if not isinstance(each, str)
+  }
+  return profiles, failed
+
+
+def _keep(
+  profiles: Mapping[spec_lib.Task, timeline.Profile], log_dir: str
+) -> pathlib.Path:
+  """Writes profiles as TensorBoard reads them, and returns their folder."""
+  folder = (
+    pathlib.Path(log_dir) / _PROFILES / time.strftime('%Y_%m_%d_%H_%M_%S')
+  )
+  folder.mkdir(parents=True, exist_ok=True)
+  for task, profile in profiles.items():
+    name = f'{task.job}-{task.index}.xplane.pb'
+    (folder / name).write_bytes(profile.xspace)
+  return folder
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog='tfps trace',
+    description='Records what all tasks of a running job execute, in one file '
+    'for ui.perfetto.dev or chrome://tracing.',
+    epilog='Status: 0 if all tasks are in the trace; 1 if not; 2 for a wrong '
+    'option.',
+    allow_abbrev=False,
+  )
+  dump_command.add_job_options(parser)
+  length = parser.add_mutually_exclusive_group()
+  length.add_argument(
+    '--steps',
+    type=option_types.positive,
+    default=20,
+    metavar='N',
+    help='about how many steps of all workers together (default: 20)',
+  )
+  length.add_argument(
+    '--secs',
+    type=option_types.positive_seconds,
+    metavar='SECS',
+    help='for how long, whatever the steps',
+  )
+  parser.add_argument(
+    '--output',
+    default='trace.json.gz',
+    metavar='FILE',
+    help='the file to write, compressed by gzip (default: trace.json.gz)',
+  )
+  parser.add_argument(
+    '--log_dir',
+    default='',
+    metavar='DIR',
+    help="keeps the profiles in a folder of TensorBoard's logs, too",
+  )
+  return parser
+
+
+if __name__ == '__main__':
+  sys.exit(main())
