@@ -16,7 +16,9 @@ from tfps.variables import row_writes
 
 _embeddings = tfps.embeddings
 _KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 500)
-_ALL_NUMBERS = [(3, 2), (3, 1), (1, 3), (2, 5)]
+_ALL_NUMBERS = turns.rarely(
+  [(3, 2), (3, 1), (1, 3), (2, 5)], but=[(3, 2), (1, 3)]
+)
 _NUMBERS = turns.rarely([(3, 2), (1, 3)], but=[(1, 3)])
 
 
@@ -107,7 +109,12 @@ def test_what_the_table_had_before_is_gone():
 @pytest.mark.parametrize(('old', 'new'), _NUMBERS)
 @pytest.mark.parametrize(
   'admission',
-  [_embeddings.Counter(3), _embeddings.BloomCounter(3, 1e-6, 2000)],
+  [
+    _embeddings.Counter(3),
+    pytest.param(
+      _embeddings.BloomCounter(3, 1e-6, 2000), marks=pytest.mark.exhaustive
+    ),
+  ],
   ids=['exact', 'bloom'],
 )
 def test_keys_that_were_counted_are_admitted_when_they_would_have_been(
