@@ -93,12 +93,18 @@ def transfers(
   sent: dict[Any, list[tuple[str, Event]]] = {}
   received: dict[Any, list[Event]] = {}
   for task, profile in profiles.items():
-    runs = _Runs(profile.events)
-    for event in sorted(profile.events, key=lambda event: event.start_ns):
-      if event.name.endswith(_SENT):
+    # Of each thread, what it runs: operations are within a run of a step.
+    runs: dict[int, list[Event]] = collections.defaultdict(list)
+    for event in sorted(profile.events, key=_outer_first):
+      run = runs[event.thread]
+      while run and _end(run[-1]) < event.start_ns:
+        run.pop()
+      if event.name == _RUN:
+        run.append(event)
+      elif event.name.endswith(_SENT):
         node = _NODE.fullmatch(event.name.removesuffix(_SENT))
         to = _TASK.findall(str(event.args.get('key', '')))
-        step = runs.step_of(event)
+        step = run[-1].args.get('id') if run else None
         if node and len(to) == 2 and step is not None:
           key = (':'.join(to[1]), step, node['name'], int(node['number']) + 1)
           sent.setdefault(key, []).append((task, event))
@@ -219,22 +225,9 @@ def _names(number: int, task: str, profile: Profile) -> list[dict[str, Any]]:
   ]
 
 
+def _outer_first(event: Event) -> tuple[float, float]:
+  return event.start_ns, -event.duration_ns
+
+
 def _end(event: Event) -> float:
   return event.start_ns + event.duration_ns
-
-
-class _Runs:
-  """Steps that threads executed, to which operations of theirs belong."""
-
-  def __init__(self, events: Sequence[Event]) -> None:
-    self._runs: dict[int, list[Event]] = collections.defaultdict(list)
-    for event in events:
-      if event.name == _RUN:
-        self._runs[event.thread].append(event)
-
-  def step_of(self, event: Event) -> Any:
-    """Returns the number of the step that an operation is of, or None."""
-    for run in self._runs[event.thread]:
-      if run.start_ns <= event.start_ns <= _end(run):
-        return run.args.get('id')
-    return None
