@@ -22,6 +22,7 @@ from tfps.launch import job as job_lib
 from tfps.launch import kubernetes
 from tfps.launch import local
 from tfps.launch import ray
+from tfps.launch import secure
 from tfps.launch import slurm
 
 _ENGINES = {
@@ -64,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = _parser()
   options, program = _parse(parser, sys.argv[1:] if argv is None else argv)
   try:
-    return _ENGINES[options.engine](_job(options, program), options)
+    secure.check(options)
+    with secure.secured(_job(options, program), options) as job:
+      return _ENGINES[options.engine](job, options)
   except ValueError as error:
     parser.error(str(error))
 
@@ -157,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   _add_cluster_options(parser)
   _add_run_options(parser)
+  secure.add_options(parser)
   for add_options in _WITH_OPTIONS.values():
     add_options(parser)
   parser.add_argument(

@@ -226,7 +226,12 @@ def _env(
   # This machine's GPUs say nothing of another's.
   env = os.environ if placed[task].is_this() else {}
   gpus = job.visible_gpus(task, place=job_lib.place(task, placed), env=env)
-  return {**job.added_env(), **job.metrics_env(task), **gpus}
+  return {
+    **job.added_env(),
+    **job.metrics_env(task),
+    **job.security_env(task),
+    **gpus,
+  }
 
 
 def _cluster(

@@ -8,11 +8,13 @@ import sys
 
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import endpoint
+from tfps.security import config as security_lib
 from tfps.server import environment
 
 EVALUATOR = 'evaluator'
 _VISIBLE = 'CUDA_VISIBLE_DEVICES'
 _NO_GPUS = '-1'
+_ENCLOSED = (sys.executable, '-m', 'tfps.security.enclose_command', '--')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Job:
       engine's default.
     metrics_port: 'port' or 'host:port' of the first task's metrics; each
       further task has the next port. None for no metrics.
+    certificates: the folder with all tasks' certificates, each of which then
+      runs enclosed; None for tasks without TLS.
 
   Raises:
     ValueError: a number is too small, or the program is empty.
@@ -53,6 +57,7 @@ class Job:
   grace_secs: float = 10.0
   log_dir: pathlib.Path | None = None
   metrics_port: str | None = None
+  certificates: pathlib.Path | None = None
 
   def __post_init__(self) -> None:
     if self.program in ((), ('-m',)):
@@ -92,7 +97,8 @@ class Job:
 
   def command(self) -> tuple[str, ...]:
     """Returns the command that runs the program, with this interpreter."""
-    return (sys.executable, *self.program)
+    enclosed = () if self.certificates is None else _ENCLOSED
+    return (*enclosed, sys.executable, *self.program)
 
   def added_env(self) -> dict[str, str]:
     """Returns what each task's environment has besides the engine's."""
@@ -116,6 +122,19 @@ class Job:
     number = port + self.tasks().index(task)
     endpoint.parse(f'{host}:{number}', f'--metrics_port of {task}')
     return {endpoint.VARIABLE: f'{host}:{number}'}
+
+  def security(self, task: spec_lib.Task) -> security_lib.Security | None:
+    """Returns a task's credentials; None for a job without TLS."""
+    if self.certificates is None:
+      return None
+    return security_lib.Security.of_task(
+      self.certificates, task, '--secure_directory'
+    )
+
+  def security_env(self, task: spec_lib.Task) -> dict[str, str]:
+    """Returns the variables that name a task's credentials, if it has any."""
+    security = self.security(task)
+    return security.env() if security else {}
 
   def visible_gpus(
     self, task: spec_lib.Task, *, place: int, env: Mapping[str, str]

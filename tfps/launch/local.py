@@ -16,6 +16,7 @@ from tfps._compat import messages
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.launch import job as job_lib
+from tfps.launch import secure
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
 from tfps.training import training_end
@@ -57,7 +58,12 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
 def task_env(job: job_lib.Job, task: spec_lib.Task) -> dict[str, str]:
   """Returns what a task's environment has besides this process' own."""
   gpus = job.visible_gpus(task, place=task.index, env=os.environ)
-  return {**job.added_env(), **job.metrics_env(task), **gpus}
+  return {
+    **job.added_env(),
+    **job.metrics_env(task),
+    **job.security_env(task),
+    **gpus,
+  }
 
 
 def by_hand(
@@ -108,38 +114,40 @@ def supervise(
   end_file.unlink(missing_ok=True)  # of an earlier run in the same folder
   env = {training_end.VARIABLE: str(end_file)} if job.num_evaluators else {}
   servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
-  commands = []
-  for task in tasks:
-    evaluates = task.job == job_lib.EVALUATOR
-    own = {**env, 'TF_CONFIG': cluster.with_task(task).tf_config()}
-    probed = options.silent_secs and not evaluates
-    commands.append(
-      dataclasses.replace(
-        command(task, own),
-        serves=task.job in servers,
-        evaluates=evaluates,
-        address=cluster.address(task) if probed else '',
-      )
-    )
   names = ', '.join(map(str, tasks))
   output.say(f'Starting {names}. Their output is kept in {folder}.')
-  if job.num_ps:
+  if job.certificates:
+    look = secure.observation(job, cluster)
+    output.say(f'To look at them: {look} (or tfps dump)')
+  elif job.num_ps:
     address = cluster.address(spec_lib.Task('ps', 0))
     output.say(f'To look at them: tfps top --address={address} (or tfps dump)')
-  supervisor = supervisor_lib.Supervisor(
-    commands,
-    output,
-    grace_secs=job.grace_secs,
-    max_restarts=job.max_restarts,
-    silent_secs=options.silent_secs,
-    evaluator_secs=options.evaluator_secs,
-    end_file=end_file if job.num_evaluators else None,
-  )
-  try:
-    return supervisor.run()
-  except (ImportError, errors.DeadlineError) as error:
-    output.say(f'--preload: {error}')
-    return 1
+  with secure.reached(job, cluster) as addresses:
+    commands = [
+      dataclasses.replace(
+        command(
+          task, {**env, 'TF_CONFIG': cluster.with_task(task).tf_config()}
+        ),
+        serves=task.job in servers,
+        evaluates=task.job == job_lib.EVALUATOR,
+        address=addresses.get(task, '') if options.silent_secs else '',
+      )
+      for task in tasks
+    ]
+    supervisor = supervisor_lib.Supervisor(
+      commands,
+      output,
+      grace_secs=job.grace_secs,
+      max_restarts=job.max_restarts,
+      silent_secs=options.silent_secs,
+      evaluator_secs=options.evaluator_secs,
+      end_file=end_file if job.num_evaluators else None,
+    )
+    try:
+      return supervisor.run()
+    except (ImportError, errors.DeadlineError) as error:
+      output.say(f'--preload: {error}')
+      return 1
 
 
 def _fresh_folder() -> pathlib.Path:

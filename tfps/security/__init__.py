@@ -1,0 +1,1 @@
+"""Mutual TLS between the tasks of a job: certificates, enclosures, proxies."""

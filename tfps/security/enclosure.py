@@ -1,0 +1,303 @@
+"""Enclosure of a task: a program that only mutual TLS reaches.
+
+TensorFlow's servers listen on every interface and let everybody in. So the
+program of a task runs in a network namespace of its own, where it sees the
+addresses of its cluster as they are, and nothing else:
+
+  outside: own address   --TLS--> [proxy, within]  -> the program's port
+  within:  peer's address ------> [proxy, outside] --TLS--> the peer's address
+
+Both proxies use sockets that they inherit, which are the only ways between the
+two sides. Program and proxies end with this process, however it ends.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import functools
+import os
+import pathlib
+import select
+import signal
+import socket
+import sys
+import tempfile
+
+from tfps._utils import die_with_parent
+from tfps._utils import processes
+from tfps._utils import signals
+from tfps.cluster import spec as spec_lib
+from tfps.security import config
+from tfps.security import doors as doors_lib
+from tfps.security import namespaces
+from tfps.security import proxy
+
+VARIABLE = 'TFPS_ENCLOSED'  # set for programs in an enclosure
+
+_LOOPBACK = '127.0.0.1'
+_MAX_SOCKETS = 200  # in a message; the kernel takes 253
+_PROXY_LOST = 128 + signal.SIGKILL
+
+
+def run(
+  command: Sequence[str],
+  cluster: spec_lib.Cluster,
+  security: config.Security,
+  env: Mapping[str, str],
+) -> int:
+  """Runs a program in an enclosure to its end.
+
+  SIGTERM is passed on to the program. Call it from the main thread of a process
+  that has no other.
+
+  Args:
+    command: the program and its arguments.
+    cluster: the cluster; its task, if it has an address, is served.
+    security: the task's credentials.
+    env: the program's environment.
+
+  Returns:
+    The program's exit status, 128 + n if signal n has ended it, or 137 if a
+    proxy was lost, without which the program is cut off.
+
+  Raises:
+    ValueError: credentials or addresses are wrong, or this machine does not
+      allow namespaces or has no proxy.
+  """
+  proxy.check_installed()
+  served = cluster.task if cluster.task in cluster.tasks() else None
+  security.check(served)
+  plan = doors_lib.Plan.of(cluster, env)
+  own_env = {**env, VARIABLE: '1', signals.REPEATS_VARIABLE: '1'}
+  ins = [place.listen(outside=True) for place in plan.served]
+  program = _Program(command, own_env, plan)
+  try:
+    return _supervise(program, plan, security, ins)
+  finally:
+    program.kill()
+
+
+@contextlib.contextmanager
+def called_through(
+  cluster: spec_lib.Cluster, security: config.Security
+) -> Iterator[dict[spec_lib.Task, str]]:
+  """Lets this process, which is in no enclosure, call enclosed tasks.
+
+  Args:
+    cluster: the cluster.
+    security: credentials of any task of the job.
+
+  Yields:
+    For each task an address for gRPC, that of a Unix socket which only this
+    user may open.
+
+  Raises:
+    ValueError: as for `run`.
+  """
+  proxy.check_installed()
+  security.check(None)
+  with tempfile.TemporaryDirectory(prefix='tfps-doors-') as scratch:
+    doors = [
+      proxy.Door(
+        str(task),
+        f'{scratch}/{task.job}-{task.index}',
+        cluster.address(task),
+        task,
+      )
+      for task in cluster.tasks()
+    ]
+    process = proxy.start(doors, security)
+    try:
+      yield {door.peer: f'unix:{door.listener}' for door in doors if door.peer}
+    finally:
+      processes.kill(process)
+
+
+class _Program:
+  """The program's process, which waits within its namespaces to be released.
+
+  Attributes:
+    pid: of the process.
+    doors: sockets that listen at the peers' addresses there.
+  """
+
+  def __init__(
+    self,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    plan: doors_lib.Plan,
+  ) -> None:
+    self._ours, theirs = socket.socketpair(
+      socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )
+    parent = os.getpid()
+    self._status: int | None = None
+    self.pid = os.fork()
+    if self.pid == 0:
+      self._ours.close()
+      _become(command, env, plan, control=theirs, parent=parent)
+    theirs.close()
+    self.doors = self._received(len(plan.peers))
+
+  def _received(self, number: int) -> list[int]:
+    """Returns the sockets that the process has opened within."""
+    found: list[int] = []
+    while True:
+      data, sockets, _, _ = socket.recv_fds(self._ours, 4096, _MAX_SOCKETS)
+      found += sockets
+      if data != b'more':
+        break
+    if data != b'ready' or len(found) != number:
+      self.kill()
+      raise ValueError(data.decode() or 'The enclosure has ended.')
+    return found
+
+  def release(self) -> None:
+    """Lets the process become the program."""
+    self._ours.send(b'go')
+    self._ours.close()
+
+  def signal(self, number: signal.Signals) -> None:
+    """Sends a signal to the process, unless it has ended."""
+    if self._status is None:
+      os.kill(self.pid, number)
+
+  def wait(self) -> int:
+    """Returns the exit status, as a shell reports it, once it has ended."""
+    if self._status is None:
+      _, status = os.waitpid(self.pid, 0)
+      code = os.waitstatus_to_exitcode(status)
+      self._status = code if code >= 0 else 128 - code
+    return self._status
+
+  def kill(self) -> None:
+    """Kills the process, unless it has ended."""
+    self.signal(signal.SIGKILL)
+    self.wait()
+
+
+def _become(
+  command: Sequence[str],
+  env: Mapping[str, str],
+  plan: doors_lib.Plan,
+  *,
+  control: socket.socket,
+  parent: int,
+) -> None:
+  """Enters namespaces, opens the doors there, and becomes the program."""
+  try:
+    die_with_parent.tie(parent)
+    listeners = _open_within(plan)
+    for first in range(0, len(listeners), _MAX_SOCKETS):
+      part = listeners[first : first + _MAX_SOCKETS]
+      socket.send_fds(control, [b'more'], [each.fileno() for each in part])
+    control.send(b'ready')
+    for listener in listeners:
+      listener.close()
+    if control.recv(2):
+      die_with_parent.tie(parent)  # the namespaces may have undone it
+      os.execvpe(command[0], list(command), env)
+  except (OSError, ValueError) as error:
+    with contextlib.suppress(OSError):
+      control.send(_explained(error).encode())
+    print(f'tfps enclose: {command[0]}: {error}', file=sys.stderr, flush=True)
+  finally:
+    os._exit(1)
+
+
+def _open_within(plan: doors_lib.Plan) -> list[socket.socket]:
+  if lines := plan.hosts():
+    with tempfile.NamedTemporaryFile('w', prefix='tfps-hosts-') as file:
+      file.write(f'{pathlib.Path("/etc/hosts").read_text()}\n{lines}')
+      file.flush()
+      namespaces.enter_new(hosts_file=file.name)
+  else:
+    namespaces.enter_new()
+  places = [*plan.served, *plan.peers.values()]
+  hosts = [place.ip for place in places]
+  namespaces.set_up_loopback(
+    host for host in hosts if host != doors_lib.ALL_INTERFACES
+  )
+  return [place.listen(outside=False) for place in plan.peers.values()]
+
+
+def _explained(error: Exception) -> str:
+  if isinstance(error, ValueError):
+    return str(error)
+  return (
+    f'This machine does not let this user make network namespaces: {error}. '
+    'Allow it: sysctl user.max_user_namespaces above 0, and where they exist '
+    'kernel.unprivileged_userns_clone=1 and '
+    'kernel.apparmor_restrict_unprivileged_userns=0. In a container, its '
+    'seccomp profile has to allow unshare and setns.'
+  )
+
+
+def _supervise(
+  program: _Program,
+  plan: doors_lib.Plan,
+  security: config.Security,
+  ins: Sequence[socket.socket],
+) -> int:
+  """Starts the proxies, releases the program, and waits for its end."""
+  proxies = []
+  with signals.reported(
+    (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+    lambda number: _pass_on(program, number),
+  ):
+    try:
+      if plan.peers:
+        doors = [
+          proxy.Door(place.name, door, f'{place.ip}:{place.port}', task)
+          for door, (task, place) in zip(
+            program.doors, plan.peers.items(), strict=True
+          )
+        ]
+        proxies.append(proxy.start(doors, security))
+      if plan.served:
+        doors = [
+          proxy.Door(p.name, s.fileno(), f'{_within(p)}:{p.port}')
+          for p, s in zip(plan.served, ins, strict=True)
+        ]
+        wrap = functools.partial(namespaces.command_within, program.pid)
+        proxies.append(proxy.start(doors, security, wrap=wrap))
+      for number in [*program.doors, *(s.detach() for s in ins)]:
+        os.close(number)
+      program.release()
+      return _wait(program, proxies)
+    finally:
+      for process in proxies:
+        processes.kill(process)
+
+
+def _within(place: doors_lib.Place) -> str:
+  return _LOOPBACK if place.ip == doors_lib.ALL_INTERFACES else place.ip
+
+
+def _pass_on(program: _Program, number: signal.Signals) -> None:
+  # A terminal sends the others to the program, too.
+  if number == signal.SIGTERM:
+    program.signal(number)
+
+
+def _wait(program: _Program, proxies: Sequence[processes.Leader]) -> int:
+  """Waits until the program ends, or a proxy does, and so cuts it off."""
+  pids = [program.pid, *(process.pid for process in proxies)]
+  ends = {os.pidfd_open(pid): pid for pid in pids}
+  poll = select.poll()
+  for end in ends:
+    poll.register(end, select.POLLIN)
+  ended = {ends[end] for end, _ in poll.poll()}
+  for end in ends:
+    os.close(end)
+  if program.pid in ended:
+    return program.wait()
+  print(
+    'tfps enclose: haproxy, through which the program communicates, has ended. '
+    'Ending the program.',
+    file=sys.stderr,
+    flush=True,
+  )
+  program.kill()
+  return _PROXY_LOST
