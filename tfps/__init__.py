@@ -37,6 +37,7 @@ if TYPE_CHECKING:
   from tfps.recovery.config import Recovery
   from tfps.recovery.events import RecoveryEvent
   from tfps.recovery.events import RecoveryReport
+  from tfps.security.config import Security
   from tfps.server.server import serve
   from tfps.server.server import Server
   from tfps.strategies.all_reduce import AllReduceStrategy
@@ -65,6 +66,7 @@ __all__ = [
   'RecoveryEvent',
   'RecoveryReport',
   'ReplacedError',
+  'Security',
   'Server',
   'ServerStartError',
   'Task',
@@ -111,6 +113,7 @@ _HOMES = {
   'Recovery': 'recovery.config',
   'RecoveryEvent': 'recovery.events',
   'RecoveryReport': 'recovery.events',
+  'Security': 'security.config',
   'Server': 'server.server',
   'Wire': 'wire.config',
   'evaluate_checkpoints': 'training.evaluation',

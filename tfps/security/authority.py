@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 _TRUST_DOMAIN = 'spiffe://tfps/'
-_CA_VALID = datetime.timedelta(days=3650)
 _SKEW = datetime.timedelta(hours=1)  # of the clocks of hosts
 _PEM = serialization.Encoding.PEM
 _USAGES = (
@@ -49,14 +48,18 @@ class Authority:
       raise ValueError('the key is not that of the certificate')
 
   @classmethod
-  def new(cls) -> 'Authority':
-    """Makes the CA of a job whose name is random."""
+  def new(cls, *, valid: datetime.timedelta) -> 'Authority':
+    """Makes the CA of a job whose name is random.
+
+    Args:
+      valid: for how long it is valid from now on.
+    """
     key = _new_key()
     job = secrets.token_hex(8)
     uri = x509.UniformResourceIdentifier(f'{_TRUST_DOMAIN}{job}')
     name = _common_name(f'tfps job {job}')
     builder = (
-      _builder(key, valid=_CA_VALID)
+      _builder(key, valid=valid)
       .subject_name(name)
       .issuer_name(name)
       .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)

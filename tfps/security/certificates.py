@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CA = 'ca.pem'
 DEFAULT_HOURS = 168
+MAX_HOURS = 24 * 3650  # of a CA, too
 
 _CA_KEY = 'ca.key'
 
@@ -62,9 +63,15 @@ def make(
 
   Raises:
     ImportError: the package `cryptography` is not installed.
-    ValueError: others may use the folder, or its CA cannot be used.
+    ValueError: others may use the folder, its CA cannot be used, or the time is
+      too long.
     OSError: a file cannot be written or read.
   """
+  if valid_hours > MAX_HOURS:
+    raise ValueError(
+      f'valid_hours is {valid_hours:g}, more than {MAX_HOURS}, after which the '
+      'CA itself expires. Make it less.'
+    )
   valid = datetime.timedelta(hours=valid_hours)
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   mode = folder.stat().st_mode & 0o777
@@ -96,7 +103,9 @@ def _authority(
 
   certificate, key = folder / CA, folder / _CA_KEY
   if not certificate.exists():
-    authority = authority_lib.Authority.new()
+    authority = authority_lib.Authority.new(
+      valid=datetime.timedelta(hours=MAX_HOURS)
+    )
     if keeps_key:
       _write(key, authority.key_pem())
     _write(certificate, authority.pem())

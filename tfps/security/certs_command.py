@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         'no tasks. Name them, as in chief:0 ps:0 worker:0, or set TF_CONFIG.'
       )
     certificates.make(options.directory, tasks, valid_hours=options.valid_hours)
-  except (ImportError, OSError, OverflowError, ValueError) as error:
+  except (ImportError, OSError, ValueError) as error:
     print(f'tfps certs: {error}', file=sys.stderr)
     return 1
   names = ', '.join(map(str, tasks))

@@ -1,0 +1,296 @@
+"""Enclosed programs: what reaches them, what they reach, and how they end."""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.support import enclosures
+from tests.support import processes
+from tests.support import waiting
+import tfps
+from tfps._utils import ports
+from tfps.cluster import spec as spec_lib
+from tfps.security import certificates
+
+pytestmark = enclosures.needed()
+
+_DEADLINE_SECS = 60
+# Answers each line at its port with the same line.
+_ECHO = """
+import socket, sys
+server = socket.create_server(('0.0.0.0', int(sys.argv[1])))
+print('ready', flush=True)
+while True:
+  peer, _ = server.accept()
+  with peer, peer.makefile('rwb') as file:
+    file.write(b'heard ' + file.readline())
+"""
+# Sends a line to an address and prints the answer, if there is any.
+_CALL = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as peer:
+  peer.sendall(b'hello\\n')
+  try:
+    print('answer', peer.recv(100))
+  except ConnectionError:
+    print('answer', b'')
+"""
+
+
+@pytest.fixture(scope='module')
+def certs(tmp_path_factory):
+  return enclosures.make(tmp_path_factory.mktemp('enclosure') / 'certs')
+
+
+def _cluster(ps='localhost', worker='127.0.0.2'):
+  return tfps.Cluster(
+    {'ps': [f'{ps}:{ports.pick()}'], 'worker': [f'{worker}:{ports.pick()}']}
+  )
+
+
+@pytest.fixture
+def start(certs):
+  started = []
+
+  def start(cluster, task, program, *args, folder=certs, **env):
+    command = (sys.executable, '-c', program, *args)
+    process = enclosures.start(cluster, task, folder, *command, **env)
+    started.append(process)
+    return process
+
+  yield start
+  for process in started:
+    process.kill()
+    process.communicate()
+
+
+def _port(cluster, task=enclosures.PS):
+  return cluster.address(task).rpartition(':')[2]
+
+
+@pytest.fixture
+def echo(start):
+  """A cluster in which ps:0 answers, and its process."""
+  cluster = _cluster()
+  process = start(cluster, enclosures.PS, _ECHO, _port(cluster))
+  assert process.stdout.readline() == 'ready\n'
+  return cluster, process
+
+
+def _call(start, cluster, host, port, task=enclosures.WORKER, **options):
+  process = start(cluster, task, _CALL, host, port, **options)
+  output, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert process.returncode == 0, errors
+  return output
+
+
+def _answer(port, certs=None, task=enclosures.WORKER):
+  """What is answered by TLS to a task's certificate; nothing if refused."""
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+  context.check_hostname = False
+  context.verify_mode = ssl.CERT_NONE
+  if certs:
+    context.load_cert_chain(*certificates.paths(certs, task))
+  with socket.create_connection(('127.0.0.1', int(port)), 30) as peer:
+    try:
+      with context.wrap_socket(peer) as secured:
+        secured.sendall(b'hello\n')
+        return secured.recv(100)
+    except OSError:
+      return b''
+
+
+def _received(peer):
+  try:
+    return peer.recv(100)
+  except ConnectionError:
+    return b''
+
+
+def _family(process):
+  """The processes of an enclosure, once both proxies are."""
+
+  def found():
+    return psutil.Process(process.pid).children(recursive=True)
+
+  waiting.until(lambda: [p.name() for p in found()].count('haproxy') == 2)
+  return found()
+
+
+@pytest.mark.parametrize('task', [enclosures.WORKER, enclosures.OBSERVER])
+def test_tasks_of_a_job_reach_each_other(start, echo, task):
+  cluster, _ = echo
+  answer = _call(start, cluster, 'localhost', _port(cluster), task)
+  assert answer == "answer b'heard hello\\n'\n"
+
+
+def test_hosts_are_known_by_name(start):
+  name = socket.gethostname()
+  cluster = _cluster(ps=name)
+  process = start(cluster, enclosures.PS, _ECHO, _port(cluster))
+  assert process.stdout.readline() == 'ready\n'
+  assert 'heard' in _call(start, cluster, name, _port(cluster))
+
+
+def test_without_tls_nothing_is_answered(echo):
+  cluster, process = echo
+  with socket.create_connection(('127.0.0.1', int(_port(cluster))), 30) as peer:
+    peer.sendall(b'hello\n')
+    assert not _received(peer)
+  process.kill()
+  assert 'ps:0 refused a connection from 127.0.0.1' in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    pytest.param(lambda folder: None, id='none'),
+    pytest.param(enclosures.make, id='another CA'),
+  ],
+)
+def test_without_a_certificate_of_the_job_nothing_is_answered(
+  echo, certs, tmp_path, make
+):
+  cluster, _ = echo
+  port = _port(cluster)
+  assert not _answer(port, make(tmp_path / 'other'))
+  assert _answer(port, certs) == b'heard hello\n'
+
+
+def test_an_expired_certificate_is_not_answered(echo, certs):
+  cluster, _ = echo
+  late = spec_lib.Task('evaluator', 1)
+  enclosures.make(certs, late, valid_hours=-0.5)
+  assert not _answer(_port(cluster), certs, late)
+  enclosures.make(certs, late)
+  assert _answer(_port(cluster), certs, late) == b'heard hello\n'
+
+
+def test_another_task_does_not_serve_in_place_of_a_ps(start, certs):
+  """It has a certificate of the job, and the address of the ps."""
+  cluster = _cluster()
+  worker = cluster.address(enclosures.WORKER)
+  ps = cluster.address(enclosures.PS)
+  swapped = tfps.Cluster({'ps': [worker], 'worker': [ps]})
+  process = start(swapped, enclosures.WORKER, _ECHO, _port(cluster))
+  assert process.stdout.readline() == 'ready\n'
+  call = 'localhost', _port(cluster)
+  observer = enclosures.OBSERVER
+  assert _call(start, cluster, *call, observer) == "answer b''\n"
+  assert 'heard' in _call(start, swapped, *call, observer)
+
+
+def test_the_program_has_no_other_network(start):
+  with socket.create_server(('127.0.0.1', 0)) as outside:
+    port = outside.getsockname()[1]
+    program = (
+      f'import socket\nprint(socket.socket().connect_ex(("127.0.0.1", {port})))'
+    )
+    process = start(_cluster(), enclosures.WORKER, program)
+    output, _ = process.communicate(timeout=_DEADLINE_SECS)
+  assert output == '111\n'  # ECONNREFUSED
+
+
+def test_metrics_are_reached_with_a_certificate(start, certs):
+  cluster, port = _cluster(), ports.pick()
+  env = {'TFPS_METRICS_PORT': str(port)}
+  process = start(cluster, enclosures.PS, _ECHO, str(port), **env)
+  assert process.stdout.readline() == 'ready\n'
+  assert _answer(port, certs) == b'heard hello\n'
+
+
+def test_the_status_is_that_of_the_program(start):
+  process = start(_cluster(), enclosures.PS, 'raise SystemExit(7)')
+  assert process.wait(_DEADLINE_SECS) == 7
+
+
+def test_a_signal_that_ends_the_program_is_in_the_status(start):
+  program = 'import os; os.kill(os.getpid(), 9)'
+  process = start(_cluster(), enclosures.PS, program)
+  assert process.wait(_DEADLINE_SECS) == 137
+
+
+def test_sigterm_is_passed_on(start):
+  program = (
+    'import signal, sys, time\n'
+    'signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n'
+    'print("ready", flush=True)\n'
+    'time.sleep(600)'
+  )
+  process = start(_cluster(), enclosures.PS, program)
+  assert process.stdout.readline() == 'ready\n'
+  process.terminate()
+  assert process.wait(_DEADLINE_SECS) == 5
+
+
+def test_everything_ends_with_the_enclosure(echo):
+  _, process = echo
+  family = _family(process)
+  process.kill()
+  processes.wait_for_end(family)
+
+
+def test_a_program_without_its_proxy_is_ended(echo):
+  _, process = echo
+  family = _family(process)
+  next(each for each in family if each.name() == 'haproxy').kill()
+  assert process.wait(_DEADLINE_SECS) == 137
+  assert 'haproxy' in process.stderr.read()
+  processes.wait_for_end(family)
+
+
+def test_no_key_is_copied_to_a_disk(echo, certs):
+  _, process = echo
+  opened = set()
+  for each in _family(process):
+    opened.update(file.path for file in each.open_files())
+  assert not {path for path in opened if path.endswith(('.key', '.pem'))}
+
+
+def test_a_task_with_the_certificate_of_another_is_refused(start, certs):
+  env = enclosures.credentials(certs, enclosures.WORKER).env()
+  process = start(_cluster(), enclosures.PS, 'print("ran")', **env)
+  output, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert (process.returncode, output) == (1, '')
+  assert "not valid for 'ps-0.tfps'" in errors
+
+
+def test_a_machine_without_haproxy_is_told_so(start):
+  program = (
+    'import shutil, sys\n'
+    'shutil.which = lambda *args, **options: None\n'
+    'from tfps.security import enclose_command\n'
+    'sys.exit(enclose_command.main(["ls"]))'
+  )
+  process = start(_cluster(), enclosures.PS, program)
+  _, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert process.returncode == 1
+  assert 'apt-get install haproxy' in errors
+
+
+def test_namespaces_that_are_not_allowed_are_named(certs):
+  # Within its own user namespace, a process may forbid further ones.
+  program = (
+    'import sys\n'
+    'from tfps.security import enclose_command, namespaces\n'
+    'namespaces.enter_new()\n'
+    'open("/proc/sys/user/max_user_namespaces", "w").write("0")\n'
+    'sys.exit(enclose_command.main(["ls"]))'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env={
+      **os.environ,
+      **enclosures.credentials(certs, enclosures.PS).env(),
+      'TF_CONFIG': _cluster().with_task(enclosures.PS).tf_config(),
+    },
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 1
+  assert 'does not let this user make network namespaces' in done.stderr

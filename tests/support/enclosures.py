@@ -1,0 +1,76 @@
+"""What tests of enclosures need of a machine, and of each other."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tfps.cluster import spec as spec_lib
+from tfps.security import certificates
+from tfps.security import config
+from tfps.security import proxy
+
+PS = spec_lib.Task('ps', 0)
+WORKER = spec_lib.Task('worker', 0)
+OBSERVER = spec_lib.Task('evaluator', 0)
+
+_ENTER = (
+  'from tfps.security import namespaces as n\n'
+  "n.enter_new()\nn.set_up_loopback(['10.0.0.1'])\n"
+)
+
+
+@functools.cache
+def _obstacle():
+  """Why this machine can enclose nothing; '' if it can."""
+  try:
+    proxy.check_installed()
+  except ValueError as error:
+    return str(error)
+  done = subprocess.run(
+    [sys.executable, '-c', _ENTER], capture_output=True, text=True
+  )
+  if done.returncode:
+    return f'namespaces are not allowed: {done.stderr.splitlines()[-1]}'
+  return ''
+
+
+def needed():
+  """The mark of tests that enclose something."""
+  return pytest.mark.skipif(bool(_obstacle()), reason=_obstacle())
+
+
+def credentials(folder, task):
+  """A task's credentials in a folder of certificates."""
+  return config.Security.of_task(folder, task, 'the test')
+
+
+def make(folder, *tasks, **options):
+  """Makes certificates, by default of ps:0, worker:0 and evaluator:0."""
+  certificates.make(folder, tasks or (PS, WORKER, OBSERVER), **options)
+  return folder
+
+
+def start(cluster, task, folder, *command, **env):
+  """Starts a command enclosed as a task, with certificates of a folder."""
+  own = {
+    **os.environ,
+    **credentials(folder, task).env(),
+    'TF_CONFIG': cluster.with_task(task).tf_config(),
+    'PYTHONUNBUFFERED': '1',
+    **env,
+  }
+  return subprocess.Popen(
+    [
+      *(sys.executable, '-m', 'tfps.security.enclose_command', '--'),
+      *map(str, command),
+    ],
+    env=own,
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )

@@ -1,0 +1,93 @@
+"""Doors of an enclosure: which it needs, and which it cannot have."""
+
+import socket
+
+import pytest
+
+from tests.support import enclosures
+import tfps
+from tfps._utils import ports
+from tfps.cluster import spec as spec_lib
+from tfps.security import config
+from tfps.security import doors
+from tfps.security import proxy
+
+_JOBS = {
+  'ps': ['127.0.0.1:4000', '127.0.0.2:4001'],
+  'worker': ['localhost:4002'],
+}
+
+
+def _plan(task, env=(), jobs=_JOBS):
+  return doors.Plan.of(tfps.Cluster(jobs, task), dict(env))
+
+
+def _names(places):
+  return [(place.name, place.ip, place.port) for place in places]
+
+
+def test_a_task_is_served_and_calls_all_others():
+  plan = _plan(enclosures.PS)
+  assert _names(plan.served) == [('ps:0', '127.0.0.1', 4000)]
+  assert _names(plan.peers.values()) == [
+    ('ps:1', '127.0.0.2', 4001),
+    ('worker:0', '127.0.0.1', 4002),
+  ]
+  assert plan.hosts() is None
+
+
+@pytest.mark.parametrize('task', [enclosures.OBSERVER, None])
+def test_a_task_without_a_server_only_calls(task):
+  plan = _plan(task)
+  assert plan.served == ()
+  assert len(plan.peers) == 3
+
+
+def test_metrics_are_served():
+  plan = _plan(enclosures.PS, {'TFPS_METRICS_PORT': '0.0.0.0:9400'})
+  assert _names(plan.served)[1] == ('metrics', '0.0.0.0', 9400)
+
+
+def test_names_of_hosts_are_known_within():
+  name = socket.gethostname()
+  jobs = {'ps': [f'{name}:4000'], 'worker': ['localhost:4001']}
+  plan = _plan(enclosures.WORKER, jobs=jobs)
+  assert plan.hosts() == f'{plan.peers[enclosures.PS].ip} {name}\n'
+
+
+@pytest.mark.parametrize(
+  ('ps', 'complaint'),
+  [
+    ('127.0.0.2:4002', 'worker:0 and ps:0 have the same port, 4002'),
+    ('[::1]:4001', r"ps:0 has the address '\[::1\]:4001', and .* IPv4 only"),
+    ('127.0.0.1:0', 'nothing leads to a port that is not known'),
+    ('no-such-host.invalid:4001', 'whose host is unknown'),
+  ],
+)
+def test_what_cannot_be_is_named(ps, complaint):
+  jobs = {'ps': [ps], 'worker': ['127.0.0.1:4002']}
+  with pytest.raises(ValueError, match=complaint):
+    _plan(enclosures.WORKER, jobs=jobs)
+
+
+def test_a_port_in_use_is_named():
+  place = doors.Place('ps:0', 'localhost', '127.0.0.1', ports.pick())
+  with (
+    place.listen(outside=True),
+    pytest.raises(ValueError, match=r'ps:0 cannot be served at .* in use'),
+  ):
+    place.listen(outside=True)
+
+
+def test_each_peer_is_verified_by_its_own_name():
+  text = proxy.configuration(
+    [
+      proxy.Door('ps:1', 5, 'h:1', spec_lib.Task('ps', 1)),
+      proxy.Door('worker:0', 6, '127.0.0.1:2'),
+    ],
+    config.Security("it's ca", 'cert', 'key'),
+    '/proc/self/fd/7',
+  )
+  assert 'verifyhost ps-1.tfps' in text
+  assert text.count('verify required ssl-min-ver TLSv1.3') == 2
+  assert r"ca-file 'it'\''s ca'" in text
