@@ -22,6 +22,7 @@ from absl import flags
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
+from tfps.security import enclosure
 from tfps.server import health
 
 # A child imports TensorFlow, because a build for another machine may crash or
@@ -194,10 +195,16 @@ def _reach(cluster: spec_lib.Cluster, timeout_secs: float) -> Iterator[Finding]:
     for task in cluster.tasks()
     if task != cluster.task
   }
+  exposed = []
   for status in health.probe_all(others, timeout_secs=timeout_secs):
     alive = status.state is health.State.ALIVE
     text = f'{status.address} {status.detail}'
     yield Finding(str(status.task), text, wrong=not alive)
+    if alive and not enclosure.is_within():
+      exposed.append(str(status.task))
+  if exposed:
+    text = f'{", ".join(exposed)} answered without TLS, as they do to everybody'
+    yield Finding('security', text)
 
 
 def _parse(

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs engines for the tests in tests/launch: install_engines.sh NAME...
+# Installs engines for the tests in tests/launch, and `secure`, which those of
+# tests/process/security need: install_engines.sh NAME...
 # On Debian, as root. Elsewhere it says what is missing, and tests skip.
 set -euo pipefail
 
@@ -7,6 +8,7 @@ set -euo pipefail
 packages() {
   case $1 in
     hosts) echo openssh-server openssh-client iproute2 ;;
+    secure) echo haproxy ;;
     slurm) echo slurm-wlm munge iproute2 ;;
     spark) command -v java > /dev/null || echo default-jre-headless ;;
     *) echo "$0: no engine $1" >&2; exit 2 ;;

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tfps._utils import timeouts
 from tfps.recovery import events
+from tfps.security import enclosure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Recovery:
       Executions pause while values are read, not while they are written.
     timeout_secs: how long to wait for a lost ps to be restarted.
     take_over_secs: after how long the remaining ps serve a lost one, until it
-      is restarted. `math.inf`: never. The default is 60, with replicas 0.1.
+      is restarted. `math.inf`: never. The default is 60, with replicas 0.1,
+      and in an enclosure never, because no door leads to a second server.
     replicas: number of other ps that store each variable, too: 0 or 1.
     replicate_every_secs: seconds between two copies to the replicas, the most
       (besides the time of a copy) that updates on a lost ps are set back. None:
@@ -85,6 +87,13 @@ class Recovery:
       value = getattr(self, name)
       if value is not None and not value > 0:
         raise ValueError(f'Recovery: {name}={value!r} must be positive.')
+    if self.moves_ps and enclosure.is_within():
+      raise ValueError(
+        f'Recovery: take_over_secs={self.take_over_secs!r} has another ps '
+        'serve a lost one at a port of its own, and no door leads there: this '
+        f'process is enclosed ({enclosure.VARIABLE}). Leave it out, and have '
+        'lost ps restarted, as by --max_restarts.'
+      )
     if self.replicas not in (0, 1):
       raise ValueError(
         f'Recovery: replicas={self.replicas!r} must be 0 or 1, the number of '
@@ -106,6 +115,8 @@ class Recovery:
     """Seconds until a lost ps is taken over."""
     if self.take_over_secs is not None:
       return self.take_over_secs
+    if enclosure.is_within():
+      return math.inf
     times = timeouts.current()
     if self.replicas:
       return times.restart_with_replicas_secs

@@ -40,6 +40,15 @@ _MAX_SOCKETS = 200  # in a message; the kernel takes 253
 _PROXY_LOST = 128 + signal.SIGKILL
 
 
+def is_within(env: Mapping[str, str] = os.environ) -> bool:
+  """Returns whether this process is in an enclosure.
+
+  Args:
+    env: its environment.
+  """
+  return VARIABLE in env
+
+
 def run(
   command: Sequence[str],
   cluster: spec_lib.Cluster,

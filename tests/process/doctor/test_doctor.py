@@ -38,6 +38,10 @@ def test_living_tasks_are_alive_and_others_are_wrong():
   assert not findings['ps:0'].wrong
   assert findings['worker:1'].text.endswith(' is unreachable')
   assert findings['worker:1'].wrong
+  assert findings['security'].text == (
+    'ps:0, worker:0 answered without TLS, as they do to everybody'
+  )
+  assert not findings['security'].wrong
 
 
 def test_the_report_names_what_is_wrong(monkeypatch, capsys):

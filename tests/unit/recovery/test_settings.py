@@ -55,3 +55,12 @@ def test_who_has_replicas_does_not_wait_for_a_restart(arguments, secs):
   recovery = tfps.Recovery('x', **arguments)
   assert recovery.waits_for_restart_secs == secs
   assert recovery.moves_ps == (secs < math.inf)
+
+
+def test_no_ps_takes_over_within_an_enclosure(monkeypatch):
+  monkeypatch.setenv('TFPS_ENCLOSED', '1')
+  assert not tfps.Recovery('x').moves_ps
+  assert not tfps.Recovery('x', replicas=1).moves_ps
+  assert not tfps.Recovery('x', take_over_secs=math.inf).moves_ps
+  with pytest.raises(ValueError, match='take_over_secs=5 has another ps serve'):
+    tfps.Recovery('x', take_over_secs=5)
