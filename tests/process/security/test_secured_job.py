@@ -134,7 +134,7 @@ def test_intruders_and_the_loss_of_a_ps_change_no_count(tmp_path):
 def test_a_job_is_observed_from_outside_as_long_as_it_runs(tmp_path):
   with _running(tmp_path, '--secure', steps=100_000) as job:
     job.until(r' at 50$')
-    (line,) = job.until('Observe it by: (.*)$')
+    (line,) = job.until(r'To look at them: (.*) \(or tfps dump\)$')
     tfps = f' {sys.executable} -m tfps.cli '
     shown = subprocess.run(
       f'{line.replace(" tfps ", tfps)} --once --json',
