@@ -244,12 +244,16 @@ def test_a_program_without_its_proxy_is_ended(echo):
   processes.wait_for_end(family)
 
 
-def test_no_key_is_copied_to_a_disk(echo, certs):
-  _, process = echo
-  opened = set()
-  for each in _family(process):
-    opened.update(file.path for file in each.open_files())
-  assert not {path for path in opened if path.endswith(('.key', '.pem'))}
+def test_no_key_is_copied_to_a_disk(start, tmp_path):
+  """Which would stay there when the enclosure is killed."""
+  cluster = _cluster(ps=socket.gethostname())
+  task, port = enclosures.PS, _port(cluster)
+  process = start(cluster, task, _ECHO, port, TMPDIR=str(tmp_path))
+  assert process.stdout.readline() == 'ready\n'
+  _family(process)
+  process.kill()
+  process.wait()
+  assert not list(tmp_path.iterdir())
 
 
 def test_a_task_with_the_certificate_of_another_is_refused(start, certs):
