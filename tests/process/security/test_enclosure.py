@@ -1,5 +1,6 @@
 """Enclosed programs: what reaches them, what they reach, and how they end."""
 
+import contextlib
 import os
 import socket
 import ssl
@@ -183,6 +184,22 @@ def test_another_task_does_not_serve_in_place_of_a_ps(start, certs):
   observer = enclosures.OBSERVER
   assert _call(start, cluster, *call, observer) == "answer b''\n"
   assert 'heard' in _call(start, swapped, *call, observer)
+
+
+@pytest.mark.exhaustive
+def test_connections_that_prove_nothing_keep_nobody_out(start, echo):
+  cluster, process = echo
+  address = ('127.0.0.1', int(_port(cluster)))
+  with contextlib.ExitStack() as stack:
+    idle = [
+      stack.enter_context(socket.create_connection(address, 30))
+      for _ in range(300)
+    ]
+    assert 'heard' in _call(start, cluster, 'localhost', _port(cluster))
+    assert not any(map(_received, idle))  # which are closed in the end
+  process.kill()
+  refused = 'ps:0 refused a connection'
+  assert process.stderr.read().count(refused) == len(idle)
 
 
 def test_the_program_has_no_other_network(start):
