@@ -162,27 +162,27 @@ def trace(profiles: Mapping[str, Profile]) -> dict[str, Any]:
     What is to be written as JSON. Times are microseconds since the first event.
   """
   sent = transfers(profiles)
-  ahead = clocks(profiles, sent)
-  origin = {
-    task: ahead.get(profile.host, 0.0) for task, profile in profiles.items()
+  of_host = clocks(profiles, sent)
+  ahead = {
+    task: of_host.get(profile.host, 0.0) for task, profile in profiles.items()
   }
+  numbers = {task: number for number, task in enumerate(profiles)}
   begin_ns = min(
     (
-      event.start_ns - origin[task]
+      event.start_ns - ahead[task]
       for task, profile in profiles.items()
       for event in profile.events
     ),
     default=0.0,
   )
 
-  def place(task: str, event: Event, at_ns: float) -> dict[str, Any]:
+  def place(task: str, event: Event) -> dict[str, Any]:
     return {
       'pid': numbers[task],
       'tid': event.thread,
-      'ts': (at_ns - origin[task] - begin_ns) / 1000,
+      'ts': (event.start_ns - ahead[task] - begin_ns) / 1000,
     }
 
-  numbers = {task: number for number, task in enumerate(profiles)}
   events: list[dict[str, Any]] = []
   for task, profile in profiles.items():
     events += _names(numbers[task], task, profile)
@@ -192,7 +192,7 @@ def trace(profiles: Mapping[str, Profile]) -> dict[str, Any]:
         'name': event.name,
         'dur': event.duration_ns / 1000,
         'args': {k: v for k, v in event.args.items() if k[:1] != '_'},
-        **place(task, event, event.start_ns),
+        **place(task, event),
       }
       for event in profile.events
       if not _NOISE.match(event.name)
@@ -200,12 +200,12 @@ def trace(profiles: Mapping[str, Profile]) -> dict[str, Any]:
   for number, each in enumerate(sent):
     flow = {'cat': 'transfer', 'name': 'tensor', 'id': number}
     events += [
-      {'ph': 's', **flow, **place(each.sender, each.sent, each.sent.start_ns)},
+      {'ph': 's', **flow, **place(each.sender, each.sent)},
       {
         'ph': 'f',
         'bp': 'e',
         **flow,
-        **place(each.receiver, each.received, each.received.start_ns),
+        **place(each.receiver, each.received),
       },
     ]
   return {'traceEvents': events, 'displayTimeUnit': 'ms'}
