@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.updates.tables import counts as counts_lib
-from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import sharing
 from tfps.updates.tables import weights
 from tfps.variables import growing
 
@@ -40,7 +40,7 @@ class Table:
       num_shards,
       resources.with_hash_tables(name, values),
       **policies,
-      shared=rare_branch.in_use(),
+      shared=sharing.in_use(),
     )
 
   def insert(self, keys):

@@ -26,11 +26,11 @@ from tfps.updates.tables import contents
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
-from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resharding
 from tfps.updates.tables import resources
 from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import sharing
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import row_writes
@@ -104,7 +104,7 @@ class Table(keras.layers.Layer):
     if self._made:
       return
     extended_lib.register_with_keras()
-    self._branches = rare_branch.in_use()
+    self._branches = sharing.in_use()
     number = self.num_shards or _num_ps(self.name)
     self._made = [self._make(index, number) for index in range(number)]
     self.built = True

@@ -1,19 +1,11 @@
 """A branch that is seldom taken, and whose graph all its uses share."""
 
 from collections.abc import Callable
-from collections.abc import Hashable
 from collections.abc import Sequence
-from typing import Any
-import weakref
 
 import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
-
-# By strategy, the branches in use, by what they depend on.
-_IN_USE: 'weakref.WeakKeyDictionary[Any, Branches]' = (
-  weakref.WeakKeyDictionary()
-)
 
 
 class RareBranch:
@@ -85,34 +77,3 @@ class RareBranch:
       output_shapes=[tf.TensorShape([None])],
     )
     return result
-
-
-Branches = weakref.WeakValueDictionary[Any, RareBranch]
-
-
-def in_use() -> Branches:
-  """Returns the branches that the current strategy's functions use.
-
-  Those of another one may be unknown to the servers that it is connected to.
-  """
-  return _IN_USE.setdefault(tf.distribute.get_strategy(), Branches())
-
-
-def shared(
-  branches: Branches,
-  similar: Hashable,
-  function: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
-  handles: Sequence[tf.Tensor],
-) -> RareBranch:
-  """Returns the branch that is in use for what is similar, or makes it.
-
-  Args:
-    branches: in use.
-    similar: all that the function depends on, but the handles.
-    function: as for `RareBranch`.
-    handles: as for `RareBranch`.
-  """
-  branch = branches.get(similar)
-  if branch is None:
-    branch = branches[similar] = RareBranch(function, handles)
-  return branch

@@ -6,7 +6,6 @@ key. Values are read and sent in slices: this process never holds a table. To
 give the same values twice, or by two processes at once, changes nothing.
 """
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -17,11 +16,11 @@ import tensorflow as tf
 
 from tfps._compat import open_shapes
 from tfps.updates import apply
-from tfps.updates import ps_lock
 from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import locked
 from tfps.updates.tables import resources
 from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
@@ -35,8 +34,6 @@ _FIRST = counts_lib.NUM_INITIAL
 _CELLS = admission_lib.CELLS
 # Resources of a shard that are made anew, with any prefix.
 _NOT_NEEDED = ('addresses', 'free', 'index', 'digest')
-# Writes to a shard under its lock; returns for how many keys.
-_Put = Callable[..., int]
 
 
 def restore(shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]) -> None:
@@ -86,7 +83,8 @@ def restore_slots(
   for slot in slots:
     slot.assign(first)  # which leaves the other rows to `growing.fit`
   puts = [
-    _slot_writer(slot, shard) for slot, shard in zip(slots, shards, strict=True)
+    locked.function(shard, _put_slot, _types([None], [slot]), slot=slot)
+    for slot, shard in zip(slots, shards, strict=True)
   ]
   num_keys = num_found = 0
   for each in saved:
@@ -127,13 +125,17 @@ def _restore_rows(
   counts = [each.counts for each in saved]
   whole = _counts_of_all(counts)
   initial = saved[0].read('rows', 0, _FIRST)
-  names = [name for name in ('rows', 'scores') if name in shards[0].values]
+  names = _restored_names(shards[0])
   for number, shard in enumerate(shards):
     # What was counted is in the first shard; it matters only in sum.
     dropped = {_Count.EVICTED: 0, _Count.LATE: 0} if number else {}
     own = {**whole, **dropped, _Count.NUM_SHARDS: shard.num_shards}
-    _clear(shard, [own.get(count, 0) for count in _Count], initial)
-  puts = [_row_writer(shard, names) for shard in shards]
+    clear = locked.function(shard, _clear, _types([len(_Count)], [shard.rows]))
+    clear([own.get(count, 0) for count in _Count], initial)
+  puts = [
+    locked.function(shard, _put_rows, _types([None], _restored(shard)))
+    for shard in shards
+  ]
   for each, own_counts in zip(saved, counts, strict=True):
     behind = whole[_Count.LOOKUPS] - int(own_counts[_Count.LOOKUPS])
     for keys, (rows, *scores) in _slices(each, names):
@@ -187,7 +189,9 @@ def _slices(
 
 
 def _divide(
-  keys: np.ndarray, values: Sequence[np.ndarray], puts: Sequence[_Put]
+  keys: np.ndarray,
+  values: Sequence[np.ndarray],
+  puts: Sequence[locked.Function],
 ) -> int:
   """Calls each shard's function with its keys, and what belongs to them.
 
@@ -203,62 +207,62 @@ def _divide(
   )
 
 
-def _row_writer(shard: shard_lib.Shard, names: Sequence[str]) -> _Put:
-  """Returns a function that writes rows of keys, which it makes if needed."""
+def _put_rows(
+  shard: shard_lib.Shard, keys: tf.Tensor, *values: tf.Tensor
+) -> Sequence[Any]:
+  """Writes rows of keys, which it makes if needed."""
   for_all = dataclasses.replace(shard, admission=None, eviction=None)
-  variables = [shard.values[name] for name in names]
-
-  def put(keys: tf.Tensor, *values: tf.Tensor) -> Sequence[Any]:
-    found = for_all.locate_within_lock(keys, inserts=True)
-    rows = addresses_lib.rows_of(found)
-    with resources.after(rows):
-      return [
-        rows,
-        *(
-          resources.scatter(variable, rows, value)
-          for variable, value in zip(variables, values, strict=True)
-        ),
-      ]
-
-  return _locked(shard, put, _types([None], variables))
-
-
-def _slot_writer(slot: Any, shard: shard_lib.Shard) -> _Put:
-  """Returns a function that writes a slot's elements for keys."""
-
-  def put(keys: tf.Tensor, values: tf.Tensor) -> Sequence[Any]:
-    found = shard.locate_within_lock(keys, inserts=False)
-    has_row = found >= 0
-    rows = addresses_lib.rows_of(tf.boolean_mask(found, has_row))
-    num_rows = open_shapes.num_rows(shard.rows)
-    with resources.after(growing.fit(slot, num_rows, has_spare=False)):
-      own = tf.boolean_mask(values, has_row)
-      return [rows, resources.scatter(slot, rows, own)]
-
-  return _locked(shard, put, _types([None], [slot]))
-
-
-def _clear(
-  shard: shard_lib.Shard, counts: Sequence[int], initial: np.ndarray
-) -> None:
-  """Takes all rows from their keys, and sets counts and initial values."""
-  lengths = {**dict.fromkeys(weights.BY_ROW, _FIRST), 'free': 1}
-  del lengths['rows']
-
-  def clear(counts: tf.Tensor, initial: tf.Tensor) -> Sequence[Any]:
+  found = for_all.locate_within_lock(keys, inserts=True)
+  rows = addresses_lib.rows_of(found)
+  with resources.after(rows):
     return [
-      (),
-      apply.write(shard.counts, counts),
-      apply.write(shard.rows, initial),
+      rows,
       *(
-        apply.write(value, apply.read(value)[: lengths[name]])
-        for name, value in shard.values.items()
-        if name in lengths
+        resources.scatter(variable, rows, value)
+        for variable, value in zip(_restored(shard), values, strict=True)
       ),
     ]
 
-  types = _types([len(_Count)], [shard.rows])
-  _locked(shard, clear, types)(counts, initial)
+
+def _restored(shard: shard_lib.Shard) -> list[Any]:
+  """Returns the variables with a saved element for each row."""
+  return [shard.values[name] for name in _restored_names(shard)]
+
+
+def _restored_names(shard: shard_lib.Shard) -> list[str]:
+  return [name for name in ('rows', 'scores') if name in shard.values]
+
+
+def _put_slot(
+  shard: shard_lib.Shard, keys: tf.Tensor, values: tf.Tensor
+) -> Sequence[Any]:
+  """Writes elements of a slot, which is among the shard's values, for keys."""
+  slot = shard.values['slot']
+  found = shard.locate_within_lock(keys, inserts=False)
+  has_row = found >= 0
+  rows = addresses_lib.rows_of(tf.boolean_mask(found, has_row))
+  num_rows = open_shapes.num_rows(shard.rows)
+  with resources.after(growing.fit(slot, num_rows, has_spare=False)):
+    own = tf.boolean_mask(values, has_row)
+    return [rows, resources.scatter(slot, rows, own)]
+
+
+def _clear(
+  shard: shard_lib.Shard, counts: tf.Tensor, initial: tf.Tensor
+) -> Sequence[Any]:
+  """Takes all rows from their keys, and sets counts and initial values."""
+  lengths = {**dict.fromkeys(weights.BY_ROW, _FIRST), 'free': 1}
+  del lengths['rows']
+  return [
+    (),
+    apply.write(shard.counts, counts),
+    apply.write(shard.rows, initial),
+    *(
+      apply.write(value, apply.read(value)[: lengths[name]])
+      for name, value in shard.values.items()
+      if name in lengths
+    ),
+  ]
 
 
 def _restore_cells(
@@ -275,22 +279,10 @@ def _restore_cells(
   offset = 0 if int(saved[0].counts[_Count.FILTERS]) else size
   length = offset * (len(saved) - 1) + size
   for shard in shards:
-    cells = shard.values[_CELLS]
-
-    def empty(length: tf.Tensor, cells: Any = cells) -> Sequence[Any]:
-      return [(), apply.write(cells, tf.zeros([length], tf.uint8))]
-
-    def put(
-      first: tf.Tensor, values: tf.Tensor, cells: Any = cells
-    ) -> Sequence[Any]:
-      places = first + tf.range(tf.size(values, tf.int64))
-      return [
-        places,
-        resources.raise_to(cells, places, values),
-      ]
-
-    _locked(shard, empty, [tf.TensorSpec([], tf.int64)])(length)
-    raise_cells = _locked(shard, put, _types([], [cells]))
+    locked.function(shard, _empty_cells, [tf.TensorSpec([], tf.int64)])(length)
+    raise_cells = locked.function(
+      shard, _raise_cells, _types([], [shard.values[_CELLS]])
+    )
     for number, each in enumerate(saved):
       for first in range(0, size, row_writes.SLICE_BYTES):
         values = each.read(
@@ -299,47 +291,20 @@ def _restore_cells(
         raise_cells(number * offset + first, values)
 
 
+def _empty_cells(shard: shard_lib.Shard, length: tf.Tensor) -> Sequence[Any]:
+  zeros = tf.zeros([length], tf.uint8)
+  return [(), apply.write(shard.values[_CELLS], zeros)]
+
+
+def _raise_cells(
+  shard: shard_lib.Shard, first: tf.Tensor, values: tf.Tensor
+) -> Sequence[Any]:
+  places = first + tf.range(tf.size(values, tf.int64))
+  return [places, resources.raise_to(shard.values[_CELLS], places, values)]
+
+
 def _types(shape: list[Any], variables: Sequence[Any]) -> list[tf.TensorSpec]:
   """Returns the types of int64 numbers and of rows of variables."""
   return [tf.TensorSpec(shape, tf.int64)] + [
     tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in variables
   ]
-
-
-def _locked(
-  shard: shard_lib.Shard,
-  function: Callable[..., Sequence[Any]],
-  types: Sequence[tf.TensorSpec],
-) -> _Put:
-  """Returns a function that runs another under the lock of a shard's device.
-
-  Args:
-    shard: the shard.
-    function: returns the rows that it writes, if any, and then its operations.
-    types: those of its arguments.
-  """
-
-  def run(*inputs: tf.Tensor) -> tf.Tensor:
-    found: list[Any] = []
-
-    def job(*inputs: tf.Tensor) -> Sequence[Any]:
-      rows, *operations = function(*inputs)
-      with resources.after(*operations):
-        found.append(tf.size(rows))
-      return found
-
-    ps_lock.run([ps_lock.Job(shard.counts, job, inputs)])
-    return found[0]
-
-  # Without autograph, which is not safe while another thread traces.
-  made = tf.function(run, input_signature=types, autograph=False)
-
-  def call(*inputs: Any) -> int:
-    tensors = [
-      tf.constant(value, each.dtype)
-      for value, each in zip(inputs, types, strict=True)
-    ]
-    # With its result a caller waits for the write, and gets its error.
-    return int(made(*tensors))
-
-  return call

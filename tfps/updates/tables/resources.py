@@ -41,22 +41,23 @@ class Kind:
   name: str
   dtype: tf.DType
   shape: tuple[int | None, ...]
-  device: str
 
   def bound(self, handle: tf.Tensor) -> 'Resource':
     """Returns a resource of the kind, given its handle."""
-    shape = tf.TensorShape(self.shape)
-    return Resource(handle, self.dtype, shape, self.device)
+    return Resource(handle, self.dtype, tf.TensorShape(self.shape))
 
 
 @dataclasses.dataclass(eq=False)
 class Resource:
-  """A variable or hash table in a function that is given its handle."""
+  """A variable or hash table in a function that is given its handle.
+
+  The function runs on the device of the resource, so that it names none.
+  """
 
   handle: tf.Tensor
   dtype: tf.DType
   shape: tf.TensorShape
-  device: str
+  device: str = ''
 
 
 def with_hash_tables(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def with_hash_tables(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 def kinds(resources: Mapping[str, Any]) -> tuple[Kind, ...]:
   """Returns the kinds of resources, given by name."""
   return tuple(
-    Kind(name, each.dtype, tuple(each.shape), each.device)
+    Kind(name, each.dtype, tuple(each.shape))
     for name, each in resources.items()
   )
 

@@ -7,11 +7,14 @@ of them. If the index has been made for another one, because variables were
 restored or the ps was started again, it is made anew from the keys.
 """
 
+from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -23,9 +26,11 @@ from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
+from tfps.updates.tables import sharing
 from tfps.updates.tables import weights
 from tfps.variables import growing
 
+_Shared = TypeVar('_Shared')
 _Count = counts_lib.Count
 _FIRST = counts_lib.NUM_INITIAL
 
@@ -44,16 +49,15 @@ class Shard:
       Hash tables are `index` and `digest`, also of the policies' keys.
     admission: decides which new keys get a row; None gives one to all.
     eviction: decides which keys lose their rows; None leaves them to all.
-    shared: branches of functions that similar shards share.
+    shared: parts of functions that similar shards share.
   """
 
   num_shards: int
   values: Mapping[str, Any]
   admission: Any = None
   eviction: Any = None
-  shared: rare_branch.Branches = dataclasses.field(
-    default_factory=rare_branch.Branches
-  )
+  shared: sharing.Shared = dataclasses.field(default_factory=sharing.Shared)
+  _used: set[Any] = dataclasses.field(default_factory=set, init=False)
 
   def __post_init__(self) -> None:
     if self.addresses is not None:
@@ -81,7 +85,7 @@ class Shard:
       for name, value in self.values.items()
       if name.startswith(prefix)
     }
-    return Shard(self.num_shards, values)
+    return Shard(self.num_shards, values, shared=self.shared)
 
   def read(
     self, keys: tf.Tensor, *, inserts: bool
@@ -142,8 +146,7 @@ class Shard:
       keys: as for `locate`.
       inserts: as for `locate`.
 
-    Returns:
-      As `locate` does.
+    Returns: as `locate` does.
     """
     index = self._index()
     with tf.control_dependencies([self._make_index_right(index)]):
@@ -253,26 +256,30 @@ class Shard:
 
   def _locked_branch(self, inserts: bool) -> rare_branch.RareBranch:
     """Returns the branch of `_locked`, which similar shards share."""
-    if inserts not in self._branches:
-      kinds, number = resources.kinds(self.values), self.num_shards
-      policies = (self.admission, self.eviction)
+    kinds, number = resources.kinds(self.values), self.num_shards
+    policies = (self.admission, self.eviction)
 
-      def find(handles: Sequence[tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
-        shard = Shard(number, resources.bound(kinds, handles), *policies)
-        return shard._locked(keys, inserts)
+    def find(handles: Sequence[tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
+      shard = Shard(number, resources.bound(kinds, handles), *policies)
+      return shard._locked(keys, inserts)
 
-      self._branches[inserts] = rare_branch.shared(
-        self.shared,
-        (kinds, number, policies, inserts),
-        find,
-        resources.handles(self.values),
-      )
-    return self._branches[inserts]
+    return self.share(
+      (kinds, number, policies, inserts),
+      lambda: rare_branch.RareBranch(find, resources.handles(self.values)),
+    )
 
-  @functools.cached_property
-  def _branches(self) -> dict[bool, rare_branch.RareBranch]:
-    """Branches that the shard uses, by whether they insert."""
-    return {}
+  def share(self, similar: Hashable, make: Callable[[], _Shared]) -> _Shared:
+    """Returns what similar shards share; it goes with the last that uses it.
+
+    Args:
+      similar: all that it depends on, to be made of nothing else.
+      make: makes it.
+    """
+    used: _Shared | None = self.shared.get(similar)
+    if used is None:
+      used = self.shared[similar] = make()
+    self._used.add(used)
+    return used
 
   def _index(self) -> index_lib.Index:
     return index_lib.Index(self.values['index'], self.values['digest'])

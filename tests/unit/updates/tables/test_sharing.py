@@ -1,4 +1,4 @@
-"""A branch whose graph all similar tables share."""
+"""Branches whose graph all similar tables share."""
 
 import dataclasses
 import gc
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.support import key_tables
 from tfps.updates.tables import admission
 from tfps.updates.tables import counts as counts_lib
-from tfps.updates.tables import rare_branch
+from tfps.updates.tables import sharing
 
 _FIRST = counts_lib.NUM_INITIAL
 
@@ -71,10 +71,10 @@ def test_other_tables_have_a_branch_of_their_own(other):
 
 def test_the_branch_goes_with_the_last_table_that_uses_it():
   gc.collect()
-  before = len(rare_branch.in_use())
+  before = len(sharing.in_use())
   table = key_tables.Table(admission=_Even('last'))
   table.insert([4])
-  assert len(rare_branch.in_use()) == before + 1
+  assert len(sharing.in_use()) == before + 1
   del table
   gc.collect()
-  assert len(rare_branch.in_use()) == before
+  assert len(sharing.in_use()) == before
