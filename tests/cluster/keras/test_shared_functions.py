@@ -22,7 +22,7 @@ _Y = (np.arange(300) % 5).astype('f')[:, None]
 
 def _model(**policies):
   inputs = keras.Input((), dtype='int64')
-  embeddings = [tfps.embeddings.Embedding(2, **policies) for _ in range(3)]
+  embeddings = [tfps.embeddings.Embedding(2, **policies) for _ in range(2)]
   both = keras.layers.Concatenate()([each(inputs) for each in embeddings])
   model = keras.Model(inputs, keras.layers.Dense(1)(both))
   model.compile('adam', 'mse', steps_per_execution=2)
@@ -47,7 +47,7 @@ def test_a_key_without_a_row_has_one_branch_for_all(tfps_cluster, monkeypatch):
     _fit(model)
   assert len(traced) == 1
   tables = [layer.table for layer in model.layers if hasattr(layer, 'table')]
-  assert [table.num_keys() for table in tables] == [300] * 3
+  assert [table.num_keys() for table in tables] == [300] * 2
   strategy.close()
 
 
@@ -72,3 +72,27 @@ def test_what_restores_one_table_restores_all(tfps_cluster, tmp_path):
   assert traced == dict.fromkeys(
     (resharding._clear, resharding._put_rows, resharding._put_slot), 1
   )
+
+
+def test_what_is_restored_is_in_replicas_too(tfps_cluster, tmp_path):
+  with testing.InProcessCluster(1, 2) as cluster:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster)
+    with strategy.scope():
+      model = _model()
+      _fit(model)
+      wanted = table_contents.of(model)
+      load = saved_models.as_keras(model, tmp_path, _model)
+    strategy.close()
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path / 'snapshots', replicas=1, every_secs=3600),
+  )
+  with strategy.scope():
+    loaded = load()
+    assert table_contents.of(loaded) == wanted
+    pairs = list(strategy.guard._replicas.pairs())
+    restored = [v for v in loaded.variables if 'table' in v.path]
+    assert len(pairs) >= len(restored)
+    for variable, twin in pairs:
+      np.testing.assert_array_equal(variable.numpy(), twin.numpy())
+  strategy.close()

@@ -39,19 +39,19 @@ def function(
     The function, which has written when it returns.
   """
   own = dataclasses.replace(shard, values={**shard.values, **others})
-  given = resources.handles(own.values)
+  given, device = resources.handles(own.values), own.counts.device
   if replicated_writes.replica_of(own.rows) is None:
     kinds = resources.kinds(own.values)
     made = shard.share(
       (body, kinds, own.num_shards, own.admission, own.eviction),
       lambda: _concrete(_like(own, kinds), body, types, given),
     )
-  else:  # replicas of these very variables get what is written, too
-    given = []
+  else:  # of another device, replicas of these very variables are written, too
+    given, device = [], None
     made = _concrete(lambda: own, body, types, given)
 
   def call(*inputs: Any) -> int:
-    with tf.device(own.counts.device):
+    with tf.device(device):
       tensors = [
         tf.constant(value, each.dtype)
         for value, each in zip(inputs, types, strict=True)
