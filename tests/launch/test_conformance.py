@@ -14,19 +14,12 @@ _STEPS = 400
 _TASKS = ('chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1')
 
 
-def _cases():
-  """Every engine; all but one with --exhaustive only."""
-  return [
-    pytest.param(
-      engine,
-      id=engine.name,
-      marks=[] if engine.name == 'hosts' else [pytest.mark.exhaustive],
-    )
-    for engine in engines.ALL
-  ]
+pytestmark = pytest.mark.exhaustive
 
 
-@pytest.fixture(scope='module', params=_cases())
+@pytest.fixture(
+  scope='module', params=[pytest.param(e, id=e.name) for e in engines.ALL]
+)
 def engine(request, tmp_path_factory):
   engine = request.param()
   if reason := engine.missing():
@@ -65,7 +58,6 @@ def test_a_job_trains_to_its_end(start):
     assert job.says(task, '^MARK=seen$'), job.log(task)
 
 
-@pytest.mark.exhaustive
 def test_the_status_of_a_failing_task_is_the_jobs(start, engine):
   """a failing task's status is the job's"""
   job = start('--fails=worker:1')
@@ -74,7 +66,6 @@ def test_the_status_of_a_failing_task_is_the_jobs(start, engine):
   _assert_nothing_is_left([job])
 
 
-@pytest.mark.exhaustive
 def test_killed_tasks_are_back_and_counts_are_exact(start):
   """a killed worker and a killed ps are back, and counts are exact"""
   job = start(f'--steps={_STEPS}', '--pause_secs=0.3', max_restarts=4)
@@ -94,7 +85,6 @@ def test_killed_tasks_are_back_and_counts_are_exact(start):
   assert job.number('AUC') > 0.72
 
 
-@pytest.mark.exhaustive
 def test_a_preempted_job_goes_on_from_its_snapshot(start, engine):
   """a preempted job goes on from its snapshot"""
   first = start(f'--steps={_STEPS}', '--pause_secs=0.3')
@@ -108,7 +98,6 @@ def test_a_preempted_job_goes_on_from_its_snapshot(start, engine):
   assert again.number('COUNT') == _STEPS
 
 
-@pytest.mark.exhaustive
 def test_mistakes_are_named_soon(start, engine):
   """mistakes are named within 30 seconds"""
   for mistake in engine.mistakes():

@@ -35,7 +35,7 @@ def _fit(model):
   'save',
   [
     saved_models.as_keras,
-    saved_models.as_weights,
+    pytest.param(saved_models.as_weights, marks=pytest.mark.exhaustive),
     saved_models.as_checkpoint,
   ],
 )

@@ -60,23 +60,33 @@ class _Largest:
     monkeypatch.setattr(owner, name, noting)
 
 
-def test_files_of_keras_have_slices(tfps_cluster, tmp_path):
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('model.weights.h5', {}),
+    pytest.param(
+      'divided.weights.json',
+      {'max_shard_size': 1e-4},
+      marks=pytest.mark.exhaustive,
+    ),
+  ],
+)
+def test_files_of_keras_have_slices(tfps_cluster, tmp_path, name, options):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     model = _trained(_model())
-    model.save_weights(tmp_path / 'model.weights.h5')
-    model.save_weights(tmp_path / 'divided.weights.json', max_shard_size=1e-4)
+    model.save_weights(tmp_path / name, **options)
     sizes = []
-    with h5py.File(tmp_path / 'model.weights.h5') as file:
-      file.visititems(lambda _, item: sizes.append(getattr(item, 'nbytes', 0)))
+    for path in tmp_path.glob('*.h5'):
+      with h5py.File(path) as file:
+        file.visititems(lambda _, it: sizes.append(getattr(it, 'nbytes', 0)))
     assert max(sizes) <= _SLICE_BYTES
     assert sum(sizes) > 10 * _SLICE_BYTES
-    for name in ('model.weights.h5', 'divided.weights.json'):
-      other = _model(num_shards=2)
-      other.load_weights(tmp_path / name)
-      np.testing.assert_array_equal(
-        other.predict(_KEYS, verbose=0), model.predict(_KEYS, verbose=0)
-      )
+    other = _model(num_shards=2)
+    other.load_weights(tmp_path / name)
+    np.testing.assert_array_equal(
+      other.predict(_KEYS, verbose=0), model.predict(_KEYS, verbose=0)
+    )
   strategy.close()
 
 

@@ -27,7 +27,7 @@ def _with_new_keys(context):
   'name',
   turns.rarely(
     list(kinds.STRATEGIES),
-    but=['coordinator', 'hybrid'],
+    but=['hybrid'],
   ),
 )
 def test_each_look_up_of_a_key_that_has_a_row_is_in_one_update(

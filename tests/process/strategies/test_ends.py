@@ -29,10 +29,7 @@ _OURS = 'ends with an error and does not tell its servers that it is done.'
   ('name', 'feed', 'how', 'when'),
   turns.rarely(
     _CASES,
-    but=[
-      ('coordinator', 'queue', 'exit', 'within'),
-      ('between graphs', 'fit', 'raise', 'within'),
-    ],
+    but=[('between graphs', 'queue', 'raise', 'within')],
   ),
 )
 def test_nothing_but_the_error_of_the_program_is_shown(
