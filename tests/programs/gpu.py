@@ -25,10 +25,10 @@ import tensorflow as tf
 from tests.support import alone
 import tfps
 
-_ROWS, _BATCH, _EPOCHS = 96, 8, 2
+_ROWS, _BATCH, _EPOCHS, _NUM_IDS = 96, 8, 2, 12
 _MEGABYTES = 1024  # of a logical GPU
 _RNG = np.random.default_rng(0)
-_X = _RNG.integers(0, 12, (_ROWS, 3))
+_X = _RNG.integers(0, _NUM_IDS, (_ROWS, 3))
 _Y = _RNG.random((_ROWS, 1), dtype='f')
 
 
@@ -41,6 +41,8 @@ class _Way:
     steps_per_execution: as in `compile`.
     own_step: whether `train` executes a step of this program, instead of `fit`.
     queue: whether batches are of a queue of splits.
+    keys: type of the ids of a table keyed by any id, 'int64' or 'string'; empty
+      for a table of a fixed size.
     strategy: arguments of the strategy.
   """
 
@@ -48,6 +50,7 @@ class _Way:
   steps_per_execution: int = 1
   own_step: bool = False
   queue: bool = False
+  keys: str = ''
   strategy: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -57,6 +60,8 @@ WAYS = {
   'own step': _Way(steps_per_execution=4, own_step=True),
   'queue': _Way(steps_per_execution=4, queue=True),
   'sync': _Way(strategy={'updates': tfps.updates.Sync()}),
+  'any ids': _Way(steps_per_execution=4, keys='int64'),
+  'any words': _Way(keys='string'),
   'codecs': _Way(
     strategy={
       'wire': tfps.Wire(pull=tfps.codecs.BFloat16(), push=tfps.codecs.Float16())
@@ -101,12 +106,12 @@ def _train_all(form, cluster, folder, names) -> None:
     else:
       number = 1 if cluster.task.job == 'chief' else cluster.num_workers
       part = slice(cluster.task.index, None, number)
-      data = (_X[part], _Y[part], _BATCH)
+      data = (_ids(way, _X[part]), _Y[part], _BATCH)
       model.fit(*data, epochs=_EPOCHS, shuffle=False, verbose=0)
     if cluster.task.job != 'chief':
       strategy.barrier(f'trained {name}', 100)
     if is_chief:
-      np.savez(folder / f'{name}.npz', *model.get_weights())
+      np.savez(folder / f'{name}.npz', *_weights(model, way))
     variables |= {v.value.device for v in _all_variables(model)}
   found = {
     'variables': sorted(variables),
@@ -137,12 +142,34 @@ def _model(strategy, way: _Way) -> keras.Model:
     model = alone.make_model(
       keras.optimizers.Adagrad(0.05),
       lambda: [layers.Dense(16, 'tanh'), layers.Dense(1, dtype='float32')],
+      **_table(way),
       steps_per_execution=way.steps_per_execution,
     )
     model.optimizer.build(model.trainable_variables)
   scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
   assert scales == (way.policy == 'mixed_float16')
   return model
+
+
+def _table(way: _Way) -> dict[str, Any]:
+  """The arguments of a table keyed by any id; none for another table."""
+  if not way.keys:
+    return {}
+  return {'embedding': lambda: tfps.embeddings.Embedding(4), 'dtype': way.keys}
+
+
+def _ids(way: _Way, ids: np.ndarray) -> Any:
+  return tf.as_string(ids) if way.keys == 'string' else ids
+
+
+def _weights(model, way: _Way) -> list[np.ndarray]:
+  """The weights; of a table keyed by any id, the rows by their keys."""
+  if not way.keys:
+    return model.get_weights()
+  first, *others = model.layers
+  assert first.table.num_keys() == _NUM_IDS
+  rows = first.table.lookup(_ids(way, np.arange(_NUM_IDS)), training=False)
+  return [rows.numpy(), *(w for each in others for w in each.get_weights())]
 
 
 def _train(strategy, model, steps_per_execution: int) -> None:

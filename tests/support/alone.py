@@ -24,6 +24,9 @@ OPTIMIZERS = {
 def make_model(
   optimizer: Any,
   head: Callable[[], Sequence[Any]] = lambda: [layers.Dense(1, 'tanh')],
+  *,
+  embedding: Callable[[], Any] = lambda: layers.Embedding(12, 4),
+  dtype: str = 'int32',
   **compile_args: Any,
 ) -> keras.Model:
   """A model of rows of three numbers below 12, which begins the same always.
@@ -31,13 +34,15 @@ def make_model(
   Args:
     optimizer: its own.
     head: makes the layers after the embedding.
+    embedding: makes the layer of the embedding.
+    dtype: type of the rows.
     **compile_args: for `compile`, besides the loss.
   """
   keras.utils.set_random_seed(3)
   model = keras.Sequential(
     [
-      layers.Input((3,), dtype='int32'),
-      layers.Embedding(12, 4),
+      layers.Input((3,), dtype=dtype),
+      embedding(),
       layers.Flatten(),
       *head(),
     ]
