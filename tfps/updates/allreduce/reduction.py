@@ -17,6 +17,9 @@ import tensorflow as tf
 # computed: large enough that a message's fixed cost does not matter.
 _BUCKET_BYTES = 4 << 20
 
+# As what types those are sent that TensorFlow does not add up on GPUs.
+_WIDER = {tf.int32: tf.int64, tf.bfloat16: tf.float32}
+
 
 class Reduction:
   """Adds up tensors of all workers, ring by ring (Patarasuk and Yuan, 2009).
@@ -31,6 +34,7 @@ class Reduction:
       default.
 
   Attributes:
+    hint: as given.
     rank: place of this worker in the group, an int32 variable.
     size: number of workers of the group, likewise.
     key: number of the group, likewise.
@@ -55,7 +59,7 @@ class Reduction:
     self.num_workers = num_workers
     self.after: list[tf.Tensor] = []
     self.num_sums = 0
-    self._hint = hint
+    self.hint = hint
     self._device = device
     self._bucket_bytes = bucket_bytes or _BUCKET_BYTES
     with tf.init_scope(), tf.device('/device:CPU:0'):
@@ -258,9 +262,10 @@ class Reduction:
     if bucket:
       yield bucket
 
-  def _all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
-    size = vector.shape.num_elements() or tf.size(vector)
-    key = self._instance_key(vector.dtype, 'sum')
+  def _all_reduce(self, given: tf.Tensor) -> tf.Tensor:
+    size = given.shape.num_elements() or tf.size(given)
+    key = self._instance_key(given.dtype, 'sum')
+    vector = self._widened(given)
     with tf.device(self._device):
       total = tf.raw_ops.CollectiveReduceV2(
         input=vector,
@@ -270,10 +275,10 @@ class Reduction:
         ordering_token=[],
         merge_op='Add',
         final_op='Id',
-        communication_hint=self._hint,
+        communication_hint=self.hint,
       )
-    total.set_shape(vector.shape)
-    return total
+    total.set_shape(given.shape)
+    return tf.cast(total, given.dtype)
 
   def _all_gather(self, own: Any, length: Any = 0) -> tf.Tensor:
     """Returns the tensors of all workers, [workers, ...].
@@ -282,17 +287,24 @@ class Reduction:
       own: tensor of this worker, with a first dimension of 1.
       length: its second dimension, if that differs among executions.
     """
-    own = tf.convert_to_tensor(own)
-    key = self._instance_key(own.dtype, 'gather')
+    given = tf.convert_to_tensor(own)
+    key = self._instance_key(given.dtype, 'gather')
+    vector = self._widened(given)
     with tf.device(self._device):
-      return tf.raw_ops.CollectiveGatherV2(
-        input=own,
+      found = tf.raw_ops.CollectiveGatherV2(
+        input=vector,
         group_size=self.size,
         group_key=self.key,
         instance_key=tf.bitwise.bitwise_xor(key, length),
         ordering_token=[],
-        communication_hint=self._hint,
+        communication_hint=self.hint,
       )
+    return tf.cast(found, given.dtype)
+
+  def _widened(self, tensor: tf.Tensor) -> tf.Tensor:
+    if self.hint != 'nccl':
+      return tensor
+    return tf.cast(tensor, _WIDER.get(tensor.dtype, tensor.dtype))
 
   def _instance_key(self, *facts: Any) -> int:
     """Returns a number that all workers give the same collective of a step.
