@@ -29,6 +29,7 @@ from tfps.input import per_worker
 from tfps.monitor import endpoint
 from tfps.recovery import events as events_lib
 from tfps.server import connection
+from tfps.server import environment
 from tfps.server import registration
 from tfps.server import server as server_lib
 from tfps.server import task_monitor
@@ -97,7 +98,8 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
 
   Raises:
     errors.ServerStartError: this task's port is in use.
-    ValueError: the task is not a chief or worker, or the cluster has ps.
+    ValueError: the task is not a chief or worker, the cluster has ps, or NCCL
+      is asked for in a process that sees no GPU.
   """
 
   keras_functions = 'tfps.keras.all_reduce_functions'
@@ -114,6 +116,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     silence_secs: float | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    environment.set_default()
     self._cluster = cluster or resolver_lib.resolve_cluster()
     self.task = setup.trainer(self._cluster)
     self.is_chief = self.task == registration.chief_of(self._cluster)

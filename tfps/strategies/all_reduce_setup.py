@@ -43,13 +43,21 @@ def algorithm(options: Any) -> dict[str, Any]:
 
   Args:
     options: `tf.distribute.experimental.CommunicationOptions`, or None.
+
+  Raises:
+    ValueError: NCCL is asked for, and this process sees no GPU.
   """
   implementations = tf.distribute.experimental.CommunicationImplementation
   wanted = getattr(options, 'implementation', implementations.AUTO)
-  has_gpu = bool(tf.config.list_physical_devices('GPU'))
+  has_gpu = bool(tf.config.get_visible_devices('GPU'))
   if wanted == implementations.AUTO:
     wanted = implementations.NCCL if has_gpu else implementations.RING
   is_nccl = wanted == implementations.NCCL
+  if is_nccl and not has_gpu:
+    raise ValueError(
+      'AllReduceStrategy: communication_options ask for NCCL, and this process '
+      'sees no GPU. Use AUTO, or RING.'
+    )
   return {
     'hint': 'nccl' if is_nccl else 'ring',
     'device': '/device:GPU:0' if is_nccl else '/device:CPU:0',

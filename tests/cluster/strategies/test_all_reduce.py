@@ -1,5 +1,7 @@
 """AllReduceStrategy: a single worker, parts of batches, and what it refuses."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -102,6 +104,23 @@ def test_batches_are_divided(number, size, parts, weights, counts):
 def test_parts_of_another_number_of_examples_are_refused():
   with pytest.raises(ValueError, match=r'parts of \[2, 3\] examples'):
     data_adapters.part((np.zeros(2), np.zeros(3)), 0, 2)
+
+
+@pytest.mark.quick
+def test_nccl_is_refused_where_no_gpu_is_seen():
+  distribute = tf.distribute.experimental
+  options = distribute.CommunicationOptions(
+    implementation=distribute.CommunicationImplementation.NCCL
+  )
+  with pytest.raises(ValueError, match='ask for NCCL, and this process sees'):
+    tfps.AllReduceStrategy(tfps.Cluster.local(), options)
+
+
+@pytest.mark.quick
+def test_it_takes_of_a_gpus_memory_what_it_uses(monkeypatch):
+  monkeypatch.delenv('TF_FORCE_GPU_ALLOW_GROWTH', raising=False)
+  tfps.AllReduceStrategy(tfps.Cluster.local())
+  assert os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] == 'true'
 
 
 _ADDRESSES = ['localhost:1', 'localhost:2']
