@@ -29,11 +29,13 @@ def test_the_first_generation_is_of_all_workers():
   two = _entries(w0=Entry(), w2=Entry())
   assert _next(State(), two) == State()
   assert generations.missing_workers(State(), two, (), _NUM_WORKERS) == {1}
-  three = two | _entries(w1=Entry(digest=5))
+  three = two | _entries(w1=Entry(digest=5, algorithm='ring'))
   formed = _next(State(), three)
   assert (formed.generation, formed.members) == (1, (0, 1, 2))
   assert (formed.source, formed.is_first) == (0, True)
   assert not formed.has_begun
+  assert (formed.algorithms, formed.different) == (('', 'ring', ''), {1})
+  assert State.parse(str(formed)) == formed
 
 
 def test_it_begins_once_all_are_ready():

@@ -47,6 +47,7 @@ class Entry:
     incarnation: distinguishes it from earlier processes of the same task.
     digest: hash of the names, shapes and types of its variables.
     num_packed: length of the vector of their values.
+    algorithm: TensorFlow's name of that by which it adds up gradients.
     beat: number that it increases as long as it lives.
   """
 
@@ -58,6 +59,7 @@ class Entry:
   incarnation: int = 0
   digest: int = 0
   num_packed: int = 0
+  algorithm: str = ''
   beat: int = 0
 
   @property
@@ -82,6 +84,7 @@ class State:
     generation: number of the generation; 0 before the first.
     members: numbers of its workers, in order.
     incarnations: their incarnations.
+    algorithms: their algorithms.
     source: member whose variables all others copy at the beginning.
     digest: the digest of the source's variables.
     num_packed: likewise, the length of the vector of their values.
@@ -97,6 +100,7 @@ class State:
   generation: int = 0
   members: tuple[int, ...] = ()
   incarnations: tuple[int, ...] = ()
+  algorithms: tuple[str, ...] = ()
   source: int = 0
   digest: int = 0
   num_packed: int = 0
@@ -111,12 +115,19 @@ class State:
   def parse(cls, text: str) -> 'State':
     """Returns the state in a notice."""
     facts = json.loads(text)
-    for name in ('members', 'incarnations', 'lost'):
+    for name in ('members', 'incarnations', 'algorithms', 'lost'):
       facts[name] = tuple(facts[name])
     return cls(**facts)
 
   def __str__(self) -> str:
     return json.dumps(dataclasses.asdict(self))
+
+  @property
+  def different(self) -> set[int]:
+    """The members whose algorithm is not that of the source."""
+    found = dict(zip(self.members, self.algorithms, strict=False))
+    wanted = found.get(self.source)
+    return {i for i, algorithm in found.items() if algorithm != wanted}
 
   def may_be_entered(self, worker: int, entry: Entry) -> bool:
     """Returns whether a worker that waits is a member, and may get ready.
@@ -223,6 +234,7 @@ def _formed(
     + max([state.generation, *(e.generation for e in alive.values())]),
     members=tuple(members),
     incarnations=tuple(alive[i].incarnation for i in members),
+    algorithms=tuple(alive[i].algorithm for i in members),
     source=source,
     digest=alive[source].digest,
     num_packed=alive[source].num_packed,

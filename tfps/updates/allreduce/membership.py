@@ -18,6 +18,7 @@ from tfps import errors
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.server import health
+from tfps.updates.allreduce import algorithms
 from tfps.updates.allreduce import follower as follower_lib
 from tfps.updates.allreduce import generations
 from tfps.updates.allreduce import group_monitor
@@ -138,7 +139,8 @@ class Membership:
     Raises:
       errors.DeadlineError: other workers did not come in time; names them.
       errors.UnreachableError: this process' own server does not answer.
-      ValueError: this worker has other variables than the others.
+      ValueError: this worker has other variables than the others, or cannot
+        add up gradients with them.
     """
     if self.is_member:
       return
@@ -179,7 +181,7 @@ class Membership:
   def step_aside(self) -> None:
     """Lets the others go on without this worker, until it calls `join`."""
     if self.is_member:
-      self._entry.change(phase=generations.LEFT, num_left=generations.ASIDE)
+      self._step_back()
 
   def should_retry(self, error: tf.errors.OpError) -> bool:
     """Returns whether to repeat failed steps in the next generation.
@@ -261,6 +263,7 @@ class Membership:
       num_left=self._num_left,
       digest=self._local_state.digest(),
       num_packed=self._local_state.num_packed,
+      algorithm=self._reduction.hint,
     )
     state = self._wait_for_generation(deadline, secs)
     assert self._follower is not None
@@ -278,6 +281,10 @@ class Membership:
       self._copy_state(state)
     except tf.errors.OpError as error:
       logging.warning('Group of workers: %s', errors.first_line(error))
+      problem = algorithms.refusal(error, self._peers[self._own])
+      if problem:
+        self._step_back()
+        raise ValueError(problem) from error
       return False
     self._state = state
     # A worker that has not all variables yet is no source of them.
@@ -335,13 +342,17 @@ class Membership:
       time.sleep(timeouts.current().short_poll_secs)
 
   def _check(self, state: generations.State) -> None:
-    """Raises ValueError if this worker has other variables than the source."""
+    """Raises ValueError if this worker does not fit the others."""
+    problem = algorithms.disagreement(state, self._own, self._peers)
+    if problem:
+      self._step_back()
+      raise ValueError(problem)
     has_fewer = self._local_state.num_packed < state.num_packed
     self.is_partial = has_fewer and self._entry.value.is_new
     self._num_copied = len(self._local_state.variables)
     if self.is_partial or self._local_state.digest() == state.digest:
       return
-    self._entry.change(phase=generations.LEFT, num_left=generations.ASIDE)
+    self._step_back()
     own, other = self._peers[self._own].task, self._peers[state.source].task
     raise ValueError(
       f'AllReduceStrategy: {own} has other variables than {other}, whose '
@@ -360,6 +371,9 @@ class Membership:
       (whole,) = self._reduction.sum([tf.constant(given)])
     if not is_source:
       self._local_state.unpack(whole.numpy())
+
+  def _step_back(self) -> None:
+    self._entry.change(phase=generations.LEFT, num_left=generations.ASIDE)
 
   def _enable(self, members: Sequence[int]) -> None:
     with self._runtime_lock:
