@@ -6,10 +6,13 @@ HOW is 'fit', 'train', or 'loop', which is a custom loop. Each worker writes the
 model's weights to FOLDER, as INDEX.npz, after as many steps. Of 'train', a
 checkpoint is in FOLDER/checkpoints.
 
-From the environment: TIMEOUT_SECS and CONNECT_SECS are the strategy's. With
-KEEP, the checkpoint after so many steps stays in FOLDER/kept. SLOW is the
-number of the worker that takes its time for each execution until there is a
-file FOLDER/go.
+From the environment: TIMEOUT_SECS and CONNECT_SECS are the strategy's, and
+ALGORITHM is its implementation of communication. HIDE_GPU is the number of a
+worker that hides its GPU from TensorFlow. With OWN_HOSTS, NCCL takes each
+worker for one on a host of its own, so that they can share a GPU. With KEEP,
+the checkpoint after so many steps stays in FOLDER/kept. SLOW is the number of
+the worker that takes its time for each execution until there is a file
+FOLDER/go.
 """
 
 import os
@@ -29,11 +32,21 @@ import tfps
 PER_EXECUTION = 2
 
 _SLOW_SECS = 1.0
+_distribute = tf.distribute.experimental
 
 
 def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
+  cluster = tfps.resolve_cluster()
+  if os.environ.get('HIDE_GPU') == str(cluster.task.index):
+    tf.config.set_visible_devices([], 'GPU')
+  if 'OWN_HOSTS' in os.environ:
+    os.environ['NCCL_HOSTID'] = str(cluster.task)
+  algorithm = os.environ.get('ALGORITHM', 'AUTO')
   strategy = tfps.AllReduceStrategy(
-    tfps.resolve_cluster(),
+    cluster,
+    _distribute.CommunicationOptions(
+      implementation=_distribute.CommunicationImplementation[algorithm]
+    ),
     timeout_secs=float(os.environ.get('TIMEOUT_SECS', 60)),
     connect_timeout_secs=float(os.environ.get('CONNECT_SECS', 60)),
   )
@@ -49,6 +62,8 @@ def main(how: str, optimizer: str, steps: int, folder: pathlib.Path) -> None:
   {'fit': _fit, 'train': _train, 'loop': _loop}[how](
     strategy, model, steps, folder, tell
   )
+  devices = {weight.value.device for weight in model.trainable_variables}
+  print('variables on', *sorted(devices), flush=True)
   print('iterations', int(model.optimizer.iterations), flush=True)
   print(strategy.recovery_report(), strategy.updates_report(), flush=True)
   np.savez(folder / f'{number}.npz', *model.get_weights())

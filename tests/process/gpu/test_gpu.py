@@ -7,6 +7,7 @@ import functools
 import glob
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import pytest
 from tests.programs import gpu
 from tests.support import commands
 from tests.support import starting
+from tests.support import waiting
 from tfps import testing
 
 _PROGRAM = pathlib.Path(gpu.__file__)
@@ -162,3 +164,74 @@ def test_hybrid_replication_computes_what_cpus_compute(tmp_path):
   own, without = _train_with_and_without(train, tmp_path)
   for index in range(2):
     _check_equal(own / f'{index}.npz', without / f'{index}.npz')
+
+
+def _add_up(folder, num_workers, **env):
+  with starting.workers(
+    num_workers, 'all_reduce.py', 'fit', 'adamw', 14, folder, num_ps=0, **env
+  ) as cluster:
+    _wait_for(cluster)
+    return [cluster.log('worker', i) for i in range(num_workers)]
+
+
+@pytest.mark.parametrize(
+  ('num_workers', 'env'),
+  [
+    pytest.param(1, {}, id='one worker'),
+    pytest.param(2, {'ALGORITHM': 'RING'}, id='a ring of two'),
+    # NCCL refuses workers that share a GPU, unless their hosts differ.
+    pytest.param(2, {'OWN_HOSTS': '1', 'NCCL_DEBUG': 'INFO'}, id='NCCL'),
+  ],
+)
+def test_adding_up_gradients_gives_what_cpus_give(tmp_path, num_workers, env):
+  logs = []
+
+  def train(folder, **environment):
+    logs.append(_add_up(folder, num_workers, **env, **environment))
+
+  own, without = _train_with_and_without(train, tmp_path)
+  assert all('GPU:0' in re.search('variables on .*', log)[0] for log in logs[0])
+  for log in logs[0]:
+    assert ('ncclCommInitRank' in log) == ('OWN_HOSTS' in env)
+  for index in range(num_workers):
+    _check_equal(own / f'{index}.npz', without / f'{index}.npz')
+
+
+def test_nccl_outlasts_a_worker_that_returns(tmp_path):
+  env = {'OWN_HOSTS': '1', 'SLOW': '0', **_environment(with_gpu=True)}
+  with starting.workers(
+    2, 'all_reduce.py', 'fit', 'adam', 60, tmp_path, num_ps=0, **env
+  ) as cluster:
+
+    def wait_for(what, number=1):
+      waiting.until(
+        lambda: cluster.log('worker', 0).count(what) >= number,
+        timeout_secs=100,
+        say=lambda: cluster.log('worker', 0)[-3000:],
+      )
+
+    wait_for('\nat 1')
+    cluster.kill('worker', 1)
+    wait_for('adds up gradients with nobody')
+    cluster.start('worker', 1)
+    wait_for('adds up gradients with worker:1', 2)
+    (tmp_path / 'go').touch()
+    _wait_for(cluster)
+  _check_equal(tmp_path / '0.npz', tmp_path / '1.npz', 0.0)
+
+
+@pytest.mark.parametrize(
+  ('env', 'expected'),
+  [
+    pytest.param({}, 'CUDA_VISIBLE_DEVICES', id='that NCCL finds shared'),
+    pytest.param({'HIDE_GPU': '1'}, 'adds up by', id='that one does not see'),
+  ],
+)
+def test_a_gpu_is_refused(tmp_path, env, expected):
+  with starting.workers(
+    2, 'all_reduce.py', 'fit', 'adamw', 14, tmp_path, num_ps=0, **env
+  ) as cluster:
+    statuses = [cluster.wait('worker', i, timeout_secs=100) for i in range(2)]
+    logs = [cluster.log('worker', i) for i in range(2)]
+  assert statuses == [1, 1], logs
+  assert any(expected in log for log in logs), logs
