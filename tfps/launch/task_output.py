@@ -11,6 +11,7 @@ import threading
 from typing import BinaryIO
 from typing import IO
 
+from tfps._utils import private_files
 from tfps.cluster import spec as spec_lib
 
 _COLOURS = (36, 33, 32, 35, 34, 91, 96, 93, 92, 95)
@@ -61,9 +62,9 @@ class TaskOutput:
     }
     self._lock = threading.Lock()
     if folder:
-      folder.mkdir(parents=True, exist_ok=True)
+      private_files.make_folder(folder)
     for path in filter(None, map(self.path, tasks)):
-      path.open('ab' if appends else 'wb').close()
+      private_files.open_file(path, 'ab' if appends else 'wb').close()
 
   def path(self, task: spec_lib.Task) -> pathlib.Path | None:
     """Returns the file with a task's output, over all its starts, if any."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from absl import logging
 
+from tfps._utils import private_files
 from tfps._utils import threads
 from tfps.monitor import families
 from tfps.monitor import rates as rates_lib
@@ -121,8 +122,8 @@ class JsonLines:
       'time': reading.at,
       'metrics': [as_json(sample, reading.rates) for sample in reading.samples],
     }
-    self._path.parent.mkdir(parents=True, exist_ok=True)
-    with self._path.open('a', encoding='utf-8') as file:
+    private_files.make_folder(self._path.parent)
+    with private_files.open_file(self._path, 'a', encoding='utf-8') as file:
       file.write(json.dumps(line) + '\n')
 
 

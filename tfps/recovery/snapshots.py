@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import tensor_bundle
+from tfps._utils import private_files
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
 from tfps.recovery import inventory
@@ -215,6 +216,7 @@ class SnapshotStore:
         )
         found = {'format': _FORMAT, 'variables': contents}
         _write_durably(draft / _CONTENTS, json.dumps(found, indent=1))
+        private_files.keep_to_owner(draft)
       with self._explaining(draft, (*_DISK_ERRORS, errors.CheckpointError)):
         path = self._name(draft)
     registry.add(families.SNAPSHOTS)
@@ -249,7 +251,7 @@ class SnapshotStore:
   def _making(self, folder: pathlib.Path) -> Iterator[None]:
     with self._explaining(folder):
       shutil.rmtree(folder, ignore_errors=True)
-      folder.mkdir()
+      folder.mkdir(private_files.FOLDER_MODE)
     try:
       yield
     except BaseException:
@@ -332,10 +334,11 @@ def job_name(directory: str | os.PathLike[str]) -> str:
     if path.exists() and _JOB_NAME.fullmatch(name := path.read_text()):
       return name
     name = f'tfps-{uuid.uuid4().hex}'
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(path.parent)
     draft = path.with_name(f'{_JOB_FILE}-{os.getpid()}')
     try:
-      draft.write_text(name)
+      with private_files.open_file(draft, 'w') as file:
+        file.write(name)
       draft.replace(path)
     finally:
       draft.unlink(missing_ok=True)
@@ -378,7 +381,7 @@ def _check_format(path: pathlib.Path, number: object) -> None:
 def _check_writable(directory: pathlib.Path) -> None:
   trial = directory / f'trial-{os.getpid()}'
   try:
-    directory.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(directory)
     try:
       _write_durably(trial, 'trial')
     finally:
@@ -388,7 +391,7 @@ def _check_writable(directory: pathlib.Path) -> None:
 
 
 def _write_durably(path: pathlib.Path, text: str) -> None:
-  with path.open('w', encoding='utf-8') as file:
+  with private_files.open_file(path, 'w', encoding='utf-8') as file:
     file.write(text)
     file.flush()
     os.fsync(file.fileno())

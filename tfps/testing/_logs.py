@@ -6,6 +6,7 @@ import time
 from typing import IO
 
 from tfps import errors
+from tfps._utils import private_files
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 
@@ -25,11 +26,11 @@ class Logs:
 
   def make_folder(self) -> None:
     """Creates the folder; call it before `begin`."""
-    self._folder.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(self._folder)
 
   def begin(self, task: spec_lib.Task) -> IO[bytes]:
     """Opens the log of a task that is about to start, for appending."""
-    log = self._path(task).open('ab')
+    log = private_files.open_file(self._path(task), 'ab')
     self._begun_at[task] = log.tell()
     return log
 

@@ -13,6 +13,8 @@ import time
 
 from absl import logging
 
+from tfps._utils import private_files
+
 NAME = 'training_end'
 # Names the file by which a launcher tells the end of training.
 VARIABLE = 'TFPS_TRAINING_END'
@@ -28,9 +30,10 @@ def mark(directory: str | os.PathLike[str], step: int) -> None:
   marker = pathlib.Path(directory, NAME)
   draft = marker.with_name(f'{NAME}-{os.getpid()}')
   try:
-    marker.parent.mkdir(parents=True, exist_ok=True)
+    private_files.make_folder(marker.parent)
     try:
-      draft.write_text(json.dumps({'step': step, 'time': time.time()}))
+      with private_files.open_file(draft, 'w') as file:
+        json.dump({'step': step, 'time': time.time()}, file)
       draft.replace(marker)
     finally:
       draft.unlink(missing_ok=True)

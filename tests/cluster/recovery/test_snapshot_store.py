@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import threading
 
 import numpy as np
@@ -99,6 +100,25 @@ def test_who_connects_anew_leaves_nothing_of_before_going_on(
   tfps.ParameterServerStrategy(tfps_cluster.cluster)
   assert not before & _background()
   del kept, left_open
+
+
+@pytest.mark.parametrize('written_by', ['chief', 'ps'])
+def test_only_their_owner_reads_cuts(make, tmp_path, written_by):
+  before = os.umask(0)
+  try:
+    strategy = make(partitioners.FixedShards(2), written_by=written_by)
+    kept = variables(strategy)
+    cut(strategy)
+  finally:
+    os.umask(before)
+  del kept
+  found = [tmp_path / 'cuts', *(tmp_path / 'cuts').rglob('*')]
+  files = [path for path in found if path.is_file()]
+  assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+  assert {path.name for path in files} >= {'job', 'contents.json'}
+  assert sum(path.name.startswith('values.data') for path in files) == 2
+  modes = {stat.S_IMODE(p.stat().st_mode) for p in found if p.is_dir()}
+  assert modes == {0o700}
 
 
 def test_one_machine_reads_a_cut_by_itself(make):
