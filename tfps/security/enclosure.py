@@ -25,13 +25,14 @@ import sys
 import tempfile
 
 from tfps._utils import die_with_parent
-from tfps._utils import processes
 from tfps._utils import signals
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.security import config
 from tfps.security import doors as doors_lib
 from tfps.security import namespaces
 from tfps.security import proxy
+from tfps.security import renewal
 
 VARIABLE = 'TFPS_ENCLOSED'  # set for programs in an enclosure
 
@@ -82,7 +83,7 @@ def run(
   ins = [place.listen(outside=True) for place in plan.served]
   program = _Program(command, own_env, plan)
   try:
-    return _supervise(program, plan, security, ins)
+    return _supervise(program, plan, renewal.Renewal(security, served), ins)
   finally:
     program.kill()
 
@@ -120,7 +121,7 @@ def called_through(
     try:
       yield {door.peer: f'unix:{door.listener}' for door in doors if door.peer}
     finally:
-      processes.kill(process)
+      process.kill()
 
 
 class _Program:
@@ -246,11 +247,12 @@ def _explained(error: Exception) -> str:
 def _supervise(
   program: _Program,
   plan: doors_lib.Plan,
-  security: config.Security,
+  credentials: renewal.Renewal,
   ins: Sequence[socket.socket],
 ) -> int:
   """Starts the proxies, releases the program, and waits for its end."""
-  proxies = []
+  proxies: list[proxy.Proxy] = []
+  security = credentials.security
   with signals.reported(
     (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     lambda number: _pass_on(program, number),
@@ -274,10 +276,10 @@ def _supervise(
       for number in [*program.doors, *(s.detach() for s in ins)]:
         os.close(number)
       program.release()
-      return _wait(program, proxies)
+      return _wait(program, proxies, credentials)
     finally:
-      for process in proxies:
-        processes.kill(process)
+      for each in proxies:
+        each.kill()
 
 
 def _within(place: doors_lib.Place) -> str:
@@ -290,14 +292,21 @@ def _pass_on(program: _Program, number: signal.Signals) -> None:
     program.signal(number)
 
 
-def _wait(program: _Program, proxies: Sequence[processes.Leader]) -> int:
+def _wait(
+  program: _Program,
+  proxies: Sequence[proxy.Proxy],
+  credentials: renewal.Renewal,
+) -> int:
   """Waits until the program ends, or a proxy does, and so cuts it off."""
   pids = [program.pid, *(process.pid for process in proxies)]
   ends = {os.pidfd_open(pid): pid for pid in pids}
   poll = select.poll()
   for end in ends:
     poll.register(end, select.POLLIN)
-  ended = {ends[end] for end, _ in poll.poll()}
+  every_secs = timeouts.current().credentials_every_secs
+  while not (found := poll.poll(1000 * every_secs)):
+    credentials.renew(proxies)
+  ended = {ends[end] for end, _ in found}
   for end in ends:
     os.close(end)
   if program.pid in ended:

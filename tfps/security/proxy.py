@@ -9,10 +9,14 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 import os
+import pathlib
 import shutil
+import socket
 import subprocess
+import tempfile
 
 from tfps._utils import processes
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
 from tfps.security import config
@@ -26,6 +30,8 @@ global
   nbthread {threads}
   tune.bufsize 262144
   log stderr format raw daemon err
+  stats socket fd@{control} level admin
+  stats timeout 24d
 defaults
   mode tcp
   log global
@@ -40,6 +46,7 @@ _REFUSED = (
   'tfps enclose: %b refused a connection from %ci:%cp: %[ssl_fc_err_str]'
 )
 _MAX_THREADS = 4
+_PROMPT = b'\n> '  # that it waits for a command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +80,80 @@ def check_installed() -> None:
     )
 
 
+class Proxy:
+  """A running proxy, which ends with this process.
+
+  Args:
+    process: the process of haproxy.
+    control: connected to it, for its commands.
+    credentials: its name of the file with certificate and key.
+  """
+
+  def __init__(
+    self, process: processes.Leader, control: socket.socket, credentials: str
+  ) -> None:
+    self._process = process
+    self._control = control
+    self._credentials = credentials
+    self._has_prompted = False
+
+  @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  def renew(self, security: config.Security) -> None:
+    """Shows and accepts other credentials in connections to come.
+
+    Args:
+      security: the credentials, of files with the same names.
+
+    Raises:
+      ValueError: haproxy does not take them.
+      OSError: it does not answer.
+    """
+    if not self._has_prompted:
+      self._answer()
+      self._has_prompted = True
+    given = {
+      'cert': (self._credentials, security.pem()),
+      'ca-file': (security.ca, pathlib.Path(security.ca).read_bytes()),
+    }
+    for kind, (name, pem) in given.items():
+      # An empty line ends what is given.
+      text = b'\n'.join(line for line in pem.splitlines() if line.strip())
+      command = f'set ssl {kind} {_escaped(name)} <<\n'
+      self._command(command.encode() + text + b'\n', 'transaction')
+    for kind, (name, _) in given.items():
+      self._command(f'commit ssl {kind} {_escaped(name)}'.encode(), 'success')
+
+  def kill(self) -> None:
+    """Kills the process, and closes all of its connections."""
+    self._control.close()
+    processes.kill(self._process)
+
+  def _command(self, command: bytes, wanted: str) -> None:
+    self._control.sendall(command + b'\n')
+    answer = self._answer()
+    if wanted not in answer.lower():
+      raise ValueError(f'haproxy answers {answer!r} to {command[:40]!r}.')
+
+  def _answer(self) -> str:
+    """Returns what haproxy says until it waits for a command."""
+    answer = b''
+    while not answer.endswith(_PROMPT):
+      part = self._control.recv(1 << 16)
+      if not part:
+        raise ConnectionError('haproxy has closed the connection')
+      answer += part
+    return answer.removesuffix(_PROMPT).decode()
+
+
 def start(
   doors: Sequence[Door],
   security: config.Security,
   *,
   wrap: Callable[[list[str]], list[str]] = list,
-) -> processes.Leader:
+) -> Proxy:
   """Starts a proxy, which ends with this process.
 
   Args:
@@ -87,30 +162,35 @@ def start(
     wrap: returns the command that runs another one where the proxy belongs.
 
   Returns:
-    The proxy's process, which writes what it refuses to standard error.
+    The proxy, which writes what it refuses to standard error.
   """
   # Files without a name, so that no key is left on a disk.
   credentials = _in_memory(security.pem())
-  text = configuration(doors, security, _path(credentials))
+  listener, control = _connected()
+  name = _path(credentials)
+  text = configuration(doors, security, name, listener.fileno())
   settings = _in_memory(text.encode())
   sockets = [d.listener for d in doors if isinstance(d.listener, int)]
   try:
-    return processes.spawn(
+    process = processes.spawn(
       wrap([_installed() or _PROGRAM, '-db', '-f', _path(settings)]),
       env={},
       stdout=subprocess.DEVNULL,
       stderr=2,
-      pass_fds=[credentials, settings, *sockets],
+      pass_fds=[credentials, settings, listener.fileno(), *sockets],
     )
   finally:
+    listener.close()
     os.close(credentials)
     os.close(settings)
+  return Proxy(process, control, name)
 
 
 def configuration(
   doors: Sequence[Door],
   security: config.Security,
   credentials: str,
+  control: int,
 ) -> str:
   """Returns haproxy's configuration.
 
@@ -118,13 +198,16 @@ def configuration(
     doors: the doors.
     security: names the CA.
     credentials: the file with certificate and key.
+    control: number of the socket on which it listens for commands.
   """
   threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
   tls = (
     f'ssl crt {_quoted(credentials)} ca-file {_quoted(security.ca)} '
     f'verify required {_TLS}'
   )
-  parts = [_HEAD.format(threads=threads, refused=_REFUSED)]
+  parts = [
+    _HEAD.format(threads=threads, refused=_REFUSED, control=control),
+  ]
   for door in doors:
     incoming = '' if door.peer else f' {tls} alpn h2,http/1.1'
     outgoing = ''
@@ -144,6 +227,22 @@ def _listener(door: Door) -> str:
   return f'{_quoted(f"unix@{door.listener}")} mode 600'
 
 
+def _connected() -> tuple[socket.socket, socket.socket]:
+  """Returns a socket that listens, and the only one that is connected to it.
+
+  No name of them is left, by which others could connect.
+  """
+  listener, control = (socket.socket(socket.AF_UNIX) for _ in range(2))
+  with tempfile.TemporaryDirectory(prefix='tfps-control-') as folder:
+    path = f'{folder}/control'
+    listener.bind(path)
+    listener.listen(1)
+    control.connect(path)
+  control.settimeout(timeouts.current().command_secs)
+  control.sendall(b'prompt\n')  # without which it closes after a command
+  return listener, control
+
+
 def _in_memory(data: bytes) -> int:
   number = os.memfd_create('tfps')
   os.write(number, data)
@@ -158,6 +257,11 @@ def _quoted(path: object) -> str:
   """Returns a path as a word, within which haproxy replaces nothing."""
   text = str(path)
   return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _escaped(path: object) -> str:
+  """Returns a path as a word of a command."""
+  return str(path).replace('\\', r'\\').replace(' ', r'\ ')
 
 
 def _installed() -> str | None:

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import shutil
 import socket
 import ssl
 import subprocess
 import sys
 
+from cryptography import x509
 import psutil
 import pytest
 
@@ -72,6 +74,18 @@ def start(certs):
 
 def _port(cluster, task=enclosures.PS):
   return cluster.address(task).rpartition(':')[2]
+
+
+@pytest.fixture
+def own_certs(tmp_path):
+  return enclosures.make(tmp_path / r'its \ own')
+
+
+def _expires_at(port):
+  """When the certificate expires that a task shows, in seconds since 1970."""
+  pem = ssl.get_server_certificate(('127.0.0.1', int(port)), timeout=30)
+  certificate = x509.load_pem_x509_certificate(pem.encode())
+  return certificate.not_valid_after_utc.timestamp()
 
 
 @pytest.fixture
@@ -170,6 +184,59 @@ def test_an_expired_certificate_is_not_answered(echo, certs):
   assert not _answer(_port(cluster), certs, late)
   enclosures.make(certs, late)
   assert _answer(_port(cluster), certs, late) == b'heard hello\n'
+
+
+def _start_echo(start, cluster, folder):
+  port = _port(cluster)
+  env = {'TFPS_TIMEOUTS_SCALE': '0.05'}
+  process = start(cluster, enclosures.PS, _ECHO, port, folder=folder, **env)
+  assert process.stdout.readline() == 'ready\n'
+  return process
+
+
+def _said(process, text):
+  """Returns the line with a text that an enclosure says, once it does."""
+  while line := process.stderr.readline():
+    if text in line:
+      return line
+  raise AssertionError(f'It has ended without {text!r}.')
+
+
+def test_certificates_are_renewed_while_the_program_runs(start, own_certs):
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  first = _expires_at(_port(cluster))
+  enclosures.make(own_certs, valid_hours=1)
+  _said(process, 'ps-0.pem is renewed')
+  assert _expires_at(_port(cluster)) < first
+  port = _port(cluster)
+  assert _answer(port, own_certs) == b'heard hello\n'
+
+
+def test_another_ca_takes_the_place_of_one(start, own_certs, tmp_path):
+  """What is renewed proves, and is proved by, the new one alone."""
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  other = enclosures.make(tmp_path / 'other')
+  old = shutil.copytree(own_certs, tmp_path / 'old')
+  for path in other.iterdir():
+    path.replace(own_certs / path.name)
+  _said(process, 'ps-0.pem is renewed')
+  assert not _answer(_port(cluster), old)
+  assert _answer(_port(cluster), own_certs) == b'heard hello\n'
+
+
+def test_credentials_that_peers_would_refuse_are_not_taken(
+  start, own_certs, tmp_path
+):
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  before = _expires_at(_port(cluster))
+  other = enclosures.make(tmp_path / 'other')
+  (other / 'ps-0.pem').replace(own_certs / 'ps-0.pem')
+  assert 'are not used: TFPS_CA' in _said(process, 'credentials')
+  assert _expires_at(_port(cluster)) == before
+  assert _answer(_port(cluster), own_certs) == b'heard hello\n'
 
 
 def test_another_task_does_not_serve_in_place_of_a_ps(start, certs):

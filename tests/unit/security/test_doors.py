@@ -87,6 +87,7 @@ def test_each_peer_is_verified_by_its_own_name():
     ],
     config.Security("it's ca", 'cert', 'key'),
     '/proc/self/fd/7',
+    9,
   )
   assert 'verifyhost ps-1.tfps' in text
   assert text.count('verify required ssl-min-ver TLSv1.3') == 2
