@@ -14,6 +14,7 @@ from benchmarks import null_step
 from benchmarks import overhead
 from benchmarks import placement
 from benchmarks import recovery
+from benchmarks import secure
 from benchmarks import updates
 from benchmarks import wire
 from benchmarks.peers import comparison as peers
@@ -33,6 +34,7 @@ BENCHMARKS = {
   'recovery': recovery.compare,
   'updates': updates.compare,
   'crowd': crowd.compare,
+  'secure': secure.compare,
 }
 
 

@@ -91,12 +91,12 @@ def in_turns(
   return turns
 
 
-def take_turn(one: sides.Side, steps: int) -> Turn:
-  """Does so many steps."""
+def take_turn(one: sides.Side, steps: int, order: str = 'train') -> Turn:
+  """Does so many steps of an order."""
   pids, ports = one.pids().values(), one.ports()
   num_bytes, cpu_secs = usage.bytes_at_ports(ports), usage.tree_cpu_secs(pids)
   start = time.perf_counter()
-  one.run('train', steps)
+  one.run(order, steps)
   secs = time.perf_counter() - start
   cpu_secs = usage.tree_cpu_secs(pids) - cpu_secs
   num_bytes = usage.bytes_at_ports(ports) - num_bytes

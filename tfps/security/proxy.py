@@ -22,7 +22,9 @@ from tfps.security import certificates
 from tfps.security import config
 
 _PROGRAM = 'haproxy'
-_TLS = 'ssl-min-ver TLSv1.3'
+# The first of these that both sides have; it is the one that costs least.
+_SUITES = 'TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384'
+_TLS = f'ssl-min-ver TLSv1.3 ciphersuites {_SUITES}'
 # A connection may be silent for as long as training is; `timeout` has 24 days
 # at most. A peer has 10 seconds to prove who it is.
 _HEAD = """\

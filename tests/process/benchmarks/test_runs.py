@@ -10,6 +10,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks.peers import comparison
 from tests.support import commands
+from tests.support import enclosures
 
 _ROOT = pathlib.Path(__file__).parents[3]
 
@@ -48,6 +49,17 @@ def test_models_are_fitted_in_turns(tmp_path):
   assert done.returncode == 0, done.stderr
   name = 'fit: MLP, short executions, one process'
   _check_written(tmp_path, done.stdout, name)
+
+
+@pytest.mark.exhaustive
+@enclosures.needed()
+def test_plain_and_secured_steps_take_turns(tmp_path):
+  command.main(['--quick', 'secure', f'--output={tmp_path}'])
+  (path,) = tmp_path.glob('*.json')
+  (table,) = json.loads(path.read_text())['tables']
+  assert table['name'] == 'secure'
+  for turns in table['measured']['null step'].values():
+    assert all(turn['steps'] and turn['cpu_secs'] for turn in turns)
 
 
 # The wire's benchmark is like it; `tests/cluster/benchmarks` has its trainers.
