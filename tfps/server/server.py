@@ -50,6 +50,7 @@ from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import registration
 from tfps.server import row_groups
+from tfps.server import row_stores
 from tfps.server import service as service_lib
 
 ABANDONED_STATUS = 128 + signal.SIGHUP  # no client is left
@@ -87,6 +88,7 @@ class Server:
     environment.set_default()
     threads.expect_many()
     row_groups.offer()
+    row_stores.offer()
     try:
       self._server = tf.distribute.Server(
         cluster.spec(),
