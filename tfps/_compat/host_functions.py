@@ -18,6 +18,8 @@ from tensorflow.python.ops import script_ops
 from tfps._compat import error_sources
 
 _PREFIX = 'tfps/'
+# The inputs of a function that are a variable's handle and rows, by its token.
+_GATHERS: dict[bytes, tuple[int, int]] = {}
 _IS_MISSING = re.compile(rf'Could not find callback with key=({_PREFIX}\w+)')
 
 
@@ -55,6 +57,26 @@ def is_call(node: Any) -> bool:
   return token.startswith(_PREFIX.encode())
 
 
+def gathers(name: str, *, handle: int, rows: int) -> None:
+  """Notes that a function returns rows of a variable, as a gather would.
+
+  Args:
+    name: as it is offered.
+    handle: which of its inputs is the variable's handle.
+    rows: which has the numbers of the rows, int64.
+  """
+  _GATHERS[f'{_PREFIX}{name}'.encode()] = handle, rows
+
+
+def gather_of(node: Any) -> tuple[int, int] | None:
+  """Returns what `gathers` was told of the function of a call, or None.
+
+  Args:
+    node: the `NodeDef` of the call.
+  """
+  return _GATHERS.get(node.attr['token'].s)
+
+
 @functools.cache
 def _explain() -> None:
   """Explains later errors of processes that do not offer a function."""
@@ -67,7 +89,7 @@ def _explained(message: str, frame: types.FrameType) -> str:
   if not found:
     return message
   return (
-    f'The task that reads the data does not offer {found[1]!r}, as servers of '
+    f'The task that executes this does not offer {found[1]!r}, as servers of '
     'this version of tfps do. Start it with tfps.serve, tfps.Server or python '
     f'-m tfps.server, of the same version as this program. ({message})'
   )

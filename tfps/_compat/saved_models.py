@@ -3,10 +3,12 @@
 A function that reads a variable on its ps has the ps' name on operations, which
 TensorFlow writes to the file: no other cluster could run it. And Keras tracks
 variables twice, as its own and as TensorFlow's, so that each has two values in
-the file, of which functions use the first.
+the file, of which functions use the first. And a function may call one of a
+server's own.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import functools
 import os
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.saved_model import save as tf_save
 
+from tfps._compat import host_functions
 from tfps._utils import threads
 
 _UNUSED = '_all_variables'
@@ -28,17 +31,41 @@ def take_part() -> None:
   @functools.wraps(theirs)
   def build(*args: Any, **kwargs: Any) -> Any:
     found = theirs(*args, **kwargs)
-    _remove_tasks(found[0].graph_def)
+    for node in _nodes(found[0].graph_def):
+      if node.op == 'PyFunc' and host_functions.is_call(node):
+        _make_gather(node)
+      if _JOB in node.device:
+        node.device = ''
     return found
 
   tf_save._build_meta_graph = build
 
 
-def _remove_tasks(graph: Any) -> None:
-  nodes = [graph.node, *(each.node_def for each in graph.library.function)]
-  for node in (node for each in nodes for node in each):
-    if _JOB in node.device:
-      node.device = ''
+def _nodes(graph: Any) -> Iterator[Any]:
+  yield from graph.node
+  for function in graph.library.function:
+    yield from function.node_def
+
+
+def _make_gather(node: Any) -> None:
+  """Replaces a call that reads rows of a variable by a gather from it.
+
+  In a file, a variable has all rows, and processes have no functions of ours.
+  """
+  found = host_functions.gather_of(node)
+  if found is None:
+    raise ValueError(
+      f'{node.name} calls {node.attr["token"].s!r}, a function of servers of '
+      'tfps, which no SavedModel contains. Leave it out of what is saved.'
+    )
+  handle, rows = found
+  dtype = node.attr['Tout'].list.type[0]
+  controls = [each for each in node.input if each.startswith('^')]
+  node.op = 'ResourceGather'
+  node.ClearField('attr')
+  node.input[:] = [node.input[handle], node.input[rows], *controls]
+  node.attr['dtype'].type = dtype
+  node.attr['Tindices'].type = tf.int64.as_datatype_enum
 
 
 def load(directory: str | os.PathLike[str]) -> Any:
