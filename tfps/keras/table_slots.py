@@ -17,8 +17,10 @@ from tfps._compat import keras_variables
 from tfps._compat import open_shapes
 from tfps.keras.embeddings import slices
 from tfps.updates.tables import resharding
+from tfps.updates.tables import resources
 from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import storage
 
 _ATTRIBUTE = '_tfps_table'
 
@@ -110,9 +112,10 @@ def load(own: Callable[..., None], optimizer: Any, store: Any) -> None:
 
 
 def begin_slot(optimizer: Any, slot: Any) -> None:
-  """Lets a recovery restore slots that have just been made.
+  """Stores slots that have just been made as rows, and lets them be restored.
 
-  Those of one kind are restored once the last shard of the table has one.
+  A recovery may restore them: those of one kind, once the last shard of the
+  table has one.
 
   Args:
     optimizer: the optimizer.
@@ -123,6 +126,10 @@ def begin_slot(optimizer: Any, slot: Any) -> None:
     tf.errors.OpError: a ps is lost.
   """
   shards, number = table_of(slot) or ((), 0)
+  if shards:
+    value = keras_variables.value_of(slot)
+    name = resources.unique_name(value)
+    storage.attach_slot(value, shards[number].rows, name=name)
   if number + 1 != len(shards):
     return
   guard = _guard_of(shards)

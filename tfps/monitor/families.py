@@ -222,6 +222,25 @@ TABLE_LATE = Family(
   'Updates of rows dropped, as their keys were evicted meanwhile.',
   ('table',),
 )
+TABLE_ROWS = Family(
+  'tfps_table_stored_rows',
+  _GAUGE,
+  'Rows, each slot of one counted likewise, of a table with storage; place is '
+  'memory or file.',
+  ('table', 'place'),
+)
+TABLE_BYTES = Family(
+  'tfps_table_stored_bytes',
+  _GAUGE,
+  'Bytes that these rows take in memory, and their files on disks.',
+  ('table', 'place'),
+)
+TABLE_MOVES = Family(
+  'tfps_table_moved_rows_total',
+  _COUNTER,
+  'Moves of these rows; to is memory or file.',
+  ('table', 'to'),
+)
 
 # Evaluation.
 EVALUATIONS = Family(

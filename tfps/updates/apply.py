@@ -330,4 +330,6 @@ def _fit_slots(update: Update) -> list[tf.Tensor]:
   if not growing.grows(update.variable):
     return []
   num_rows = open_shapes.num_rows(update.variable)
-  return [growing.fit(slot, num_rows, has_spare=False) for slot in update.slots]
+  return [
+    resources.fit(slot, num_rows, has_spare=False) for slot in update.slots
+  ]

@@ -79,6 +79,11 @@ class PlacementLedger:
     """The number of ps."""
     return len(self._loads)
 
+  @property
+  def num_replicas(self) -> int:
+    """How many replicas each variable has."""
+    return self._replicas
+
   def place(self, sizes: Sequence[int], *, trainable: bool) -> list[int]:
     """Chooses the ps of a new variable's shards, and reserves optimizer slots.
 

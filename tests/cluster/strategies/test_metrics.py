@@ -121,6 +121,30 @@ def test_a_table_reports_its_keys(tfps_cluster, registry):
   strategy.close()
 
 
+def test_a_table_with_storage_reports_where_its_rows_are(
+  tfps_cluster, registry, tmp_path
+):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  frame_bytes = 2 * 4
+  with strategy.scope():
+    table = tfps.embeddings.Table(
+      2,
+      storage=tfps.embeddings.Storage(20 * frame_bytes, str(tmp_path)),
+      name='stored',
+    )
+    table.build()
+  table.lookup(tf.range(1000, dtype=tf.int64), training=True)
+  memory, file = (('chief:0', 'stored', where) for where in ('memory', 'file'))
+  rows = {memory: 20, file: 980}
+  assert samples.values(registry, families.TABLE_ROWS) == rows
+  num_bytes = samples.values(registry, families.TABLE_BYTES)
+  assert num_bytes[memory] == 20 * frame_bytes
+  assert num_bytes[file] >= 980 * frame_bytes
+  moves = {memory: 0, file: 0}
+  assert samples.values(registry, families.TABLE_MOVES) == moves
+  strategy.close()
+
+
 def test_a_trainer_between_graphs_reports_its_own_steps(registry):
   strategy = tfps.BetweenGraphStrategy(tfps.Cluster.local())
   _train(strategy, strategy)

@@ -8,3 +8,4 @@ from tfps.updates.tables.admission import Probability as Probability
 from tfps.updates.tables.eviction import Lfu as Lfu
 from tfps.updates.tables.eviction import Lru as Lru
 from tfps.updates.tables.eviction import Ttl as Ttl
+from tfps.updates.tables.storage import Storage as Storage

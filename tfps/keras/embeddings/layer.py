@@ -36,6 +36,7 @@ class Embedding(keras.layers.Layer):
       mask it, and a combiner leaves it out.
     admission: see `Table`.
     eviction: see `Table`.
+    storage: see `Table`.
     num_shards: see `Table`.
     table: the table to look ids up in; by default the layer makes its own.
     **kwargs: as for `keras.layers.Layer`.
@@ -54,6 +55,7 @@ class Embedding(keras.layers.Layer):
     mask_zero: bool = False,
     admission: Any = None,
     eviction: Any = None,
+    storage: Any = None,
     num_shards: int | None = None,
     table: table_lib.Table | None = None,
     **kwargs: Any,
@@ -73,6 +75,7 @@ class Embedding(keras.layers.Layer):
         self.name,
         admission=admission,
         eviction=eviction,
+        storage=storage,
         num_shards=num_shards,
       )
     self.output_dim = output_dim
@@ -86,6 +89,7 @@ class Embedding(keras.layers.Layer):
         embeddings_initializer,
         admission=admission,
         eviction=eviction,
+        storage=storage,
         num_shards=num_shards,
         dtype=self.dtype_policy,
         name='table',
@@ -170,6 +174,7 @@ class Embedding(keras.layers.Layer):
       'mask_zero': self.mask_zero,
       'admission': config['admission'],
       'eviction': config['eviction'],
+      'storage': config['storage'],
       'num_shards': config['num_shards'],
     }
 

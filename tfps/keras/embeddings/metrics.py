@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 import weakref
 
@@ -9,12 +10,14 @@ import tensorflow as tf
 
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
+from tfps.server import row_store
 from tfps.strategies import metrics
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import storage
 
 
 def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
-  """Offers the numbers of keys of a table to this process' registry.
+  """Offers the numbers of keys and rows of a table to this process' registry.
 
   Args:
     table: kept by a weak reference.
@@ -27,7 +30,9 @@ def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
     found = reference()
     if found is None or getattr(strategy(), 'is_closed', False):
       return ()
-    return metrics.reading(lambda: _samples(found.name, read(found)))
+    return metrics.reading(
+      lambda: [*_samples(found.name, read(found)), *_stored(found)]
+    )
 
   registry_lib.of_process().offer(f'table {table.name}', source, reads_ps=True)
 
@@ -43,3 +48,21 @@ def _samples(name: str, shards: Iterable[Any]) -> list[families.Sample]:
     families.Sample(families.EVICTED, evicted, labels=(name,)),
     families.Sample(families.TABLE_LATE, late, labels=(name,)),
   ]
+
+
+def _stored(table: Any) -> Iterator[families.Sample]:
+  """Yields where rows and slots of a table with storage are."""
+  if table.storage is None:
+    return
+  sums = row_store.Counts.sums(
+    storage.counts(shard.rows) for shard in table.shards
+  )
+  for family, label, value in (
+    (families.TABLE_ROWS, 'memory', sums.in_memory),
+    (families.TABLE_ROWS, 'file', sums.in_file),
+    (families.TABLE_BYTES, 'memory', sums.memory_bytes),
+    (families.TABLE_BYTES, 'file', sums.file_bytes),
+    (families.TABLE_MOVES, 'memory', sums.moved_in),
+    (families.TABLE_MOVES, 'file', sums.moved_out),
+  ):
+    yield families.Sample(family, value, labels=(table.name, label))

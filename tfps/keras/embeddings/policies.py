@@ -6,6 +6,7 @@ import keras
 
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import eviction as eviction_lib
+from tfps.updates.tables import storage as storage_lib
 
 _POLICIES = {
   'admission': (
@@ -14,6 +15,7 @@ _POLICIES = {
     admission_lib.Probability,
   ),
   'eviction': (eviction_lib.Ttl, eviction_lib.Lru, eviction_lib.Lfu),
+  'storage': (storage_lib.Storage,),
 }
 for _kinds in _POLICIES.values():
   for _kind in _kinds:
@@ -25,7 +27,7 @@ def given(name: str, what: str, policy: Any) -> Any:
 
   Args:
     name: name of the table.
-    what: `admission` or `eviction`.
+    what: `admission`, `eviction` or `storage`.
     policy: the policy.
 
   Raises:

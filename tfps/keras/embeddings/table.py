@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
 from typing import Any
-import uuid
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import reads
 from tfps._compat import side_executor
@@ -19,6 +17,7 @@ from tfps.keras.embeddings import checkpoints
 from tfps.keras.embeddings import initial_values
 from tfps.keras.embeddings import keys as keys_lib
 from tfps.keras.embeddings import metrics
+from tfps.keras.embeddings import placed
 from tfps.keras.embeddings import policies
 from tfps.keras.embeddings import slices
 from tfps.updates.tables import admission as admission_lib
@@ -27,10 +26,10 @@ from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import resharding
-from tfps.updates.tables import resources
 from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import sharing
+from tfps.updates.tables import storage as storage_lib
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import row_writes
@@ -60,6 +59,8 @@ class Table(keras.layers.Layer):
     eviction: which keys lose their row: one of `Ttl`, `Lru` and `Lfu`. By
       default none do. What they lose is forgotten: a key that returns begins
       anew.
+    storage: a `Storage` keeps most rows in files, and a part in memory. By
+      default all are in memory.
     num_shards: number of parts that the rows are divided into, by default the
       number of ps. Parts are assigned to the ps in turn. Values are restored
       from any number to any other.
@@ -67,9 +68,8 @@ class Table(keras.layers.Layer):
     name: name of the table.
 
   Raises:
-    TypeError: the admission or eviction is something else.
-    ValueError: the width or number of shards is not positive, or the current
-      strategy has no ps.
+    TypeError: the admission, eviction or storage is something else.
+    ValueError: the width or number of shards is not positive.
   """
 
   def __init__(
@@ -79,6 +79,7 @@ class Table(keras.layers.Layer):
     *,
     admission: admission_lib.Admission | None = None,
     eviction: eviction_lib.Eviction | None = None,
+    storage: storage_lib.Storage | None = None,
     num_shards: int | None = None,
     dtype: Any = None,
     name: str | None = None,
@@ -92,6 +93,7 @@ class Table(keras.layers.Layer):
     self.initializer = keras.initializers.get(initializer)
     self.admission = policies.given(self.name, 'admission', admission)
     self.eviction = policies.given(self.name, 'eviction', eviction)
+    self.storage = policies.given(self.name, 'storage', storage)
     self.num_shards = num_shards
     self._made: list[dict[str, keras.Variable]] = []
     self._shards: list[shard_lib.Shard] = []
@@ -99,13 +101,18 @@ class Table(keras.layers.Layer):
     checkpoints.take_part()
 
   def build(self, input_shape: Any = None) -> None:
-    """Makes the table's variables, in the scope of the current strategy."""
+    """Makes the table's variables, in the scope of the current strategy.
+
+    Raises:
+      ValueError: the strategy has no ps, or it has replicas of variables, which
+        a table with storage cannot have.
+    """
     del input_shape
     if self._made:
       return
     extended_lib.register_with_keras()
-    self._branches = sharing.in_use()
-    number = self.num_shards or _num_ps(self.name)
+    self.branches = sharing.in_use()
+    number = self.num_shards or placed.num_ps(self)
     self._made = [self._make(index, number) for index in range(number)]
     self.built = True
     metrics.offer(self, Table._counts)
@@ -228,6 +235,7 @@ class Table(keras.layers.Layer):
       'initializer': keras.initializers.serialize(self.initializer),
       'admission': keras.saving.serialize_keras_object(self.admission),
       'eviction': keras.saving.serialize_keras_object(self.eviction),
+      'storage': keras.saving.serialize_keras_object(self.storage),
       'num_shards': self.num_shards,
     }
 
@@ -327,16 +335,7 @@ class Table(keras.layers.Layer):
     values = [value for shard in shards for value in shard.values()]
     if not values or any(value is None for value in values):
       return False
-    self._shards = [
-      shard_lib.Shard(
-        len(shards),
-        resources.with_hash_tables(_index_name(values['rows']), values),
-        self.admission,
-        self.eviction,
-        self._branches,
-      )
-      for values in shards
-    ]
+    self._shards = [placed.shard(self, own, len(shards)) for own in shards]
     with tf.init_scope():
       table_slots.begin_table(self._shards)
       self._restores.resume()
@@ -375,26 +374,3 @@ def _rows(shard: shard_lib.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
     ),
   )
   return rows
-
-
-def _num_ps(name: str) -> int:
-  """Returns the number of ps; 1 without a strategy."""
-  if not tf.distribute.has_strategy():
-    return 1
-  strategy = tf.distribute.get_strategy()
-  ledger = getattr(strategy.extended, 'ledger', None)
-  if ledger is None or not ledger.num_ps:
-    raise ValueError(
-      f'{name}: {type(strategy).__name__} has no ps of this package, which '
-      'tables are kept on. Use tfps.ParameterServerStrategy or another '
-      'strategy with ps.'
-    )
-  return ledger.num_ps
-
-
-def _index_name(rows: Any) -> str:
-  """Returns a name that no other table has, and that all processes know."""
-  memory = getattr(handles.inner(rows), 'memory', None)
-  if memory is None:  # the variable is private to this process
-    return f'tfps/keys/{uuid.uuid4().hex}'
-  return f'tfps/keys/{memory.container}/{memory.name}'

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """Base class of admission and eviction: frozen dataclasses Keras can save."""
+  """Base class of a table's policies: frozen dataclasses Keras can save."""
 
   def get_config(self) -> dict[str, Any]:
     """Returns the arguments that it was made with."""

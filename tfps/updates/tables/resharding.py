@@ -25,7 +25,6 @@ from tfps.updates.tables import resources
 from tfps.updates.tables import saved_shards
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import weights
-from tfps.variables import growing
 from tfps.variables import row_writes
 
 _Count = counts_lib.Count
@@ -242,7 +241,7 @@ def _put_slot(
   has_row = found >= 0
   rows = addresses_lib.rows_of(tf.boolean_mask(found, has_row))
   num_rows = open_shapes.num_rows(shard.rows)
-  with resources.after(growing.fit(slot, num_rows, has_spare=False)):
+  with resources.after(resources.fit(slot, num_rows, has_spare=False)):
     own = tf.boolean_mask(values, has_row)
     return [rows, resources.scatter(slot, rows, own)]
 

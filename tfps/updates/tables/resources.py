@@ -5,8 +5,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
+import uuid
 
 import tensorflow as tf
+
+from tfps._compat import handles as handles_lib
+from tfps._compat import open_shapes
+from tfps.updates.tables import storage
+from tfps.variables import growing
 
 _KEYS = 'keys'
 
@@ -41,10 +47,14 @@ class Kind:
   name: str
   dtype: tf.DType
   shape: tuple[int | None, ...]
+  stored: storage.StoredRows | None
 
   def bound(self, handle: tf.Tensor) -> 'Resource':
     """Returns a resource of the kind, given its handle."""
-    return Resource(handle, self.dtype, tf.TensorShape(self.shape))
+    resource = Resource(handle, self.dtype, tf.TensorShape(self.shape))
+    if self.stored is not None:
+      storage.note(resource, self.stored)
+    return resource
 
 
 @dataclasses.dataclass(eq=False)
@@ -80,7 +90,7 @@ def with_hash_tables(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
 def kinds(resources: Mapping[str, Any]) -> tuple[Kind, ...]:
   """Returns the kinds of resources, given by name."""
   return tuple(
-    Kind(name, each.dtype, tuple(each.shape))
+    Kind(name, each.dtype, tuple(each.shape), storage.of(each))
     for name, each in resources.items()
   )
 
@@ -102,13 +112,23 @@ def bound(
 
 def gather(variable: Any, rows: Any) -> tf.Tensor:
   """Returns rows of a variable, given their numbers."""
+  stored = storage.of(variable)
+  if stored is not None:
+    return stored.read(variable, rows)
   return tf.raw_ops.ResourceGather(
     resource=variable.handle, indices=rows, dtype=variable.dtype
   )
 
 
 def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
-  """Writes rows of a variable, given their numbers; returns the operation."""
+  """Writes rows of a variable, given their numbers.
+
+  Returns:
+    The operation, or a tensor, after which they are written.
+  """
+  stored = storage.of(variable)
+  if stored is not None:
+    return stored.write(variable, rows, values)
   return tf.raw_ops.ResourceScatterUpdate(
     resource=variable.handle, indices=rows, updates=values
   )
@@ -119,6 +139,32 @@ def raise_to(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
   return tf.raw_ops.ResourceScatterMax(
     resource=variable.handle, indices=rows, updates=values
   )
+
+
+def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
+  """Lets a variable grow, as `growing.fit`, unless its rows are stored."""
+  if storage.of(variable) is not None:
+    return tf.constant(False)
+  return growing.fit(variable, needed, has_spare=has_spare)
+
+
+def num_rows(variable: Any) -> tf.Tensor:
+  """Returns how many rows a variable has at present, an int64 scalar."""
+  stored = storage.of(variable)
+  if stored is not None:
+    return stored.num_rows(variable)
+  return open_shapes.num_rows(variable)
+
+
+def unique_name(variable: Any) -> str:
+  """Returns a name for what belongs to a variable on its device.
+
+  All processes that use the variable know the name, and no other has it.
+  """
+  memory = getattr(handles_lib.inner(variable), 'memory', None)
+  if memory is None:  # the variable is private to this process
+    return f'tfps/keys/{uuid.uuid4().hex}'
+  return f'tfps/keys/{memory.container}/{memory.name}'
 
 
 def after(*operations: Any) -> Any:

@@ -96,7 +96,7 @@ def view_slots(shard: shard_lib.Shard, slots: Mapping[str, Any]) -> SavedShard:
   }
   used = lengths['keys']
   for name, slot in slots.items():  # rows without updates may have none
-    lengths[name] = min(used, int(open_shapes.num_rows(slot)))
+    lengths[name] = min(used, int(resources.num_rows(slot)))
   return SavedShard(lengths, _reader({**shard.values, **slots}))
 
 

@@ -27,8 +27,8 @@ from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
 from tfps.updates.tables import sharing
+from tfps.updates.tables import storage
 from tfps.updates.tables import weights
-from tfps.variables import growing
 
 _Shared = TypeVar('_Shared')
 _Count = counts_lib.Count
@@ -183,7 +183,7 @@ class Shard:
     free = self.values['free']
     lost = index_lib.digest_of(keys, addresses)
     with tf.control_dependencies(
-      [growing.fit(free, held[_Count.FREE] + number)]
+      [resources.fit(free, held[_Count.FREE] + number)]
     ):
       places = held[_Count.FREE] + tf.range(number)
       written = resources.scatter(free, places, rows)
@@ -358,14 +358,12 @@ class Shard:
     if self.addresses is not None:
       again = tf.minimum(number, held[_Count.FREE])
     first = used + tf.range(number - again)
-    with tf.control_dependencies(self._fit(used + number - again)):
+    with tf.control_dependencies(self._fit(used, number - again)):
       rows, addresses, given = self._take_free(held, again, first)
     with tf.control_dependencies([rows]):
-      written = [
-        resources.scatter(self.rows, rows, self.gather('rows', initial)),
-        resources.scatter(self.values['keys'], rows, keys),
-        *given,
-      ]
+      made = resources.scatter(self.rows, rows, self.gather('rows', initial))
+    with resources.after(made):  # which fails if the disk of a storage is full
+      written = [resources.scatter(self.values['keys'], rows, keys), *given]
       if self.eviction is not None:
         scores = self.eviction.first_scores(number, held)
         written.append(resources.scatter(self.values['scores'], rows, scores))
@@ -392,9 +390,8 @@ class Shard:
     rows = tf.concat([old, first], axis=0)
     return rows, tf.concat([addresses, first], axis=0), given
 
-  def _fit(self, needed: tf.Tensor) -> list[tf.Tensor]:
-    return [
-      growing.fit(self.values[name], needed)
-      for name in weights.BY_ROW
-      if name in self.values
-    ]
+  def _fit(self, used: tf.Tensor, number: tf.Tensor) -> list[tf.Tensor]:
+    """Makes room for new rows, beside those in use."""
+    own = [each for name, each in self.values.items() if name in weights.BY_ROW]
+    fitted = [resources.fit(each, used + number) for each in own]
+    return fitted + storage.forget_earlier(self.rows, tf.equal(used, _FIRST))

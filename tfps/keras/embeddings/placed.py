@@ -1,0 +1,66 @@
+"""Shards of a table, placed on the ps of the current strategy."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps.updates.tables import resources
+from tfps.updates.tables import shard as shard_lib
+from tfps.updates.tables import storage as storage_lib
+
+
+def num_ps(table: Any) -> int:
+  """Returns the number of ps; 1 without a strategy.
+
+  Args:
+    table: that is to be placed on them.
+
+  Raises:
+    ValueError: the strategy has none, or none that the table can use.
+  """
+  if not tf.distribute.has_strategy():
+    return 1
+  strategy = tf.distribute.get_strategy()
+  ledger = getattr(strategy.extended, 'ledger', None)
+  if ledger is None or not ledger.num_ps:
+    raise ValueError(
+      f'{table.name}: {type(strategy).__name__} has no ps of this package, '
+      'which tables are kept on. Use tfps.ParameterServerStrategy or another '
+      'strategy with ps.'
+    )
+  if table.storage is not None and ledger.num_replicas:
+    raise ValueError(
+      f'{table.name}: {table.storage} is given, and Recovery(replicas=1) keeps '
+      'each variable on a second ps, too, which has no storage. Do without '
+      'replicas, as snapshots have all rows, or without the storage.'
+    )
+  number: int = ledger.num_ps
+  return number
+
+
+def shard(
+  table: Any, values: dict[str, Any], num_shards: int
+) -> shard_lib.Shard:
+  """Makes a shard of its variables.
+
+  Args:
+    table: that it is of.
+    values: the variables by name.
+    num_shards: how many shards the table has.
+
+  Raises:
+    ValueError: a storage cannot use its directory.
+    tf.errors.OpError: a ps is lost.
+  """
+  rows, name = values['rows'], resources.unique_name(values['rows'])
+  if table.storage is not None:
+    storage_lib.attach(
+      rows, table.storage, name=name, table=table.name, num_shards=num_shards
+    )
+  return shard_lib.Shard(
+    num_shards,
+    resources.with_hash_tables(name, values),
+    table.admission,
+    table.eviction,
+    table.branches,
+  )
