@@ -136,7 +136,7 @@ class Shadows:
           row_digests.scan,
           device,
           _PAIR,
-          *(piece.dtype, tuple(piece.row_shape), piece.is_whole),
+          piece.layout,
         )(*own)
         for piece, own in zip(pieces, handles_of, strict=True)
         if not piece.is_narrow
@@ -197,9 +197,7 @@ def _find_locked(
       if piece.is_whole:
         rows = tf.zeros([1], tf.int64)
       elif piece.is_narrow:
-        rows, _ = row_digests.scan(
-          *own[piece], piece.dtype, piece.row_shape, piece.is_whole
-        )
+        rows, _ = row_digests.scan(*own[piece], piece.layout)
       else:
         rows = _due(piece, own[piece][0], scanned[piece], found)
       found[piece] = row_digests.changed(piece, *own[piece], rows)
@@ -227,7 +225,7 @@ def _due(
   rows, num_scanned = scanned
   if not piece.grows:
     return rows
-  num_rows = row_digests.count_rows(handle, is_whole=False)
+  num_rows = row_digests.count_rows(handle, piece.layout)
   others = [
     each.rows
     for other, each in found.items()

@@ -5,12 +5,15 @@ import dataclasses
 import math
 import re
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfps._compat import handles
 from tfps._compat import keras_variables
 from tfps._compat import open_shapes
+from tfps.updates.tables import resources
+from tfps.updates.tables import storage
 from tfps.variables import row_writes
 
 # Bytes of a row that is compared under the lock.
@@ -18,6 +21,33 @@ _NARROW_BYTES = 8
 # Bytes of a variable that is one row to comparisons, as all of rank 1 are.
 _WHOLE_BYTES = 4 << 10
 _LAST_NUMBER = re.compile(r'\d*$')
+
+
+class Layout(NamedTuple):
+  """Rows of a piece without its handle; equal for similar ones.
+
+  Attributes:
+    dtype: of elements.
+    row_shape: of a row.
+    is_whole: whether all of the piece is one row.
+    stored: rows that are in a store; None if the variable has all itself.
+  """
+
+  dtype: tf.DType
+  row_shape: tuple[int, ...]
+  is_whole: bool
+  stored: storage.StoredRows | None
+
+  @property
+  def row_bytes(self) -> int:
+    size: int = self.dtype.size
+    return size * math.prod(self.row_shape)
+
+  def bound(self, handle: tf.Tensor) -> resources.Resource:
+    """Returns a variable of the layout, which has rows, given its handle."""
+    shape = (None, *self.row_shape)
+    kind = resources.Kind('rows', self.dtype, shape, self.stored)
+    return kind.bound(handle)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,13 +89,22 @@ class Piece:
     return shape.rank < 2 or num_bytes <= _WHOLE_BYTES
 
   @property
-  def row_shape(self) -> list[int]:
-    shape: list[int] = self.variable.shape.as_list()
-    return shape if self.is_whole else shape[1:]
+  def layout(self) -> Layout:
+    shape = tuple(self.variable.shape.as_list())
+    return Layout(
+      self.dtype,
+      shape if self.is_whole else shape[1:],
+      self.is_whole,
+      storage.of(self.variable),
+    )
+
+  @property
+  def row_shape(self) -> tuple[int, ...]:
+    return self.layout.row_shape
 
   @property
   def row_bytes(self) -> int:
-    return self.dtype.size * math.prod(self.row_shape)
+    return self.layout.row_bytes
 
   @property
   def is_narrow(self) -> bool:

@@ -4,7 +4,6 @@ Functions run in a graph on the device of the variable, whose handle they get,
 and that of the variable of digests: its shadow.
 """
 
-from collections.abc import Sequence
 import functools
 import math
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.keras.serving import pieces as pieces_lib
+from tfps.updates.tables import resources
 
 # Bytes of rows that are compared at once.
 _SLICE_BYTES = 16 << 20
@@ -40,20 +40,17 @@ class Found(NamedTuple):
 def scan(
   handle: tf.Tensor,
   shadow: tf.Tensor,
-  dtype: tf.DType,
-  row_shape: Sequence[int],
-  is_whole: bool,
+  layout: pieces_lib.Layout,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Compares all rows of a variable, slice by slice.
 
   Returns:
     The numbers of the changed ones, and how many rows there are.
   """
-  read = functools.partial(_read, handle, dtype, row_shape, is_whole)
-  num_rows = count_rows(handle, is_whole=is_whole)
+  read = functools.partial(_read, handle, layout)
+  num_rows = count_rows(handle, layout)
   first_digest = _digests(read(tf.zeros([1], tf.int64)))
-  row_bytes = dtype.size * math.prod(row_shape)
-  step = max(1, _SLICE_BYTES // row_bytes)
+  step = max(1, _SLICE_BYTES // layout.row_bytes)
 
   def compare(first: tf.Tensor, found: tf.Tensor) -> tuple[Any, Any]:
     rows = tf.range(first, tf.minimum(first + step, num_rows))
@@ -76,15 +73,13 @@ def changed(
   piece: pieces_lib.Piece, handle: tf.Tensor, shadow: tf.Tensor, rows: tf.Tensor
 ) -> Found:
   """Returns those of some rows of a piece that have changed."""
-  read = functools.partial(
-    _read, handle, piece.dtype, piece.row_shape, piece.is_whole
-  )
+  read = functools.partial(_read, handle, piece.layout)
   values = read(rows)
   digests = _digests(values)
   first = _digests(read(tf.zeros([1], tf.int64)))
   at = where(tf.not_equal(digests, _noted(shadow, rows, first)))
   return Found(
-    count_rows(handle, is_whole=piece.is_whole),
+    count_rows(handle, piece.layout),
     first,
     tf.gather(rows, at),
     _bytes(tf.gather(values, at), piece.row_bytes),
@@ -112,7 +107,7 @@ def note(
     with tf.control_dependencies([written]):
       return tf.constant(True)
 
-  known = count_rows(shadow, is_whole=False)
+  known = _count(shadow)
   resized = tf.cond(
     tf.not_equal(known, num_rows), resize, lambda: tf.constant(False)
   )
@@ -145,11 +140,11 @@ def digests_of(piece: pieces_lib.Piece, values: Any) -> np.ndarray:
   )
 
 
-def count_rows(handle: tf.Tensor, *, is_whole: bool) -> tf.Tensor:
+def count_rows(handle: tf.Tensor, layout: pieces_lib.Layout) -> tf.Tensor:
   """Returns how many rows a variable has at present, an int64 scalar."""
-  if is_whole:
+  if layout.is_whole:
     return tf.constant(1, tf.int64)
-  return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
+  return resources.num_rows(layout.bound(handle))
 
 
 def where(condition: tf.Tensor) -> tf.Tensor:
@@ -158,26 +153,27 @@ def where(condition: tf.Tensor) -> tf.Tensor:
 
 
 def _read(
-  handle: tf.Tensor,
-  dtype: tf.DType,
-  row_shape: Sequence[int],
-  is_whole: bool,
-  rows: tf.Tensor,
+  handle: tf.Tensor, layout: pieces_lib.Layout, rows: tf.Tensor
 ) -> tf.Tensor:
   """Reads rows of a variable; a whole one has a single row."""
-  if is_whole:
-    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-    return tf.reshape(value, [1, math.prod(row_shape)])
+  width = math.prod(layout.row_shape)
+  if layout.is_whole:
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=layout.dtype)
+    return tf.reshape(value, [1, width])
   # After a scatter, reading a variable copies all of it.
-  found = tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
-  return tf.reshape(found, [-1, math.prod(row_shape)])
+  found = resources.gather(layout.bound(handle), rows)
+  return tf.reshape(found, [-1, width])
+
+
+def _count(shadow: tf.Tensor) -> tf.Tensor:
+  return tf.raw_ops.VariableShape(input=shadow, out_type=tf.int64)[0]
 
 
 def _noted(
   shadow: tf.Tensor, rows: tf.Tensor, first_digest: tf.Tensor
 ) -> tf.Tensor:
   """Returns the digests of rows as of the last write; of new ones the first."""
-  known = count_rows(shadow, is_whole=False)
+  known = _count(shadow)
   digests = tf.raw_ops.ResourceGather(
     resource=shadow, indices=tf.minimum(rows, known - 1), dtype=tf.int64
   )
