@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import shutil
@@ -23,6 +24,7 @@ from tfps._compat import cancellation
 from tfps._utils import deadlines
 from tfps._utils import threads
 from tfps._utils import timeouts
+from tfps.recovery import frozen_rows
 from tfps.recovery import inventory
 from tfps.variables import placement_ledger
 
@@ -49,11 +51,37 @@ class Values:
     device: name of the device.
     pieces: the variables and shards.
     tensors: one value for each piece.
+    frozen: rows of further variables, which are written in slices.
   """
 
   device: str
   pieces: Sequence[inventory.Piece]
   tensors: Sequence[tf.Tensor]
+  frozen: Sequence[frozen_rows.FrozenRows] = ()
+
+  def drop(self) -> None:
+    """Drops the frozen rows."""
+    for each in self.frozen:
+      each.drop()
+
+  def slices(
+    self, prefix: str
+  ) -> Iterator[tuple[str, inventory.Piece, tf.Tensor]]:
+    """Yields slices of the frozen rows, each with the prefix of its files.
+
+    Args:
+      prefix: of those of the other values.
+
+    Raises:
+      tf.errors.OpError: the device is lost.
+    """
+    folder = pathlib.Path(prefix).parent
+    slices = itertools.chain.from_iterable(
+      frozen.slices() for frozen in self.frozen
+    )
+    for number, (piece, values) in enumerate(slices):
+      own = folder.with_name(f'{folder.name}-{number}') / _VALUES
+      yield os.fspath(own), piece, values
 
 
 class Disk(Protocol):
@@ -120,10 +148,12 @@ class ChiefDisk:
       for prefix, group in zip(prefixes, groups, strict=True):
         # One group after the other bounds the memory of this process.
         here = [tf.identity(tensor) for tensor in group.tensors]
-        try:
-          _save(prefix, group.pieces, here)
-        except tf.errors.OpError as error:
-          raise DiskError(errors.first_line(error)) from error
+        _save_here(prefix, group.pieces, here)
+    for prefix, group in list(zip(prefixes, groups, strict=True)):
+      for own, piece, values in group.slices(prefix):
+        with tf.device(self._device):
+          _save_here(own, [piece], [tf.identity(values)])
+        prefixes.append(own)
     return prefixes
 
   def read(
@@ -155,6 +185,10 @@ class SharedDisk:
     cancellation.keep_apart()
     self._devices = [placement_ledger.ps_device(ps) for ps in range(num_ps)]
     self._functions: dict[str, tuple[Sequence[inventory.Piece], Any]] = {}
+    # Without autograph, which is not safe while another thread traces.
+    self._save_slice = tf.function(
+      _save_slice, autograph=False, reduce_retracing=True
+    )
 
   def check(self, directory: pathlib.Path) -> None:
     trial = directory / f'trial-{os.getpid()}-{time.time_ns()}'
@@ -173,13 +207,13 @@ class SharedDisk:
 
   def write(self, folder: pathlib.Path, groups: Sequence[Values]) -> list[str]:
     prefixes = [_prefix(folder, i) for i in range(len(groups))]
-    threads.map_all(
+    written = threads.map_all(
       'tfps-write',
       lambda each: self._write(*each),
       zip(prefixes, groups, strict=True),
       at_once=len(groups),
     )
-    return prefixes
+    return [prefix for each in written for prefix in each]
 
   def read(
     self, piece: inventory.Piece, restore: Callable[[], tf.Tensor]
@@ -190,7 +224,7 @@ class SharedDisk:
     device = self._devices[number % len(self._devices)]
     _read_on(device, 'a value', restore)
 
-  def _write(self, prefix: str, group: Values) -> None:
+  def _write(self, prefix: str, group: Values) -> list[str]:
     pieces, function = self._functions.get(group.device, (None, None))
     if pieces is not group.pieces:
       function = _saving_function(group.pieces)
@@ -201,7 +235,16 @@ class SharedDisk:
       tf.device(group.device),
     ):
       function(tf.constant(prefix), list(group.tensors)).numpy()
-    _wait_for(pathlib.Path(f'{prefix}.index'), group.device)
+    prefixes = [prefix]
+    for own, piece, values in group.slices(prefix):
+      with _explaining(group.device, 'write', own), tf.device(group.device):
+        self._save_slice(
+          *map(tf.constant, (own, piece.key, piece.slice_spec)), values
+        ).numpy()
+      prefixes.append(own)
+    for each in prefixes:
+      _wait_for(pathlib.Path(f'{each}.index'), group.device)
+    return prefixes
 
 
 def _read_on(
@@ -262,6 +305,28 @@ def _trial_function() -> Any:
       return tf.constant(True)
 
   return tf.function(write_trial, autograph=False)
+
+
+def _save_slice(
+  prefix: tf.Tensor, key: tf.Tensor, spec: tf.Tensor, values: tf.Tensor
+) -> tf.Tensor:
+  saved = tf.raw_ops.SaveV2(
+    prefix=prefix,
+    tensor_names=[key],
+    shape_and_slices=[spec],
+    tensors=[values],
+  )
+  with tf.control_dependencies([saved]):
+    return tf.constant(True)
+
+
+def _save_here(
+  prefix: str, pieces: Sequence[inventory.Piece], tensors: Sequence[tf.Tensor]
+) -> None:
+  try:
+    _save(prefix, pieces, tensors)
+  except tf.errors.OpError as error:
+    raise DiskError(errors.first_line(error)) from error
 
 
 def _save(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from typing import Any
@@ -17,6 +18,7 @@ from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 from tfps._utils import threads
 from tfps.recovery import config
+from tfps.recovery import frozen_rows
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
 from tfps.recovery import saved_tables
@@ -333,8 +335,13 @@ class Snapshotter:
     self, entry: inventory.Entry, snapshot: snapshots.Snapshot
   ) -> None:
     snapshot.check(entry)
+    read = functools.partial(self._store.read, snapshot)
     for piece in entry.pieces():
-      piece.variable.assign(self._store.read(snapshot, piece))
+      if frozen_rows.is_stored(piece):
+        parts = snapshot.reader.parts(piece.key)
+        frozen_rows.restore(piece, parts, read)
+      else:
+        piece.variable.assign(read(piece))
 
   def _read(self) -> _Draft | None:
     """Reads all variables; returns None if the last snapshot is up to date."""
@@ -348,7 +355,11 @@ class Snapshotter:
 
   def _write(self, draft: _Draft | None) -> None:
     if draft is not None:
-      self._store.write(draft.entries, draft.values)
+      try:
+        self._store.write(draft.entries, draft.values)
+      finally:
+        for group in draft.values:
+          group.drop()
       self._covered = draft.covers
       self._read_at = draft.read_at
 

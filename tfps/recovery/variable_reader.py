@@ -1,11 +1,14 @@
 """Reads the values of variables at one moment, and leaves them on the ps."""
 
 import collections
+from collections.abc import Iterator
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
+from tfps.recovery import frozen_rows
 from tfps.recovery import inventory
 from tfps.recovery import snapshot_storage
 
@@ -15,12 +18,12 @@ class VariableReader:
 
   One call to each device returns the current values of its variables. A value
   shares the memory of its variable until that changes, so that reading takes
-  little time and memory.
+  little time and memory. Rows in a store are copied on the disk of their ps.
   """
 
   def __init__(self) -> None:
-    self._functions: dict[str, tuple[list[inventory.Piece], Any]] = {}
-    self._num_entries = 0
+    self._readings: list[_Reading] = []
+    self._covered = (0, 0)
 
   def read(
     self, entries: Sequence[inventory.Entry]
@@ -31,35 +34,64 @@ class VariableReader:
       entries: those of the last call, and maybe more.
 
     Raises:
-      tf.errors.OpError: a ps is lost.
+      tf.errors.OpError: a ps is lost, or its disk is full.
     """
-    if self._num_entries != len(entries):
-      self._functions = _reading_functions(entries)
-      self._num_entries = len(entries)
-    groups = []
-    for device, (pieces, function) in self._functions.items():
-      with tf.device(device):
-        groups.append(snapshot_storage.Values(device, pieces, function()))
-    return groups
+    # A variable gets its store just after it was made.
+    stored = sum(frozen_rows.is_stored(each) for each in _pieces(entries))
+    if self._covered != (len(entries), stored):
+      self._readings = _readings(entries)
+      self._covered = len(entries), stored
+    return [reading.values() for reading in self._readings]
 
 
-def _reading_functions(
-  entries: Sequence[inventory.Entry],
-) -> dict[str, tuple[list[inventory.Piece], Any]]:
+@dataclasses.dataclass(frozen=True)
+class _Reading:
+  """Reading of the variables of a device.
+
+  Attributes:
+    device: the device.
+    pieces: variables that have all rows themselves.
+    stored: variables with a store.
+    function: reads them, in this order; see `frozen_rows.read`.
+  """
+
+  device: str
+  pieces: list[inventory.Piece]
+  stored: list[inventory.Piece]
+  function: Any
+
+  def values(self) -> snapshot_storage.Values:
+    with tf.device(self.device):
+      found = self.function()
+    number = len(self.pieces)
+    frozen = map(frozen_rows.FrozenRows, self.stored, found[number:])
+    return snapshot_storage.Values(
+      self.device, self.pieces, found[:number], list(frozen)
+    )
+
+
+def _readings(entries: Sequence[inventory.Entry]) -> list[_Reading]:
   by_device = collections.defaultdict(list)
-  for entry in entries:
-    for piece in entry.pieces():
-      by_device[piece.variable.device].append(piece)
-  functions = {}
-  for device, pieces in by_device.items():
+  for piece in _pieces(entries):
+    by_device[piece.variable.device].append(piece)
+  readings = []
+  for device, own in by_device.items():
+    stored = [piece for piece in own if frozen_rows.is_stored(piece)]
+    pieces = [piece for piece in own if piece not in stored]
     with tf.device(device):
-      functions[device] = pieces, _reading_function(pieces)
-  return functions
+      function = _reading_function(pieces + stored)
+    readings.append(_Reading(device, pieces, stored, function))
+  return readings
+
+
+def _pieces(entries: Sequence[inventory.Entry]) -> Iterator[inventory.Piece]:
+  for entry in entries:
+    yield from entry.pieces()
 
 
 def _reading_function(pieces: Sequence[inventory.Piece]) -> Any:
   def read() -> list[tf.Tensor]:
-    return [piece.variable.read_value() for piece in pieces]
+    return [frozen_rows.read(piece.variable) for piece in pieces]
 
   # Without autograph, which is not safe while another thread traces.
   return tf.function(read, autograph=False).get_concrete_function()

@@ -27,11 +27,17 @@ _EVICTS = {'eviction': tfps.embeddings.Lru(10**6)}
 
 
 @pytest.mark.parametrize(
-  ('lost', 'replicas', 'policies'), [(0, 0, {}), (1, 1, _EVICTS)]
+  ('lost', 'replicas', 'policies'),
+  [(0, 0, {'memory_bytes': 4096}), (1, 1, _EVICTS)],
 )
 def test_no_key_is_lost_or_doubled(
   processes, tmp_path, lost, replicas, policies
 ):
+  policies = dict(policies)
+  if memory_bytes := policies.pop('memory_bytes', None):
+    policies['storage'] = tfps.embeddings.Storage(
+      memory_bytes, str(tmp_path / 'rows')
+    )
   strategy = tfps.ParameterServerStrategy(
     processes.cluster,
     recovery=tfps.Recovery(tmp_path, every_secs=0.5, replicas=replicas),
