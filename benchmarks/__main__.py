@@ -15,6 +15,7 @@ from benchmarks import overhead
 from benchmarks import placement
 from benchmarks import recovery
 from benchmarks import secure
+from benchmarks import storage
 from benchmarks import updates
 from benchmarks import wire
 from benchmarks.peers import comparison as peers
@@ -27,6 +28,7 @@ BENCHMARKS = {
   'dlrm': dlrm.compare,
   'dense': dense.compare,
   'embedding': embedding.compare,
+  'storage': storage.compare,
   'peers': peers.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,

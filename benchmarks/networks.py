@@ -5,6 +5,7 @@ that works under their strategy.
 """
 
 import itertools
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -122,11 +123,12 @@ class Keyed(Clicks):
   """
 
   eviction: Any = None
+  storage: Any = None
 
   def variables(self) -> list[tf.Variable]:
     sizes = self._sizes
     self._table = tfps.embeddings.Table(
-      sizes.width, eviction=self.eviction, name='keyed'
+      sizes.width, eviction=self.eviction, storage=self.storage, name='keyed'
     )
     self._table.build()
     for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
@@ -149,6 +151,39 @@ class Evicting(Keyed):
   eviction = tfps.embeddings.Lru(1 << 40)
 
 
+class Drawn(Keyed):
+  """The same as `Keyed`, with ids that are drawn anew for each batch."""
+
+  def dataset(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    sizes = self._sizes
+
+    def with_drawn_ids(step: tf.Tensor, clicked: tf.Tensor) -> Batch:
+      seed = tf.stack([tf.constant(context.input_pipeline_id, tf.int64), step])
+      uniform = tf.random.stateless_uniform(
+        [sizes.batch], seed, 1e-9, 1.0, tf.float64
+      )
+      # The number from which on Zipf's law has that share of all draws.
+      ranks = tf.cast(uniform ** (1.0 / (1.0 - sizes.exponent)), tf.int64)
+      return ranks % sizes.num_rows, clicked
+
+    clicks = super().dataset(context).map(lambda ids, clicked: clicked)
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), clicks).map(
+      with_drawn_ids
+    )
+
+
+class Stored(Drawn):
+  """The same, with a quarter of all rows and slots in memory."""
+
+  def __init__(self) -> None:
+    super().__init__()
+    sizes = self._sizes
+    num_bytes = sizes.num_rows * sizes.width * 4 * 2  # Adagrad has one slot
+    self.storage = tfps.embeddings.Storage(
+      memory_bytes=num_bytes // 4, directory=tempfile.gettempdir()
+    )
+
+
 class New(Keyed):
   """The same as `Keyed`, of which no id has been seen before."""
 
@@ -160,7 +195,9 @@ class New(Keyed):
       return ids, clicked
 
     clicks = super().dataset(context).map(lambda ids, clicked: clicked)
-    return tf.data.Dataset.counter().zip(clicks).map(with_new_ids)
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), clicks).map(
+      with_new_ids
+    )
 
 
 def _layers(sizes: tuple[int, ...]) -> list[tf.Variable]:

@@ -33,6 +33,8 @@ MODELS: dict[str, Callable[[], Any]] = {
   'keyed': networks.Keyed,
   'evicting': networks.Evicting,
   'new': networks.New,
+  'drawn': networks.Drawn,
+  'stored': networks.Stored,
 }
 
 _TRAINERS: dict[str, Callable[..., trainers.Run]] = {
