@@ -126,7 +126,7 @@ def test_no_update_is_lost_or_doubled_while_rows_move(
   expected = plain.lookup(keys, training=False)
   assert -np.sum(expected) >= 40 * 100
   np.testing.assert_array_equal(stored.lookup(keys, training=False), expected)
-  assert sum(c.moved_in for c in stored_tables.counts(stored)) > 500
+  assert sum(c.moved_in for c in stored_tables.counts(stored)) > 100
   strategy.close()
 
 
