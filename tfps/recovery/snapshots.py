@@ -149,8 +149,7 @@ class SnapshotStore:
     latest: last snapshot that was written or found; None if there is none.
 
   Raises:
-    errors.CheckpointError: the directory cannot be written, or has snapshots
-      of which none can be read.
+    errors.CheckpointError: it cannot be written, or no snapshot can be read.
   """
 
   def __init__(
@@ -337,8 +336,7 @@ def job_name(directory: str | os.PathLike[str]) -> str:
     private_files.make_folder(path.parent)
     draft = path.with_name(f'{_JOB_FILE}-{os.getpid()}')
     try:
-      with private_files.open_file(draft, 'w') as file:
-        file.write(name)
+      _write_durably(draft, name)
       draft.replace(path)
     finally:
       draft.unlink(missing_ok=True)

@@ -86,8 +86,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     communication_options: `bytes_per_pack` is the number of bytes that are sent
       as one tensor, and `implementation` the algorithm: by default NCCL if this
       process has a GPU, else a ring of gRPC.
-    timeout_secs: how long a worker waits for the others in a step, before it
-      ends with an error that names them.
+    timeout_secs: how long a step waits for others, which the error names.
     silence_secs: how long a worker may give no sign of life.
     connect_timeout_secs: how long to wait for all workers to start.
 
@@ -98,13 +97,11 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
 
   Raises:
     errors.ServerStartError: this task's port is in use.
-    ValueError: the task is not a chief or worker, the cluster has ps, or NCCL
-      is asked for in a process that sees no GPU.
+    ValueError: the task or the cluster does not fit, or NCCL finds no GPU.
   """
 
   keras_functions = 'tfps.keras.all_reduce_functions'
   keras_optimizers = 'tfps.keras.all_reduce_optimizers'
-
   guard = None
 
   def __init__(
