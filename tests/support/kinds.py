@@ -1,5 +1,8 @@
 """Every kind of strategy with ps, and a training loop for all of them."""
 
+import keras
+import tensorflow as tf
+
 import tfps
 import tfps.keras
 
@@ -36,3 +39,28 @@ def train(strategy, step, dataset_fn, steps):
     return
   with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
     coordinator.train(step, dataset_fn, **arguments)
+
+
+def train_sums(strategy, tables, dataset_fn, steps):
+  """Trains tables of zeros, so that each update takes 1 from a key's elements.
+
+  For each time that the key is in the batches of the update, that is.
+
+  Returns:
+    The optimizer.
+  """
+  with strategy.scope():
+    for table in tables:
+      table.build()
+    variables = [v for table in tables for v in table.trainable_variables]
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build(variables)
+
+  def step(keys):
+    with tf.GradientTape() as tape:
+      loss = sum(tf.reduce_sum(table.lookup(keys)) for table in tables)
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+  train(strategy, step, dataset_fn, steps)
+  return optimizer

@@ -33,6 +33,18 @@ def _fit(model):
   model.fit(_X, _Y, batch_size=100, verbose=0)
 
 
+def _saved(cluster, path):
+  """What tables of a trained model have, and a function that loads it."""
+  strategy = tfps.ParameterServerStrategy(cluster)
+  with strategy.scope():
+    model = _model()
+    _fit(model)
+    wanted = table_contents.of(model)
+    load = saved_models.as_keras(model, path, _model)
+  strategy.close()
+  return wanted, load
+
+
 def test_a_key_without_a_row_has_one_branch_for_all(tfps_cluster, monkeypatch):
   traced, admits = [], admission.Probability.admits
 
@@ -52,13 +64,7 @@ def test_a_key_without_a_row_has_one_branch_for_all(tfps_cluster, monkeypatch):
 
 
 def test_what_restores_one_table_restores_all(tfps_cluster, tmp_path):
-  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  with strategy.scope():
-    model = _model()
-    _fit(model)
-    wanted = table_contents.of(model)
-    load = saved_models.as_keras(model, tmp_path, _model)
-  strategy.close()
+  wanted, load = _saved(tfps_cluster.cluster, tmp_path)
   with testing.InProcessCluster(1, 2) as cluster:
     strategy = tfps.ParameterServerStrategy(cluster.cluster)
     with strategy.scope():
@@ -76,13 +82,7 @@ def test_what_restores_one_table_restores_all(tfps_cluster, tmp_path):
 
 def test_what_is_restored_is_in_replicas_too(tfps_cluster, tmp_path):
   with testing.InProcessCluster(1, 2) as cluster:
-    strategy = tfps.ParameterServerStrategy(cluster.cluster)
-    with strategy.scope():
-      model = _model()
-      _fit(model)
-      wanted = table_contents.of(model)
-      load = saved_models.as_keras(model, tmp_path, _model)
-    strategy.close()
+    wanted, load = _saved(cluster.cluster, tmp_path)
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster,
     recovery=tfps.Recovery(tmp_path / 'snapshots', replicas=1, every_secs=3600),

@@ -44,20 +44,8 @@ def test_each_look_up_of_a_key_that_has_a_row_is_in_one_update(
       evicting = tfps.embeddings.Table(
         2, 'zeros', eviction=tfps.embeddings.Lru(_CAPACITY), name='evicting'
       )
-      tables = [admitting, evicting]
-      for table in tables:
-        table.build()
-      variables = [v for table in tables for v in table.trainable_variables]
-      optimizer = keras.optimizers.SGD(1.0)
-      optimizer.build(variables)
-
-    def step(keys):
-      with tf.GradientTape() as tape:
-        loss = sum(tf.reduce_sum(table.lookup(keys)) for table in tables)
-      gradients = tape.gradient(loss, variables)
-      optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    kinds.train(strategy, step, _with_new_keys, 20)
+    tables = [admitting, evicting]
+    optimizer = kinds.train_sums(strategy, tables, _with_new_keys, 20)
     updates = int(optimizer.iterations.numpy())
     assert updates >= 10
     learned = -admitting.lookup(_HOT, training=False).numpy()
