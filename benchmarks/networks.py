@@ -166,10 +166,7 @@ class Drawn(Keyed):
       ranks = tf.cast(uniform ** (1.0 / (1.0 - sizes.exponent)), tf.int64)
       return ranks % sizes.num_rows, clicked
 
-    clicks = super().dataset(context).map(lambda ids, clicked: clicked)
-    return tf.data.Dataset.zip(tf.data.Dataset.counter(), clicks).map(
-      with_drawn_ids
-    )
+    return _numbered_clicks(super().dataset(context)).map(with_drawn_ids)
 
 
 class Stored(Drawn):
@@ -194,10 +191,13 @@ class New(Keyed):
       ids = tf.random.stateless_uniform(shape, seed, 0, limit, tf.int64)
       return ids, clicked
 
-    clicks = super().dataset(context).map(lambda ids, clicked: clicked)
-    return tf.data.Dataset.zip(tf.data.Dataset.counter(), clicks).map(
-      with_new_ids
-    )
+    return _numbered_clicks(super().dataset(context)).map(with_new_ids)
+
+
+def _numbered_clicks(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """The clicks of batches, without ids, each with the number of the batch."""
+  clicks = dataset.map(lambda ids, clicked: clicked)
+  return tf.data.Dataset.zip(tf.data.Dataset.counter(), clicks)
 
 
 def _layers(sizes: tuple[int, ...]) -> list[tf.Variable]:

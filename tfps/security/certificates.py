@@ -13,6 +13,7 @@ import pathlib
 import tempfile
 from typing import TYPE_CHECKING
 
+from tfps._utils import private_files
 from tfps.cluster import spec as spec_lib
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def make(
       'CA itself expires. Make it less.'
     )
   valid = datetime.timedelta(hours=valid_hours)
-  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  private_files.make_folder(folder)
   mode = folder.stat().st_mode & 0o777
   if mode & 0o077:
     raise ValueError(
