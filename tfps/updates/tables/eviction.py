@@ -113,7 +113,7 @@ class Eviction(policy.Policy):
     window, hand = tf.minimum(size, most), held[_Count.HAND]
     first = hand % tf.maximum(size, 1)
     rows = (first + tf.range(window)) % tf.maximum(size, 1)
-    scores = shard.scores_of(rows + counts_lib.NUM_INITIAL)
+    scores = _scores_of(shard, rows + counts_lib.NUM_INITIAL)
     places = (used - counts_lib.NUM_INITIAL - first) % tf.maximum(size, 1)
     places = tf.boolean_mask(
       places, (used >= counts_lib.NUM_INITIAL) & (places < window)
@@ -268,6 +268,14 @@ class Lfu(_Capacity):
   def first_scores(self, number: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
     del held
     return tf.fill([number], _now() // _MICROS)
+
+
+def _scores_of(shard: shard_lib.Shard, rows: tf.Tensor) -> tf.Tensor:
+  """Returns the scores of rows; the highest possible if they have no key."""
+  assert shard.addresses is not None
+  scores = shard.gather('scores', rows)
+  none = tf.constant(_NEVER, tf.int64)
+  return tf.where(shard.addresses.are_used(rows), scores, none)
 
 
 def _now() -> tf.Tensor:

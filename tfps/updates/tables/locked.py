@@ -41,14 +41,13 @@ def function(
   own = dataclasses.replace(shard, values={**shard.values, **others})
   given, device = resources.handles(own.values), own.counts.device
   if replicated_writes.replica_of(own.rows) is None:
-    kinds = resources.kinds(own.values)
+    kind = own.kind
     made = shard.share(
-      (body, kinds, own.num_shards, own.admission, own.eviction),
-      lambda: _concrete(_like(own, kinds), body, types, given),
+      (body, kind), lambda: _concrete(kind.bound, body, types, given)
     )
   else:  # of another device, replicas of these very variables are written, too
     given, device = [], None
-    made = _concrete(lambda: own, body, types, given)
+    made = _concrete(lambda _: own, body, types, given)
 
   def call(*inputs: Any) -> int:
     with tf.device(device):
@@ -62,20 +61,8 @@ def function(
   return call
 
 
-def _like(
-  shard: shard_lib.Shard, kinds: Sequence[resources.Kind]
-) -> Callable[..., shard_lib.Shard]:
-  """Returns a function that makes a similar shard of handles."""
-  return lambda *handles: shard_lib.Shard(
-    shard.num_shards,
-    resources.bound(kinds, handles),
-    shard.admission,
-    shard.eviction,
-  )
-
-
 def _concrete(
-  make_shard: Callable[..., shard_lib.Shard],
+  make_shard: Callable[[Sequence[tf.Tensor]], shard_lib.Shard],
   body: Callable[..., Sequence[Any]],
   types: Sequence[tf.TensorSpec],
   like: Sequence[tf.Tensor],
@@ -89,7 +76,7 @@ def _concrete(
     handles = inputs[len(types) :]
     for handle, other in zip(handles, like, strict=True):
       handles_lib.describe(handle, other)
-    shard = make_shard(*handles)
+    shard = make_shard(handles)
     found: list[Any] = []
 
     def job(*tensors: tf.Tensor) -> Sequence[Any]:

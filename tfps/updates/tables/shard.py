@@ -78,6 +78,11 @@ class Shard:
       return None
     return addresses_lib.Addresses(self.values['addresses'], self.counts)
 
+  @property
+  def kind(self) -> 'Kind':
+    kinds = resources.kinds(self.values)
+    return Kind(self.num_shards, kinds, self.admission, self.eviction)
+
   def part(self, prefix: str) -> 'Shard':
     """Returns the shard of those variables whose names begin with a prefix."""
     values = {
@@ -175,8 +180,7 @@ class Shard:
       A tensor, after which it has.
     """
     assert self.addresses is not None
-    index = self._index()
-    held = counts_lib.read(self.counts)
+    index, held = self._index(), counts_lib.read(self.counts)
     keys = self.gather('keys', rows)
     addresses, taken = self.addresses.take(rows)
     number = tf.size(rows, tf.int64)
@@ -199,20 +203,6 @@ class Shard:
   def gather(self, name: str, rows: tf.Tensor) -> tf.Tensor:
     """Returns what the variable of a name has for rows, given their numbers."""
     return resources.gather(self.values[name], rows)
-
-  def scores_of(self, rows: tf.Tensor) -> tf.Tensor:
-    """Returns the scores by which rows are evicted.
-
-    Args:
-      rows: their numbers.
-
-    Returns:
-      int64 tensor; the highest possible for rows that belong to no key.
-    """
-    assert self.addresses is not None
-    scores = self.gather('scores', rows)
-    none = tf.constant(tf.int64.max, tf.int64)
-    return tf.where(self.addresses.are_used(rows), scores, none)
 
   @functools.cached_property
   def _functions(self) -> dict[bool, Any]:
@@ -256,15 +246,13 @@ class Shard:
 
   def _locked_branch(self, inserts: bool) -> rare_branch.RareBranch:
     """Returns the branch of `_locked`, which similar shards share."""
-    kinds, number = resources.kinds(self.values), self.num_shards
-    policies = (self.admission, self.eviction)
+    kind = self.kind
 
     def find(handles: Sequence[tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
-      shard = Shard(number, resources.bound(kinds, handles), *policies)
-      return shard._locked(keys, inserts)
+      return kind.bound(handles)._locked(keys, inserts)
 
     return self.share(
-      (kinds, number, policies, inserts),
+      (kind, inserts),
       lambda: rare_branch.RareBranch(find, resources.handles(self.values)),
     )
 
@@ -395,3 +383,18 @@ class Shard:
     own = [each for name, each in self.values.items() if name in weights.BY_ROW]
     fitted = [resources.fit(each, used + number) for each in own]
     return fitted + storage.forget_earlier(self.rows, tf.equal(used, _FIRST))
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """Properties of a shard without its resources; equal for similar ones."""
+
+  num_shards: int
+  resources: tuple[resources.Kind, ...]
+  admission: Any
+  eviction: Any
+
+  def bound(self, handles: Sequence[tf.Tensor]) -> Shard:
+    """Returns a shard of the kind in a function that is given its handles."""
+    values = resources.bound(self.resources, handles)
+    return Shard(self.num_shards, values, self.admission, self.eviction)
