@@ -226,6 +226,21 @@ def test_another_ca_takes_the_place_of_one(start, own_certs, tmp_path):
   assert _answer(_port(cluster), own_certs) == b'heard hello\n'
 
 
+def test_both_cas_are_accepted_while_one_takes_the_place_of_the_other(
+  start, own_certs, tmp_path
+):
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  other = enclosures.make(tmp_path / 'other')
+  ca = own_certs / 'ca.pem'
+  both = tmp_path / 'both.pem'
+  both.write_bytes(ca.read_bytes() + (other / 'ca.pem').read_bytes())
+  both.replace(ca)
+  _said(process, 'ps-0.pem is renewed')
+  for folder in (own_certs, other):
+    assert _answer(_port(cluster), folder) == b'heard hello\n'
+
+
 def test_credentials_that_peers_would_refuse_are_not_taken(
   start, own_certs, tmp_path
 ):
