@@ -68,6 +68,7 @@ def test_nothing_outlives_a_killed_launcher(job):
   _assert_all_end(pids)
 
 
+@pytest.mark.exhaustive
 def test_the_first_failure_ends_all(engine, tmp_path):
   words = ['chief=sleep', 'ps=sleep_with_child', 'worker=fail']
   job = engine.start(tmp_path, words, program=_PROGRAM)
@@ -76,6 +77,7 @@ def test_the_first_failure_ends_all(engine, tmp_path):
   _assert_all_end(_sleepers(job))
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_is_deaf_to_sigterm_is_killed(engine, tmp_path):
   words = ['chief=sleep', 'ps=deaf', 'worker=sleep']
   job = engine.start(
@@ -102,6 +104,7 @@ def test_tasks_end_on_a_host_that_no_longer_hears_the_launcher(engine, job):
     engine.network.mend(0, 2)
 
 
+@pytest.mark.exhaustive
 def test_the_environment_of_a_login_stays_where_it_is(engine, tmp_path):
   env = {'MARK': _MARK, 'TMPDIR': str(tmp_path)}
   job = engine.start(tmp_path, [], program=_PROGRAM, env=env)

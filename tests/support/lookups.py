@@ -138,7 +138,7 @@ RARELY = (
   ),
   *('Embedding', 'Embedding, mask_zero', 'Embedding, float16', 'of ragged'),
   *('take', 'take of sparse', 'gather_nd', 'embedding_lookup'),
-  *('gather', 'tf.function'),
+  *('gather', 'tf.function', 'take of ragged', 'gather, float16'),
 )
 
 

@@ -47,7 +47,7 @@ def _by_splits(strategy, numbers):
   ('mode', 'use'),
   turns.rarely(
     [(mode, use) for mode in _STRATEGIES for use in (_alone, _by_splits)],
-    but=[('coordinator', _alone), ('in graph', _by_splits)],
+    but=[('coordinator', _alone)],
   ),
 )
 @pytest.mark.tfps_cluster(workers=1, ps=1)

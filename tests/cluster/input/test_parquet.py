@@ -93,7 +93,7 @@ _COLUMNS = ['number', 'ones']
 
 
 @pytest.mark.tfps_cluster(workers=2, ps=1)
-@in_modes(*_MODES)
+@in_modes('between graphs')
 def test_each_row_is_visited_once_in_each_epoch(strategy, files):
   visits = Visits(strategy)
   queue = _queue(strategy, files, epochs=2, columns=_COLUMNS)
@@ -102,6 +102,7 @@ def test_each_row_is_visited_once_in_each_epoch(strategy, files):
   assert str(queue.report()) == 'epoch 1: 0 to do, 0 doing, 7 done'
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=2, ps=1)
 @in_modes('coordinator')
 def test_rows_may_be_shuffled_and_batched_by_the_dataset_function(
@@ -154,7 +155,7 @@ def test_fit_takes_features_and_label(strategy, files):
 
 
 @pytest.mark.tfps_cluster(workers=1, ps=1)
-@in_modes('coordinator', 'between graphs')
+@in_modes('coordinator')
 def test_a_row_group_that_cannot_be_read_is_named(strategy, files):
   queue = _queue(strategy, files, columns=_COLUMNS)
   path = files.parent / '1.parquet'

@@ -135,7 +135,7 @@ def _on(workers, devices, per_execution, mode, *, always=False):
     _on(3, 1, 7, 'coordinator'),
     _on(3, 1, 7, 'in graph'),
     _on(2, 3, 2, 'coordinator'),
-    _on(2, 3, 2, 'in graph', always=True),
+    _on(2, 3, 2, 'in graph'),
   ],
   indirect=['tfps_cluster'],
 )
@@ -159,6 +159,7 @@ def test_all_is_visited_once_in_each_epoch(
   assert str(queue.report()) == 'epoch 1: 0 to do, 0 doing, 7 done'
 
 
+@pytest.mark.exhaustive
 @in_mode('coordinator')
 def test_metrics_are_means_over_all_steps(strategy):
   total = 60

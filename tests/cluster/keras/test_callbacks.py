@@ -163,6 +163,7 @@ def test_the_learning_rate_is_set_by_epoch_and_by_plateau(model, tmp_path):
   assert len(lines) == 5
 
 
+@pytest.mark.exhaustive
 def test_tensorboard_gets_epochs_batches_and_histograms(model, tmp_path):
   model.fit(
     **_ARGUMENTS,
@@ -180,6 +181,7 @@ def test_tensorboard_gets_epochs_batches_and_histograms(model, tmp_path):
   assert any('kernel' in tag for tag in tags)
 
 
+@pytest.mark.exhaustive
 def test_the_progress_bar_counts_all_steps(model, capsys):
   model.fit(**{**_ARGUMENTS, 'verbose': 1}, validation_data=(_X, _Y))
   shown = capsys.readouterr().out

@@ -180,6 +180,7 @@ def _many_steps(strategy, step, calls=_MANY_CALLS):
     coordinator.join()
 
 
+@pytest.mark.exhaustive
 def test_the_scale_of_a_loss_grows_as_often_as_in_a_single_process(strategy):
   with strategy.scope():
     variable = keras.Variable(np.zeros([3], 'f'))
@@ -215,6 +216,7 @@ def test_a_gradient_that_is_not_finite_halves_the_scale_once(strategy):
   assert int(optimizer.iterations) == 0
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_several_steps_make_as_many_updates_as_alone(strategy):
   with strategy.scope():
     variable = keras.Variable(np.ones([3], 'f'))
@@ -237,6 +239,7 @@ class CountsOverwriting(keras.optimizers.SGD):
     self.number.assign_add(1)
 
 
+@pytest.mark.exhaustive
 def test_averages_overwrite_weights_as_often_as_in_a_single_process(strategy):
   with strategy.scope():
     variable = keras.Variable(np.ones([3], 'f'))

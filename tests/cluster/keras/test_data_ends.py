@@ -76,6 +76,7 @@ def test_each_batch_is_trained_on_once(
   np.testing.assert_allclose(moved, expected.repeat(_BATCH, 1), rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 @two_workers
 def test_an_epoch_continues_where_the_one_before_it_ended(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)

@@ -99,6 +99,7 @@ def test_base_and_deltas_are_a_full_export(tfps_cluster, tmp_path, name):
   )
 
 
+@pytest.mark.exhaustive
 def test_bytes_are_those_of_touched_rows(tfps_cluster, tmp_path):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, partitioners.FixedShards(2)
@@ -151,6 +152,7 @@ def _mixed(folder):
   return model, deltas
 
 
+@pytest.mark.exhaustive
 def test_types_and_shapes(tmp_path):
   model, deltas = _mixed(tmp_path / 'deltas')
   random = np.random.default_rng(0)

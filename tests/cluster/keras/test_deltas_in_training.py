@@ -12,6 +12,7 @@ pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 _NEVER = 1e6  # seconds: tests write when they want it
 
 
+@pytest.mark.exhaustive
 def test_deltas_are_written_while_others_train(tfps_cluster, tmp_path):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -128,6 +128,7 @@ def _clipped_adam():
   return keras.optimizers.Adam(_RATE, clipnorm=0.1)
 
 
+@pytest.mark.exhaustive
 @coordinated_in_shards
 def test_the_mean_of_gradients_makes_one_update(
   tfps_cluster, make_strategy, partitioner
@@ -257,6 +258,7 @@ def test_fewer_updates_send_fewer_bytes(tfps_cluster, make_strategy):
   assert pushed == pytest.approx(_NUM_STEPS * few_pushed, rel=0.01)
 
 
+@pytest.mark.exhaustive
 @under('between graphs')
 def test_updates_come_one_round_late_if_prefetched(tfps_cluster, make_strategy):
   policy = tfps.updates.Accumulate(2)

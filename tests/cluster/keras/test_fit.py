@@ -161,7 +161,7 @@ def _fit_alone(kind):
   'kind',
   turns.rarely(
     [kind for kind in INPUTS if kind not in _OFTEN],
-    but=['endless dataset', 'generator'],
+    but=['generator'],
   ),
 )
 def test_workers_together_see_each_example_once(strategy, kind):
@@ -196,6 +196,7 @@ def test_evaluate_and_predict_are_as_in_a_single_process(strategy):
   assert model.train_on_batch(_X, _Y) == alone.train_on_batch(_X, _Y)
 
 
+@pytest.mark.exhaustive
 @one_worker
 @pytest.mark.parametrize(
   ('strategy', 'partitioner'),
@@ -271,6 +272,7 @@ def _labelled(numbers=None) -> tf.data.Dataset:
   turns.by_turns(
     {source: source for source in ('a queue', 'datasets')},
     {strategy.__name__: (strategy,) for strategy in STRATEGIES},
+    rarely=['datasets'],
   ),
   indirect=['strategy'],
 )
@@ -355,6 +357,7 @@ def test_a_step_that_fails_is_told_and_the_next_fit_works(strategy):
   assert history.history['seen'] == [_N]
 
 
+@pytest.mark.exhaustive
 @whole
 @two_workers
 @under_coordinator

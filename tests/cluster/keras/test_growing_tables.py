@@ -61,7 +61,7 @@ def _trained(embedding, optimizer, x, **arguments):
     {'strategy': (True,), 'alone': (False,)},
     rarely=[
       *('Adamax', 'AMSGrad', 'Lion', 'Adadelta', 'momentum', 'RMSprop'),
-      *('Adam', 'Ftrl', 'SGD', 'AdamW', 'Nadam'),
+      *('Adam', 'Ftrl', 'SGD', 'AdamW', 'Nadam', 'Adagrad', 'scaled'),
     ],
   ),
 )
@@ -93,7 +93,7 @@ def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
   'name',
   turns.rarely(
     list(kinds.STRATEGIES),
-    but=['sync', 'in graph'],
+    but=['sync'],
   ),
 )
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
@@ -303,9 +303,8 @@ class Subclassed(keras.Model):
     return self.dense(self.embedding(ids))
 
 
-@pytest.mark.parametrize(
-  'has_strategy', turns.rarely([False, True], but=[True])
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('has_strategy', [False, True])
 def test_a_subclassed_model_learns_by_fit_alone(tfps_cluster, has_strategy):
   strategy = tf.distribute.get_strategy()
   if has_strategy:

@@ -100,7 +100,7 @@ def _compiled(make):
 
 @pytest.mark.parametrize(
   ('kind', 'partitioner', 'by_function', 'case'),
-  turns.by_turns(_MODELS, _WAYS),
+  turns.by_turns(_MODELS, _WAYS, rarely=['ragged', 'sparse, functional']),
 )
 def test_inputs_may_be_ragged_or_sparse(
   tfps_cluster, kind, partitioner, by_function, case
@@ -167,6 +167,7 @@ def _fit_gan(scope=None):
   return model, history.history
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('kind', 'partitioner'),
   [

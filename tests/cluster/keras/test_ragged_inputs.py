@@ -73,6 +73,7 @@ def _results(kind, scope):
   turns.by_turns(
     {kind: kind for kind in _KINDS},
     {name: (make,) for name, make in _STRATEGIES.items()},
+    rarely=['sparse'],
   ),
 )
 def test_they_are_trained_on_as_in_a_single_process(tfps_cluster, make, kind):
@@ -83,6 +84,7 @@ def test_they_are_trained_on_as_in_a_single_process(tfps_cluster, make, kind):
     np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=2, ps=1, devices_per_worker=2)
 @pytest.mark.parametrize('kind', turns.rarely(list(_KINDS), but=['ragged']))
 def test_they_are_divided_among_devices(tfps_cluster, kind):

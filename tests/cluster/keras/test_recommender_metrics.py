@@ -107,7 +107,11 @@ def _expected(kind, model):
 
 @pytest.mark.parametrize(
   ('make_strategy', 'kind'),
-  turns.by_turns({kind: kind for kind in _KINDS}, _WAYS),
+  turns.by_turns(
+    {kind: kind for kind in _KINDS},
+    _WAYS,
+    rarely=['sums', 'candidates', 'groups'],
+  ),
 )
 def test_evaluate_gives_what_a_single_process_gives(
   tfps_cluster, make_strategy, kind
@@ -122,7 +126,8 @@ def test_evaluate_gives_what_a_single_process_gives(
     assert found[0][name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize('kind', turns.rarely(_KINDS, but=['groups']))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('kind', _KINDS)
 def test_fit_counts_each_example_once(tfps_cluster, kind):
   """Without updates, each batch has the same model whatever worker has it."""
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
@@ -141,6 +146,7 @@ def test_fit_counts_each_example_once(tfps_cluster, kind):
     assert history[name] == pytest.approx([value, value], rel=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('kind', turns.rarely(_KINDS, but=['candidates']))
 def test_fit_between_graphs_is_as_in_a_single_process(tfps_cluster, kind):
   strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)
@@ -216,6 +222,7 @@ def test_a_callback_computes_them_from_predictions(tfps_cluster, make_strategy):
   assert history['val_grouped_auc'][-1] == float(grouped.result())
 
 
+@pytest.mark.exhaustive
 def test_the_example_of_the_page_runs(tfps_cluster, capsys):
   (example,) = _EXAMPLE.findall(_PAGE.read_text())
   names = {

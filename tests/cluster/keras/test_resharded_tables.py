@@ -100,18 +100,14 @@ _POLICIES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('optimizer', 'policies'),
   [
-    pytest.param('adagrad', _POLICIES, marks=pytest.mark.exhaustive),
-    pytest.param('ftrl', {}, marks=pytest.mark.exhaustive),
-    pytest.param(
-      lambda: keras.optimizers.SGD(momentum=0.9),
-      {},
-      marks=pytest.mark.exhaustive,
-      id='momentum',
-    ),
-    pytest.param('sgd', {}, marks=pytest.mark.exhaustive),
+    ('adagrad', _POLICIES),
+    ('ftrl', {}),
+    pytest.param(lambda: keras.optimizers.SGD(momentum=0.9), {}, id='momentum'),
+    ('sgd', {}),
   ],
 )
 def test_each_optimizer_goes_on(tfps_cluster, tmp_path, optimizer, policies):
@@ -122,23 +118,12 @@ def test_each_optimizer_goes_on(tfps_cluster, tmp_path, optimizer, policies):
   _check_goes_on(tfps_cluster, tmp_path, saved_models.as_checkpoint, make, (2,))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('kind', 'written_by', 'num_ps', 'policies'),
   [
-    pytest.param(
-      tfps.ParameterServerStrategy,
-      'chief',
-      2,
-      {},
-      marks=pytest.mark.exhaustive,
-    ),
-    pytest.param(
-      tfps.ParameterServerStrategy,
-      'ps',
-      5,
-      _POLICIES,
-      marks=pytest.mark.exhaustive,
-    ),
+    (tfps.ParameterServerStrategy, 'chief', 2, {}),
+    (tfps.ParameterServerStrategy, 'ps', 5, _POLICIES),
     (tfps.BetweenGraphStrategy, 'ps', 1, {}),
   ],
 )

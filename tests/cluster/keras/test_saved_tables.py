@@ -33,11 +33,14 @@ def _fit(model):
 
 @pytest.mark.parametrize(
   'save',
-  [
-    saved_models.as_keras,
-    pytest.param(saved_models.as_weights, marks=pytest.mark.exhaustive),
-    saved_models.as_checkpoint,
-  ],
+  turns.rarely(
+    [
+      saved_models.as_keras,
+      saved_models.as_weights,
+      saved_models.as_checkpoint,
+    ],
+    but=[saved_models.as_keras],
+  ),
 )
 def test_training_goes_on_as_if_nothing_had_happened(
   tfps_cluster, tmp_path, save
@@ -65,6 +68,7 @@ def test_training_goes_on_as_if_nothing_had_happened(
     strategy.close()
 
 
+@pytest.mark.exhaustive
 def test_a_saved_table_is_loaded_without_a_strategy(tfps_cluster, tmp_path):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -45,6 +45,7 @@ def _saved(cluster, path):
   return wanted, load
 
 
+@pytest.mark.exhaustive
 def test_a_key_without_a_row_has_one_branch_for_all(tfps_cluster, monkeypatch):
   traced, admits = [], admission.Probability.admits
 
@@ -63,6 +64,7 @@ def test_a_key_without_a_row_has_one_branch_for_all(tfps_cluster, monkeypatch):
   strategy.close()
 
 
+@pytest.mark.exhaustive
 def test_what_restores_one_table_restores_all(tfps_cluster, tmp_path):
   wanted, load = _saved(tfps_cluster.cluster, tmp_path)
   with testing.InProcessCluster(1, 2) as cluster:
@@ -80,6 +82,7 @@ def test_what_restores_one_table_restores_all(tfps_cluster, tmp_path):
   )
 
 
+@pytest.mark.exhaustive
 def test_what_is_restored_is_in_replicas_too(tfps_cluster, tmp_path):
   with testing.InProcessCluster(1, 2) as cluster:
     wanted, load = _saved(cluster.cluster, tmp_path)

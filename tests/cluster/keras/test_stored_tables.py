@@ -36,10 +36,10 @@ _CASES = {
     {'admission': tfps.embeddings.Counter(2)},
   ),
 }
-_WAYS = {
-  'coordinator': (kinds.STRATEGIES['coordinator'],),
-  'between graphs': (kinds.STRATEGIES['between graphs'],),
-  'alone': (None,),
+_KINDS = {
+  'coordinator': kinds.STRATEGIES['coordinator'],
+  'between graphs': kinds.STRATEGIES['between graphs'],
+  'alone': None,
 }
 
 
@@ -67,9 +67,9 @@ def _trained(storage, make_optimizer, policies):
   return predicted, contents, model.get_layer('keyed').table
 
 
-@pytest.mark.parametrize(
-  ('kind', 'case'), turns.by_turns(_CASES, _WAYS, rarely=['SGD', 'admitting'])
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('case', _CASES.values(), ids=_CASES)
+@pytest.mark.parametrize('kind', _KINDS.values(), ids=_KINDS)
 def test_training_is_that_in_memory_to_the_last_bit(tmp_path, kind, case):
   make_optimizer, num_slots, policies = case
   storage = stored_tables.storage(tmp_path, num_slots)
@@ -97,7 +97,7 @@ def _batches(context):
   'name',
   turns.rarely(
     [name for name in kinds.STRATEGIES if name not in kinds.ALONE],
-    but=['coordinator', 'in graph'],
+    but=['coordinator'],
   ),
 )
 def test_no_update_is_lost_or_doubled_while_rows_move(
@@ -131,9 +131,10 @@ _LOADED = {
 }
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('save', _SAVED.values(), ids=_SAVED)
 @pytest.mark.parametrize(
-  ('is_stored', 'num_shards', 'save'),
-  turns.by_turns(_SAVED, _LOADED, rarely=['weights', 'slots to come']),
+  ('is_stored', 'num_shards'), _LOADED.values(), ids=_LOADED
 )
 def test_saved_tables_go_on_with_and_without_storage(
   tmp_path, is_stored, num_shards, save
@@ -161,13 +162,11 @@ def test_saved_tables_go_on_with_and_without_storage(
     table_contents.assert_near(table_contents.of(loaded), expected)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=1, ps=2)
 @pytest.mark.parametrize(
   ('num_ps', 'written_by'),
-  turns.rarely(
-    [(2, 'chief'), (2, 'ps'), (3, 'chief'), (3, 'ps')],
-    but=[(3, 'ps')],
-  ),
+  [(2, 'chief'), (2, 'ps'), (3, 'chief'), (3, 'ps')],
 )
 def test_a_new_run_begins_with_a_snapshot(
   tfps_cluster, tmp_path, monkeypatch, num_ps, written_by
@@ -289,6 +288,7 @@ def test_what_is_wrong_is_named(arguments, message):
     tfps.embeddings.Storage(**arguments)
 
 
+@pytest.mark.exhaustive
 def test_base_and_deltas_for_serving_have_all_rows(tfps_cluster, tmp_path):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

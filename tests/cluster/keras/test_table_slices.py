@@ -60,15 +60,12 @@ class _Largest:
     monkeypatch.setattr(owner, name, noting)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('name', 'options'),
   [
     ('model.weights.h5', {}),
-    pytest.param(
-      'divided.weights.json',
-      {'max_shard_size': 1e-4},
-      marks=pytest.mark.exhaustive,
-    ),
+    ('divided.weights.json', {'max_shard_size': 1e-4}),
   ],
 )
 def test_files_of_keras_have_slices(tfps_cluster, tmp_path, name, options):
@@ -111,6 +108,7 @@ def test_checkpoints_are_read_in_slices_for_other_shards(
   strategy.close()
 
 
+@pytest.mark.exhaustive
 def test_what_ps_write_is_read_back_by_ps(tfps_cluster, tmp_path, monkeypatch):
   recovery = tfps.Recovery(tmp_path, every_secs=3600, written_by='ps')
   strategy = tfps.ParameterServerStrategy(

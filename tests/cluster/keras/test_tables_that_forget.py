@@ -88,9 +88,8 @@ _POLICIES = [
 ]
 
 
-@pytest.mark.parametrize(
-  ('admission', 'eviction'), turns.rarely(_POLICIES, but=_POLICIES[:1])
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(('admission', 'eviction'), _POLICIES)
 def test_a_model_is_saved_with_its_policies_and_what_they_have_counted(
   tfps_cluster, tmp_path, admission, eviction
 ):

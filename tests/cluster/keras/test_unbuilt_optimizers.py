@@ -89,7 +89,7 @@ def _values(optimizer, variables):
 
 @pytest.mark.parametrize(
   ('kind', 'partitioner', 'way', 'make_optimizer'),
-  turns.by_turns(_OPTIMIZERS, _WAYS),
+  turns.by_turns(_OPTIMIZERS, _WAYS, rarely=['Adafactor', 'averages']),
 )
 def test_it_does_what_a_built_one_does_alone(
   tfps_cluster, kind, partitioner, way, make_optimizer

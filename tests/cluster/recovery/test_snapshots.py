@@ -15,12 +15,9 @@ IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
 
 
 _KINDS = [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
-between_graphs = pytest.mark.parametrize(
-  'make_strategy', turns.rarely(_KINDS, but=_KINDS[1:]), indirect=True
-)
 
 
-@pytest.fixture(params=_KINDS)
+@pytest.fixture(params=turns.rarely(_KINDS, but=_KINDS[1:]))
 def make_strategy(request, tfps_cluster, tmp_path):
   made = []
 
@@ -81,7 +78,6 @@ def _twins_of(strategy, variables):
   return {value for name in names for value in twins[name]}
 
 
-@between_graphs
 @IN_PROCESS
 def test_twins_are_as_their_variables_were_at_the_last_copy(make_strategy):
   strategy = make_strategy()
@@ -109,7 +105,6 @@ def test_copies_are_made_now_and_then(make_strategy):
     )
 
 
-@between_graphs
 @IN_PROCESS
 def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
   strategy = make_strategy()

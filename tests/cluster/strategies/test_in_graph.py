@@ -92,6 +92,7 @@ def test_batches_need_not_divide_by_the_workers(tfps_cluster, host_of):
   alone_lib.assert_same_weights(model, _train_alone(alone, [7] * 5 + [2]))
 
 
+@pytest.mark.exhaustive
 def test_a_model_is_evaluated_and_predicts_as_in_one_process(tfps_cluster):
   x, y = _X[:50], _Y[:50]
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
@@ -110,6 +111,7 @@ def test_a_model_is_evaluated_and_predicts_as_in_one_process(tfps_cluster):
   )
 
 
+@pytest.mark.exhaustive
 def test_each_worker_normalizes_its_share_and_the_means_are_kept(tfps_cluster):
   strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)
   with strategy.scope():
@@ -230,6 +232,7 @@ def test_workers_of_a_host_push_once(tfps_cluster, by_host, host_of, pushes):
   np.testing.assert_allclose(table.numpy(), np.full([1000], -64.0))
 
 
+@pytest.mark.exhaustive
 def test_training_goes_on_from_a_checkpoint(tfps_cluster, tmp_path):
   def train(steps):
     strategy = tfps.replication.InGraphStrategy(tfps_cluster.cluster)

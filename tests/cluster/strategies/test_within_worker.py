@@ -68,6 +68,7 @@ def test_fit_is_like_one_device(
   assert int(model.optimizer.iterations) == num_steps
 
 
+@pytest.mark.exhaustive
 def test_batches_need_not_divide_by_the_replicas(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
@@ -248,6 +249,7 @@ def test_each_replica_has_a_batch_of_a_queue(tfps_cluster, updates):
   np.testing.assert_allclose(-shares.numpy(), [1 / 2] * 8 + [1])
 
 
+@pytest.mark.exhaustive
 def test_fit_gives_each_replica_a_batch_of_a_queue(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -33,6 +33,7 @@ class _Held:
     return batch
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('steps_before', turns.rarely([0, 1, 2], but=[0]))
 def test_it_waits_for_the_second_update_of_a_step(tfps_cluster, steps_before):
   strategy = tfps.ParameterServerStrategy(

@@ -105,9 +105,8 @@ def _dataset_fn(context):
   )
 
 
-@pytest.mark.parametrize(
-  'steps_per_execution', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('steps_per_execution', [1, 2])
 def test_train_makes_each_update_of_the_mean(tfps_cluster, steps_per_execution):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
@@ -140,6 +139,7 @@ def test_a_second_call_trains_on(tfps_cluster):
       assert strategy.updates_report().updates == steps
 
 
+@pytest.mark.exhaustive
 def test_a_slow_worker_is_late_where_there_is_a_backup(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync(backup_workers=1)

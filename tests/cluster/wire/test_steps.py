@@ -216,7 +216,7 @@ _STEPS = {
 }
 _RARELY = {
   *('few_rows', 'writes_in_a_loop'),
-  *('reads_after_writes', 'calls_a_function'),
+  *('reads_after_writes', 'calls_a_function', 'sparse', 'branches'),
 }
 both = pytest.mark.parametrize(
   'make_strategy',
@@ -376,19 +376,12 @@ def _optimized(make_strategy, cluster, wire):
   return program.values(), sum(program.strategy.wire_report().pushed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('make_strategy', 'name'),
   [
-    (tfps.ParameterServerStrategy, 'the largest, later the rest'),
-    *(
-      pytest.param(
-        tfps.ParameterServerStrategy, name, marks=pytest.mark.exhaustive
-      )
-      for name in ('float16', 'bfloat16', 'int8')
-    ),
-    pytest.param(
-      tfps.BetweenGraphStrategy, 'int8', marks=pytest.mark.exhaustive
-    ),
+    *((tfps.ParameterServerStrategy, name) for name in _CODECS),
+    (tfps.BetweenGraphStrategy, 'int8'),
   ],
 )
 def test_gradients_and_parameters_travel_encoded(

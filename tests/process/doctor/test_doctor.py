@@ -2,6 +2,7 @@
 
 from absl import flags
 import portpicker
+import pytest
 
 from tfps import doctor
 from tfps import testing
@@ -44,6 +45,7 @@ def test_living_tasks_are_alive_and_others_are_wrong():
   assert not findings['security'].wrong
 
 
+@pytest.mark.exhaustive
 def test_the_report_names_what_is_wrong(monkeypatch, capsys):
   monkeypatch.setenv('OMP_NUM_THREADS', '3')
   words = [

@@ -22,6 +22,7 @@ def clicks(tmp_path_factory):
   return folder
 
 
+@pytest.mark.exhaustive
 def test_what_is_served_follows_what_is_trained(tmp_path, capfd, clicks):
   done = commands.launch(
     capfd,

@@ -1,6 +1,7 @@
 import pathlib
 import re
 
+import pytest
 import tensorflow as tf
 
 from tests.support import commands
@@ -15,6 +16,7 @@ def test_a_step_of_ones_own_learns():
   assert float(accuracy) > 0.85
 
 
+@pytest.mark.exhaustive
 def test_it_saves_checkpoints(tmp_path):
   done = commands.run(_EXAMPLE, '--steps=600', f'--directory={tmp_path}')
   assert done.status == 0, done.output

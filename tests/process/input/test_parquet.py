@@ -66,6 +66,7 @@ def _visits(processes, files, *hooks, epochs):
   return visits.numpy()
 
 
+@pytest.mark.exhaustive
 def test_workers_share_row_groups(processes, files):
   visits = _visits(processes, files, epochs=2)
   np.testing.assert_array_equal(visits.sum(axis=0), 2)

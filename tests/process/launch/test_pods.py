@@ -111,6 +111,7 @@ def _kubelet(kind, folder, job):
     yield kubelet
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'kind',
   [

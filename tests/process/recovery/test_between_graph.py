@@ -77,6 +77,7 @@ def snapshot(folder):
   return reader.get_tensor(step), values.min(), values.max()
 
 
+@pytest.mark.exhaustive
 def test_workers_outlast_the_loss_of_a_ps_and_of_the_chief(start, tmp_path):
   cluster = start('train', 10**9, replicas=1)
   go_on(cluster)

@@ -11,9 +11,8 @@ from tfps import testing
 _NEVER = 1e6  # seconds: the test writes when it wants to
 
 
-@pytest.mark.parametrize(
-  'has_failed', [False, pytest.param(True, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('has_failed', [False, True])
 def test_what_was_restored_is_in_the_next_delta(tmp_path, has_failed):
   with testing.ProcessCluster(1, 2) as processes:
     strategy = tfps.ParameterServerStrategy(

@@ -111,14 +111,12 @@ FAULTS = {
 _NUM_LOSSES = {'ps are killed one after the other': 3, 'a ps stays away': 2}
 # Of the ps, which no replica outlasts.
 _NEED_SNAPSHOT = {'neighbours are killed', 'all ps are killed'}
-# The cases that are run by default: most faults in one mode, and each way to
-# recover in one. `test_ps_addresses` has a ps that stays away.
+# The cases that are run by default: each mode, and copies on disk and on other
+# ps. `test_ps_addresses` has a ps that stays away, and `test_frozen` one that
+# is frozen.
 _DEFAULT = {
   ('coordinator', 'snapshots', 'all ps are killed'),
-  ('coordinator', 'snapshots', 'a ps freezes'),
-  ('coordinator', 'snapshots', 'all workers are killed'),
   ('coordinator', 'replicas', 'a ps and a worker are killed'),
-  ('coordinator', 'periodic replicas', 'a ps is killed'),
   ('between graphs', 'snapshots', 'a ps is killed'),
 }
 
@@ -218,9 +216,8 @@ def test_a_loss_while_steps_are_unrolled_loses_nothing(
   assert 60 <= min(values) <= max(values) <= 61
 
 
-@pytest.mark.parametrize(
-  'number', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('number', [1, 2])
 def test_what_is_traced_while_a_ps_is_restored_is_executed(
   processes, tmp_path, number
 ):

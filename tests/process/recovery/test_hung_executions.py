@@ -120,6 +120,7 @@ def test_a_copy_to_replicas_that_does_not_end_is_cancelled(
   assert story.go_on() == 8
 
 
+@pytest.mark.exhaustive
 def test_a_worker_is_taken_back_while_another_executes(processes, story):
   (busy,) = story.busy()
   processes.restart('worker', 1 - busy)
@@ -129,6 +130,7 @@ def test_a_worker_is_taken_back_while_another_executes(processes, story):
   assert story.go_on() == 8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
 def test_between_graphs_it_is_done_again_too(
   tfps_cluster, tmp_path, set_timeouts

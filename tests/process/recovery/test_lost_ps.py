@@ -156,6 +156,7 @@ def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
     assert coordinator.surviving(lambda: losses.values(variables)) == {10}
 
 
+@pytest.mark.exhaustive
 def test_a_ps_that_knows_this_process_no_more_is_connected_to_anew(
   processes, make_strategy, set_timeouts
 ):

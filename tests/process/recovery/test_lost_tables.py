@@ -28,7 +28,10 @@ _EVICTS = {'eviction': tfps.embeddings.Lru(10**6)}
 
 @pytest.mark.parametrize(
   ('lost', 'replicas', 'policies'),
-  [(0, 0, {'memory_bytes': 4096}), (1, 1, _EVICTS)],
+  [
+    (0, 0, {'memory_bytes': 4096}),
+    pytest.param(1, 1, _EVICTS, marks=pytest.mark.exhaustive),
+  ],
 )
 def test_no_key_is_lost_or_doubled(
   processes, tmp_path, lost, replicas, policies

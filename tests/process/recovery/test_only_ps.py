@@ -50,6 +50,7 @@ class Training:
     return self._trainer.surviving(lambda: int(self._count))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('kind', KINDS)
 def test_it_is_found_at_another_address(tmp_path, kind):
   with testing.ProcessCluster(1, 1) as processes:

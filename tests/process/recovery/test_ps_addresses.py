@@ -113,6 +113,7 @@ def test_a_process_may_be_a_worker_again(processes):
   assert [add_one() for _ in range(2)] == [1, 2]  # they are on the ps
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'kind',
   turns.rarely(

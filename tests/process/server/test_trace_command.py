@@ -88,6 +88,7 @@ def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
   assert profiler.parse(kept.read_bytes()).events
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_does_no_steps_has_none_to_trace(tfps_cluster, capfd):
   address = tfps_cluster.cluster.address(tfps.Task('ps', 0))
   assert trace_command.main([f'--address={address}']) == 1

@@ -149,6 +149,7 @@ def _said(cluster, index, what):
   return json.loads(said)
 
 
+@pytest.mark.exhaustive
 def test_a_program_of_tensorflows_tutorials_runs_with_one_line_changed(
   start_workers, tmp_path
 ):

@@ -49,6 +49,7 @@ def test_four_workers_count_exactly():
       assert f'worker:{index} total 400 400' in cluster.log('worker', index)
 
 
+@pytest.mark.exhaustive
 def test_processes_find_each_others_keys():
   with _cluster(3, 2, 'keyed.py', '40') as cluster:
     _finish(cluster)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from tests.support import turns
 from tfps import testing
 
 _PROGRAM = pathlib.Path(__file__).parents[2] / 'programs/ends.py'
@@ -25,13 +24,8 @@ _CASES = [
 _OURS = 'ends with an error and does not tell its servers that it is done.'
 
 
-@pytest.mark.parametrize(
-  ('name', 'feed', 'how', 'when'),
-  turns.rarely(
-    _CASES,
-    but=[('between graphs', 'queue', 'raise', 'within')],
-  ),
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(('name', 'feed', 'how', 'when'), _CASES)
 def test_nothing_but_the_error_of_the_program_is_shown(
   monkeypatch, name, feed, how, when
 ):

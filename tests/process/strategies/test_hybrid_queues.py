@@ -90,6 +90,7 @@ def _assert_nothing_is_left_out(kept, name):
     assert np.count_nonzero(kept[name]) == case.total // visits.BATCH
 
 
+@pytest.mark.exhaustive
 def test_all_is_visited_once_in_updates_of_who_has_batches(tmp_path):
   with _start(tmp_path, 2, 'train') as cluster:
     _finish(cluster)

@@ -55,6 +55,7 @@ assert 'tfps' not in sys.modules
 """
 
 
+@pytest.mark.exhaustive
 def test_a_saved_model_needs_no_tfps(ps_strategy, tmp_path):
   with ps_strategy.scope():
     table = tf.Variable(VALUES)

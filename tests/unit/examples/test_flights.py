@@ -62,6 +62,7 @@ def test_a_missing_dataset_names_the_extra_that_has_it(monkeypatch):
     data.load()
 
 
+@pytest.mark.exhaustive
 def test_each_flight_is_in_one_part(parts):
   assert parts.held_out.mean() == pytest.approx(0.2, abs=0.002)
   assert parts.validation.mean() == pytest.approx(0.08, abs=0.002)

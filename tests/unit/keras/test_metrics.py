@@ -182,6 +182,7 @@ _EXAMPLES = st.lists(
 )
 
 
+@pytest.mark.exhaustive
 @hypothesis.given(_EXAMPLES, st.integers(1, 20))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_areas_of_any_examples_in_two_batches(examples, cut):

@@ -22,6 +22,7 @@ def _predict(model, wire, machine, rate):
   return plan.predict(benchmark.job(one, machine)).secs_per_step
 
 
+@pytest.mark.exhaustive
 def test_a_machine_is_found_by_what_it_does():
   free = calibration.UNLIMITED_MBIT_PER_SEC
   measured = calibration.Measured(

@@ -71,6 +71,7 @@ def test_advice_names_what_would_help(capsys):
   assert any(line.lstrip().startswith('float16: ') for line in advice)
 
 
+@pytest.mark.exhaustive
 def test_codecs_take_bytes_off_links(capsys):
   def sent(*args):
     lines = _lines(capsys, '--no-advice', *args)

@@ -250,6 +250,7 @@ def test_more_ps_are_advised_where_their_links_are_full():
   assert found[0].gain > 2
 
 
+@pytest.mark.exhaustive
 def test_fewer_ps_are_advised_where_workers_compute():
   model = plan.Model.of_shapes([[1000]] * 20, 0.5)
   assert advice.balanced_ps(_job(model, 4, 8)) == 1
@@ -258,6 +259,7 @@ def test_fewer_ps_are_advised_where_workers_compute():
   assert option.gain == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(('workers', 'ps'), [(1, 1), (2, 1), (4, 2)], ids=str)
 def test_an_estimate_is_near_a_prediction(workers, ps):
   model = plan.Model.of_shapes([[250_000]] * 20, 0.1)

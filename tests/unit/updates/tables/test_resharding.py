@@ -16,9 +16,7 @@ from tfps.variables import row_writes
 
 _embeddings = tfps.embeddings
 _KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 500)
-_ALL_NUMBERS = turns.rarely(
-  [(3, 2), (3, 1), (1, 3), (2, 5)], but=[(3, 2), (1, 3)]
-)
+_ALL_NUMBERS = turns.rarely([(3, 2), (3, 1), (1, 3), (2, 5)], but=[(1, 3)])
 _NUMBERS = turns.rarely([(3, 2), (1, 3)], but=[(1, 3)])
 
 
@@ -134,6 +132,7 @@ def test_keys_that_were_counted_are_admitted_when_they_would_have_been(
   assert other.present(_KEYS) == set(_KEYS.tolist())
 
 
+@pytest.mark.exhaustive
 def test_a_bloom_filter_admits_no_more_too_early_in_other_shards(monkeypatch):
   monkeypatch.setattr(row_writes, 'SLICE_BYTES', 10_000)
   admission = _embeddings.BloomCounter(2, 0.02, capacity=20_000)
@@ -146,6 +145,7 @@ def test_a_bloom_filter_admits_no_more_too_early_in_other_shards(monkeypatch):
   assert 0.005 < len(other.present(keys[20_000:])) / 2000 < 0.03
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(('old', 'new'), _NUMBERS)
 def test_the_age_of_keys_in_look_ups_is_kept(old, new):
   eviction = _embeddings.Ttl(steps=16)

@@ -69,6 +69,7 @@ def test_other_tables_have_a_branch_of_their_own(other):
   assert _Even.traced == ['one', other['admission'].name]
 
 
+@pytest.mark.exhaustive
 def test_the_branch_goes_with_the_last_table_that_uses_it():
   gc.collect()
   before = len(sharing.in_use())
