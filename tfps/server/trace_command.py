@@ -138,6 +138,16 @@ def _keep(
   return folder
 
 
+def _length(text: str) -> float:
+  """Returns the number of seconds of a trace; see `option_types`."""
+  secs = option_types.positive_seconds(text)
+  if secs > _MAX_SECS:
+    raise argparse.ArgumentTypeError(
+      f'{text!r} is more than the {_MAX_SECS:g} s that a trace may have'
+    )
+  return secs
+
+
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps trace',
@@ -158,9 +168,9 @@ def _parser() -> argparse.ArgumentParser:
   )
   length.add_argument(
     '--secs',
-    type=option_types.positive_seconds,
+    type=_length,
     metavar='SECS',
-    help='for how long, whatever the steps',
+    help=f'for how long, whatever the steps (at most {_MAX_SECS:g})',
   )
   parser.add_argument(
     '--output',

@@ -100,7 +100,9 @@ def test_a_server_that_is_not_there_is_named(capfd):
   assert 'the server at localhost:1' in capfd.readouterr().err
 
 
-@pytest.mark.parametrize('option', ['--steps=0', '--secs=-1', '--steps=x'])
+@pytest.mark.parametrize(
+  'option', ['--steps=0', '--steps=x', '--secs=-1', '--secs=61']
+)
 def test_a_wrong_option_is_refused(option, capfd):
   with pytest.raises(SystemExit, match='2'):
     trace_command.main([option])
