@@ -42,15 +42,27 @@ def test_a_file_exists(file):
   assert (_ROOT / 'tfps' / file).exists() or (_ROOT / file).exists()
 
 
-def test_every_room_is_in_the_table():
-  rooms = {
+def _rooms():
+  return {
     path.name + '/' * path.is_dir()
     for path in (_ROOT / 'tfps').iterdir()
     if path.suffix == '.py' or (path / '__init__.py').exists()
+  } - {'__init__.py'}
+
+
+def test_rooms_are_few_and_two_are_private():
+  rooms = _rooms()
+  assert len(rooms) <= 20
+  assert {room for room in rooms if room.startswith('_')} == {
+    '_compat/',
+    '_utils/',
   }
+
+
+def test_every_room_is_in_the_table():
   table = _PAGE[
     _PAGE.index('## Rooms') : _PAGE.index('## The way of a cluster')
   ]
   first = re.findall(r'^\| (`[^|]*) \|', table, re.M)
   named = {name for cell in first for name in re.findall(r'`([\w/.]+)`', cell)}
-  assert named == rooms - {'__init__.py'}
+  assert named == _rooms()
