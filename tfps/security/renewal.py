@@ -13,7 +13,8 @@ class Renewal:
   """Gives the credentials of a task to its proxies again when files change.
 
   Connections that exist go on. Credentials that peers would refuse are not
-  given to the proxies, which keep those that they have.
+  given to the proxies, which keep those that they have. If a proxy does not
+  take others, all of them are given these again at the next look.
 
   Args:
     security: the credentials, which have been checked.
@@ -25,7 +26,7 @@ class Renewal:
   ) -> None:
     self.security = security
     self._task = task
-    self._seen = self._states()
+    self._seen: list[tuple[int, ...]] | None = self._states()
 
   def renew(self, proxies: Sequence[proxy.Proxy]) -> None:
     """Looks whether a file has changed, and says what came of it.
@@ -39,20 +40,31 @@ class Renewal:
     self._seen = states
     try:
       self.security.check(self._task)
-      for each in proxies:
-        each.renew(self.security)
     except (ValueError, OSError) as error:
-      said = (
+      _say(
         f'credentials that have changed are not used: {error} Those of before '
         'are shown until they expire.'
       )
-    else:
-      said = f'{self.security.cert} is renewed.'
-    print(f'tfps enclose: {said}', file=sys.stderr, flush=True)
+      return
+    try:
+      for each in proxies:
+        each.renew(self.security)
+    except (ValueError, OSError) as error:
+      self._seen = None
+      _say(
+        f'{self.security.cert} is not renewed everywhere: {error} This is '
+        'tried again until it is.'
+      )
+      return
+    _say(f'{self.security.cert} is renewed.')
 
   def _states(self) -> list[tuple[int, ...]]:
     """Returns what changes with the files; nothing for one that is missing."""
     return [_state(getattr(self.security, name)) for name in config.VARIABLES]
+
+
+def _say(said: str) -> None:
+  print(f'tfps enclose: {said}', file=sys.stderr, flush=True)
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
