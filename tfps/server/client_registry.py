@@ -10,7 +10,7 @@ from absl import logging
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
-from tfps.server import registration
+from tfps.server import messages
 
 _LOOKS_BEFORE_WARNING = 2  # a client may be too busy to answer as it starts
 _ALIVE = health.State.ALIVE
@@ -73,26 +73,33 @@ class ClientRegistry:
     """
     self._clients[task] = _Client(task, address)
 
-  def hear(self, message: registration.Message) -> None:
-    """Records a client's message."""
-    known = self._clients.get(message.task)
-    if message.done and known is not None and known.address != message.address:
+  def hear_hello(self, hello: messages.Hello) -> None:
+    """Records that a client begins."""
+    client = _Client(hello.task, hello.address, listens=hello.listens)
+    self._note(client, hello.chief, looks=_LOOKS_BEFORE_WARNING)
+    logging.info('%s says hello.', client.task)
+
+  def hear_done(self, done: messages.Done) -> None:
+    """Records that a client is done, unless it is another process by now."""
+    known = self._clients.get(done.task)
+    if known is not None and known.address != done.address:
       logging.warning(
         '%s at %s says done, but is at %s by now.',
-        message.task,
-        message.address,
+        done.task,
+        done.address,
         known.address,
       )
       return
-    now = self._clock()
-    self._last_alive = self._next_look = now
-    done_at = now if message.done else None
-    client = _Client(message.task, message.address, done_at, message.listens)
+    client = _Client(done.task, done.address, done_at=self._clock())
+    self._note(client, done.chief, looks=0)
+    logging.info('%s says done.', client.task)
+
+  def _note(self, client: _Client, is_chief: bool, *, looks: int) -> None:
+    self._last_alive = self._next_look = self._clock()
     self._clients[client.task] = client
-    logging.info('%s says %s.', client.task, 'done' if done_at else 'hello')
-    if message.chief:
-      self._chief_done = message.done
-    self._looks_left[client.task] = 0 if message.done else _LOOKS_BEFORE_WARNING
+    self._looks_left[client.task] = looks
+    if is_chief:
+      self._chief_done = client.done_at is not None
 
   def clients(self) -> dict[spec_lib.Task, str]:
     """Returns the addresses of the clients that are not done."""

@@ -1,17 +1,14 @@
 """Requests of serving tasks to the processes that train.
 
-A task that was told to end asks its clients to release it ("leaving"), and
-waits, up to its grace period, until each has answered ("may_leave"). A worker
-that no client knows asks to be admitted ("joining"); as it knows no client
+A task that was told to end asks its clients to release it (`Leaving`), and
+waits, up to its grace period, until each has answered (`MayLeave`). A worker
+that no client knows asks to be admitted (`Joining`); as it knows no client
 either, it asks a ps, which forwards the request.
 """
 
 import atexit
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
-import dataclasses
-import json
 import threading
 from typing import ClassVar
 
@@ -23,11 +20,8 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 from tfps.server import observation
-
-_LEAVING = 'leaving'
-_JOINING = 'joining'
-_MAY_LEAVE = 'may_leave'
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -45,7 +39,7 @@ def ask_to_leave(
   Returns:
     The clients that got the request.
   """
-  return pass_on(_message(_LEAVING, task, address), clients)
+  return tell_all(messages.Leaving(task, address), clients)
 
 
 def ask_to_join(task: spec_lib.Task, address: str, servers: Addresses) -> None:
@@ -56,28 +50,19 @@ def ask_to_join(task: spec_lib.Task, address: str, servers: Addresses) -> None:
     address: where its server listens.
     servers: the addresses of the ps.
   """
-  message = _message(_JOINING, task, address)
+  message = messages.Joining(task, address)
   for server, where in servers.items():
     if _tell(server, where, message):
       return
 
 
-def is_for_clients(message: str) -> bool:
-  """Returns whether a server must forward a message to its clients."""
-  return _JOINING in json.loads(message)
-
-
-def pass_on(message: str, clients: Addresses) -> set[spec_lib.Task]:
-  """Forwards a message to clients; returns those that got it."""
+def tell_all(
+  message: messages.Message, clients: Addresses
+) -> set[spec_lib.Task]:
+  """Sends a message to clients; returns those that got it."""
   return {
     client for client, where in clients.items() if _tell(client, where, message)
   }
-
-
-def answered(message: str) -> spec_lib.Task | None:
-  """Returns the client that releases this task by a message, or None."""
-  client = json.loads(message).get(_MAY_LEAVE)
-  return client and spec_lib.Task(**client)
 
 
 class Listener:
@@ -122,39 +107,35 @@ class Listener:
     atexit.unregister(self.stop)
 
   def _run(self) -> None:
+    handlers: messages.Handlers = {
+      messages.Leaving: self._release_and_answer,
+      messages.Joining: lambda joining: self._admit(
+        joining.task, joining.address
+      ),
+      messages.Observe: lambda request: mailbox_lib.post_own(
+        self._device, *observation.answer(request)
+      ),
+    }
     while not self._stopping.wait(timeouts.current().listen_every_secs):
       try:
-        self._hear(mailbox_lib.take_own(self._device))
+        texts = mailbox_lib.take_own(self._device)
+        # Tasks repeat their requests.
+        messages.hear(dict.fromkeys(texts), handlers)
       except tf.errors.OpError as error:
         logging.warning('Own mailbox: %s', errors.first_line(error))
 
-  def _hear(self, messages: Iterable[str]) -> None:
-    for message in dict.fromkeys(messages):  # tasks repeat their requests
-      facts = json.loads(message)
-      if _LEAVING in facts:
-        self._release_and_answer(spec_lib.Task(**facts[_LEAVING]), facts['at'])
-      elif _JOINING in facts:
-        self._admit(spec_lib.Task(**facts[_JOINING]), facts['at'])
-      elif (answer := observation.answer(message)) is not None:
-        mailbox_lib.post_own(self._device, *answer)
-
-  def _release_and_answer(self, task: spec_lib.Task, address: str) -> None:
-    logging.warning('%s is about to leave.', task)
-    self._release(task)
-    answer = {_MAY_LEAVE: dataclasses.asdict(self._task)}
-    _tell(task, address, json.dumps(answer))
+  def _release_and_answer(self, leaving: messages.Leaving) -> None:
+    logging.warning('%s is about to leave.', leaving.task)
+    self._release(leaving.task)
+    _tell(leaving.task, leaving.address, messages.MayLeave(self._task))
 
 
-def _message(what: str, task: spec_lib.Task, address: str) -> str:
-  return json.dumps({what: dataclasses.asdict(task), 'at': address})
-
-
-def _tell(task: spec_lib.Task, address: str, message: str) -> bool:
+def _tell(task: spec_lib.Task, address: str, message: messages.Message) -> bool:
   if not health.is_alive(task, address):
     return False
   try:
     with mailbox_lib.Mailbox(address) as mailbox:
-      mailbox.put(message)
+      mailbox.put(message.to_json())
   except tf.errors.OpError as error:
     logging.warning('%s: %s', task, errors.first_line(error))
     return False

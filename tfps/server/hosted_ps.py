@@ -10,7 +10,6 @@ its hosted tasks, where clients look them up.
 
 from collections.abc import Callable
 from collections.abc import Mapping
-import dataclasses
 import json
 
 from absl import logging
@@ -20,8 +19,7 @@ from tfps import errors
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
-
-_HOST = 'host'
+from tfps.server import messages
 
 Addresses = Mapping[spec_lib.Task, str]
 
@@ -38,28 +36,19 @@ class HostedTasks:
     # Servers cannot be stopped, so tasks are never removed.
     self._addresses: dict[spec_lib.Task, str] = {}
 
-  def hear(self, message: str, mailbox: mailbox_lib.Mailbox) -> bool:
-    """Hosts a task if a message requests it, and posts its address.
+  def host(self, task: spec_lib.Task, mailbox: mailbox_lib.Mailbox) -> None:
+    """Hosts a task, and posts its address.
 
     Args:
-      message: from the mailbox.
-      mailbox: this task's own, where the address is posted.
-
-    Returns:
-      Whether it does.
+      task: the task.
+      mailbox: this process' own, where the address is posted.
     """
-    facts = json.loads(message)
-    if _HOST in facts:
-      self._host(spec_lib.Task(**facts[_HOST]))
-      mailbox.post(_format(self._addresses), mailbox_lib.HOSTED)
-    return _HOST in facts
-
-  def _host(self, task: spec_lib.Task) -> None:
     if task not in self._addresses:
       try:
         self._addresses[task] = self._start(task)
       except errors.ServerStartError as error:
         logging.error('%s could not be hosted: %s', task, error)
+    mailbox.post(_format(self._addresses), mailbox_lib.HOSTED)
 
 
 def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
@@ -73,13 +62,12 @@ def ask(host: spec_lib.Task, address: str, task: spec_lib.Task) -> None:
   Raises:
     errors.UnreachableError: the host does not answer.
   """
-  request = {_HOST: dataclasses.asdict(task)}
   status = health.probe(host, address)
   if status.state is not health.State.ALIVE:
     raise errors.UnreachableError(f'{status}: it cannot serve {task}.')
   try:
     with mailbox_lib.Mailbox(address) as mailbox:
-      mailbox.put(json.dumps(request))
+      mailbox.put(messages.Host(task).to_json())
   except tf.errors.OpError as error:
     raise errors.UnreachableError(
       f'{host} at {address} could not be asked to serve {task}: '

@@ -30,8 +30,8 @@ from tfps.monitor import registry as registry_lib
 from tfps.monitor import writers
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 
-_OBSERVE = 'observe'
 _NUM_PLACES = 16
 _MAX_AT_ONCE = 32
 
@@ -109,26 +109,26 @@ def of_process(
 
 
 def answer(
-  message: str, *, cluster: str = '', clients: Addresses | None = None
-) -> tuple[str, str] | None:
-  """Returns the notice that answers a message, and the name of its place.
+  request: messages.Observe,
+  *,
+  cluster: str = '',
+  clients: Addresses | None = None,
+) -> tuple[str, str]:
+  """Returns the notice that answers a request, and the name of its place.
 
   Args:
-    message: from this process' mailbox.
+    request: from this process' mailbox.
     cluster: as for `of_process`.
     clients: as for `of_process`.
 
   Returns:
-    The arguments of `Mailbox.post`; None if the message is no request.
+    The arguments of `Mailbox.post`.
   """
-  request = json.loads(message).get(_OBSERVE)
-  if request is None:
-    return None
   found = of_process(
-    has_stacks=request['has_stacks'], cluster=cluster, clients=clients
+    has_stacks=request.has_stacks, cluster=cluster, clients=clients
   )
-  facts = {'number': request['number'], **dataclasses.asdict(found)}
-  return json.dumps(facts), _place(request['number'])
+  facts = {'number': request.number, **dataclasses.asdict(found)}
+  return json.dumps(facts), _place(request.number)
 
 
 def observe(
@@ -158,10 +158,10 @@ def observe(
   if status.state is not health.State.ALIVE:
     return status.detail
   number = random.SystemRandom().getrandbits(60)
-  request = {'number': number, 'has_stacks': has_stacks}
+  request = messages.Observe(number, has_stacks)
   try:
     with mailbox_lib.Mailbox(address, timeout_secs=timeout_secs) as mailbox:
-      mailbox.put(json.dumps({_OBSERVE: request}))
+      mailbox.put(request.to_json())
       while not deadlines.is_over(deadline):
         facts = json.loads(mailbox.read(_place(number)) or '{}')
         if facts.pop('number', None) == number:

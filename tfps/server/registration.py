@@ -15,8 +15,6 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
-import json
 import socket
 import sys
 import time
@@ -30,36 +28,9 @@ from tfps.cluster import spec as spec_lib
 from tfps.server import broadcast
 from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 
 ENDING = 'ending'  # the notice of a server that is about to end
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-  """Message of a client to a server: hello or done.
-
-  Attributes:
-    task: the client.
-    address: where the client's own server answers probes, as 'host:port'.
-    chief: whether training is done when this client is.
-    done: whether this is a done; otherwise it is a hello.
-    listens: whether the client receives requests (`control_messages`).
-  """
-
-  task: spec_lib.Task
-  address: str
-  chief: bool
-  done: bool = False
-  listens: bool = False
-
-  def to_json(self) -> str:
-    return json.dumps(dataclasses.asdict(self))
-
-  @classmethod
-  def from_json(cls, text: str) -> 'Message':
-    """Parses a message that `to_json` wrote."""
-    facts = json.loads(text)
-    return cls(**{**facts, 'task': spec_lib.Task(**facts['task'])})
 
 
 class Registration:
@@ -97,7 +68,7 @@ class Registration:
   ) -> None:
     self._cluster = cluster.with_task(task)
     self._homes = homes
-    self._hello = Message(task, address, chief, listens=listens)
+    self._hello = messages.Hello(task, address, chief, listens=listens)
     self._servers = tuple(servers)
     # Servers that joined later, which the cluster does not list.
     self._joined: dict[spec_lib.Task, str] = {}
@@ -234,7 +205,8 @@ class Registration:
       _check_stays(server, mailbox)
 
   def _leave(self, server: spec_lib.Task) -> None:
-    done = dataclasses.replace(self._hello, done=True)
+    hello = self._hello
+    done = messages.Done(hello.task, hello.address, hello.chief)
     with _open(
       server, self._address_of(server), timeouts.current().call_secs
     ) as mailbox:

@@ -16,6 +16,7 @@ from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import joining
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 from tfps.server import observation
 from tfps.server import registration
 
@@ -118,28 +119,40 @@ class Service:
 
   def _hear(self, mailbox: mailbox_lib.Mailbox) -> bool:
     """Handles all messages; returns whether there were any."""
-    messages = mailbox.take()
-    for message in messages:
-      client = control_messages.answered(message)
-      if client is not None:
-        self._holding.discard(client)
-      elif control_messages.is_for_clients(message):
-        control_messages.pass_on(message, self._client_registry.listening())
-      elif (answer := self._observed(message)) is not None:
-        mailbox.post(*answer)
-      elif not self._hosted_tasks.hear(message, mailbox):
-        self._hear_client(registration.Message.from_json(message), mailbox)
-    return bool(messages)
+    texts = mailbox.take()
+    messages.hear(texts, self._handlers(mailbox))
+    return bool(texts)
 
-  def _observed(self, message: str) -> tuple[str, str] | None:
-    return observation.answer(
-      message, cluster=self._notice, clients=self._client_registry.clients()
-    )
+  def _handlers(self, mailbox: mailbox_lib.Mailbox) -> messages.Handlers:
+    clients = self._client_registry
 
-  def _hear_client(
-    self, message: registration.Message, mailbox: mailbox_lib.Mailbox
-  ) -> None:
-    self._client_registry.hear(message)
-    joining.post_joined(mailbox, self._client_registry.clients(), self._cluster)
-    if not message.done:
-      self._joining.note_hello(message.task, message.address)
+    def post_joined() -> None:
+      joining.post_joined(mailbox, clients.clients(), self._cluster)
+
+    def hear_hello(hello: messages.Hello) -> None:
+      clients.hear_hello(hello)
+      post_joined()
+      self._joining.note_hello(hello.task, hello.address)
+
+    def hear_done(done: messages.Done) -> None:
+      clients.hear_done(done)
+      post_joined()
+
+    def observe(request: messages.Observe) -> None:
+      answer = observation.answer(
+        request, cluster=self._notice, clients=clients.clients()
+      )
+      mailbox.post(*answer)
+
+    return {
+      messages.Hello: hear_hello,
+      messages.Done: hear_done,
+      messages.MayLeave: lambda answer: self._holding.discard(answer.client),
+      messages.Joining: lambda request: control_messages.tell_all(
+        request, clients.listening()
+      ),
+      messages.Host: lambda request: self._hosted_tasks.host(
+        request.task, mailbox
+      ),
+      messages.Observe: observe,
+    }

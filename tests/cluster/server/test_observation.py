@@ -5,8 +5,8 @@ import threading
 import tfps
 from tfps.cluster.spec import Task
 from tfps.server import hosted_ps
+from tfps.server import messages
 from tfps.server import observation
-from tfps.server import registration
 from tfps.server import service as service_lib
 
 _PS, _CHIEF = Task('ps', 0), Task('chief', 0)
@@ -14,8 +14,8 @@ _NOBODY = 'localhost:1'
 
 
 def _say(mailbox, *, done):
-  message = registration.Message(_CHIEF, _NOBODY, chief=True, done=done)
-  mailbox.put(message.to_json())
+  kind = messages.Done if done else messages.Hello
+  mailbox.put(kind(_CHIEF, _NOBODY, chief=True).to_json())
 
 
 def test_a_task_tells_what_it_does_and_whom_it_knows(ps_server, mailbox):

@@ -3,6 +3,7 @@ import pytest
 import tfps
 from tfps.cluster.spec import Task
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 from tfps.server import registration
 
 _PS = Task('ps', 0)
@@ -30,13 +31,6 @@ def test_a_notice_is_kept_and_replaced(ps_server, mailbox):
     assert other.read() == 'second'
 
 
-def test_a_message_survives_its_way():
-  message = registration.Message(
-    Task('worker', 3), 'h:1', chief=False, done=True
-  )
-  assert registration.Message.from_json(message.to_json()) == message
-
-
 def _presence(
   address: str, *, workers: tuple[str, ...] = ('localhost:2',)
 ) -> registration.Registration:
@@ -48,7 +42,8 @@ def _presence(
 
 def _said(mailbox: mailbox_lib.Mailbox) -> list[bool]:
   """Which of the messages say done."""
-  return [registration.Message.from_json(text).done for text in mailbox.take()]
+  said = [messages.parse(text) for text in mailbox.take()]
+  return [isinstance(message, messages.Done) for message in said]
 
 
 @pytest.mark.quick

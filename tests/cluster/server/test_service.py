@@ -5,6 +5,7 @@ import tfps
 from tfps.cluster.spec import Task
 from tfps.server import hosted_ps
 from tfps.server import mailbox as mailbox_lib
+from tfps.server import messages
 from tfps.server import registration
 from tfps.server import service as service_lib
 
@@ -14,8 +15,8 @@ _NOBODY = 'localhost:1'
 
 
 def _say(mailbox, *, done):
-  message = registration.Message(_CHIEF, _NOBODY, chief=True, done=done)
-  mailbox.put(message.to_json())
+  kind = messages.Done if done else messages.Hello
+  mailbox.put(kind(_CHIEF, _NOBODY, chief=True).to_json())
 
 
 class _Running:

@@ -3,7 +3,7 @@ import pytest
 from tfps.cluster.spec import Task
 from tfps.server import client_registry as client_registry_lib
 from tfps.server import health
-from tfps.server import registration
+from tfps.server import messages
 
 _CHIEF = Task('chief', 0)
 _WORKER = Task('worker', 1)
@@ -26,8 +26,11 @@ class World:
     return health.Status(task, address, state)
 
   def says(self, task: Task, *, done: bool = False) -> None:
-    message = registration.Message(task, 'h:1', task == _CHIEF, done)
-    self.client_registry.hear(message)
+    said = (task, 'h:1', task == _CHIEF)
+    if done:
+      self.client_registry.hear_done(messages.Done(*said))
+    else:
+      self.client_registry.hear_hello(messages.Hello(*said))
 
   def after(self, secs: float) -> client_registry_lib.Verdict | None:
     """The first verdict within so many seconds."""

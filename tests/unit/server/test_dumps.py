@@ -9,6 +9,7 @@ from tfps.monitor import activities
 from tfps.monitor import registry as registry_lib
 from tfps.server import dump_command
 from tfps.server import dumps
+from tfps.server import messages
 from tfps.server import observation
 
 _CHIEF, _WORKER = spec_lib.Task('chief', 0), spec_lib.Task('worker', 1)
@@ -98,13 +99,11 @@ def test_stacks_name_threads_and_where_they_are():
   assert 'in stand_still' not in text[: -len(still)]
 
 
-def test_an_answer_is_only_given_to_a_request(registry):
-  assert observation.answer('{"leaving": {}}') is None
-  notice, place = observation.answer(
-    '{"observe": {"number": 35, "has_stacks": true}}', cluster='{}'
-  )
+def test_an_answer_has_its_place_by_the_requests_number(registry):
+  request = messages.Observe(35, has_stacks=True)
+  notice, place = observation.answer(request, cluster='{}')
   assert place == 'tfps_observed_3'
-  assert 'test_an_answer_is_only_given_to_a_request' in notice
+  assert 'test_an_answer_has_its_place_by_the_requests_number' in notice
 
 
 def test_a_deadline_writes_one_dump_a_minute(registry, capsys):
