@@ -89,6 +89,16 @@ def _building(theirs: Any) -> Any:
   return method
 
 
+def wants_shapes_only() -> bool:
+  """Returns whether Keras calls layers only to see what they would return.
+
+  Keras does not say so to layers, which trace all that they would do.
+  """
+  from keras.src.backend.common import symbolic_scope
+
+  return bool(symbolic_scope.in_symbolic_scope())
+
+
 def build_by_values(model: Any, batch: Any) -> None:
   """Builds a model, its metrics and its loss, in a graph that is thrown away.
 

@@ -24,7 +24,10 @@ COUNTER = 'iteration'
 # Method of an initializer: the context in which to make the variable.
 MAKING_CONTEXT = 'tfps_making'
 
-_MAKING = contextvars.ContextVar('tfps_making_for_keras', default=False)
+# The initial value and the shape of the variable that Keras makes.
+_MAKING: contextvars.ContextVar[tuple[Any, Any] | None] = (
+  contextvars.ContextVar('tfps_making_for_keras', default=None)
+)
 
 
 def take_part(sharded_type: type) -> None:
@@ -48,7 +51,25 @@ def value_of(variable: Any) -> Any:
 
 def is_making() -> bool:
   """Returns whether this thread is creating the value of a Keras variable."""
-  return _MAKING.get()
+  return _MAKING.get() is not None
+
+
+def shape_of(initial_value: Any) -> tf.TensorShape | None:
+  """Returns the shape of a value that this thread is creating for Keras.
+
+  Keras knows it, but does not tell TensorFlow, which would have to compute the
+  initial value.
+
+  Args:
+    initial_value: of the variable.
+
+  Returns:
+    The shape; None for any other value, or one whose shape Keras asks for.
+  """
+  value, shape = _MAKING.get() or (None, None)
+  if value is None or value is not initial_value or shape is None:
+    return None
+  return tf.TensorShape(shape)
 
 
 @functools.cache
@@ -69,7 +90,7 @@ def _replace_methods(sharded_type: type) -> None:
       return self._value._gather_saveables_for_checkpoint()
 
   def initialize(theirs: Any, self: Any, value: Any) -> None:
-    with _making():
+    with _making(value, getattr(self, '_shape', None)):
       theirs(self, value)
     is_sharded = isinstance(self._value, sharded_type)
     if is_sharded and type(self) is backend.Variable:
@@ -124,8 +145,8 @@ def _replace(owner: Any, name: str, method: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def _making() -> Iterator[None]:
-  token = _MAKING.set(True)
+def _making(value: Any, shape: Any) -> Iterator[None]:
+  token = _MAKING.set((value, shape))
   try:
     yield
   finally:

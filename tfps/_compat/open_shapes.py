@@ -59,4 +59,5 @@ def num_rows(variable: Any) -> tf.Tensor:
   knows that one when it optimizes.
   """
   shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
-  return shape[0]
+  rows: tf.Tensor = tf.unstack(shape, num=variable.shape.rank)[0]
+  return rows

@@ -9,13 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps._compat import open_shapes
 from tfps._compat import replicated_writes
 from tfps.updates import ps_lock
 from tfps.updates import rules
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import resources
+from tfps.updates.tables import slots as slots_lib
 from tfps.variables import growing
 from tfps.wire import chunking
 from tfps.wire import push
@@ -305,7 +305,7 @@ def _apply_to_rows(
   addresses = addresses_lib.of(update.variable)
   if addresses is not None:
     gradient, have_old_slots = addresses.resolve(gradient)
-  with tf.control_dependencies(_fit_slots(update)):
+  with tf.control_dependencies(slots_lib.fit(update.variable, update.slots)):
     old = [
       resources.gather(each, gradient.indices) for each in update.variables
     ]
@@ -322,14 +322,4 @@ def _apply_to_rows(
   return [
     resources.scatter(variable, gradient.indices, value)
     for variable, value in zip(update.variables, new, strict=True)
-  ]
-
-
-def _fit_slots(update: Update) -> list[tf.Tensor]:
-  """Lets the slots of a variable that has grown have as many rows as it."""
-  if not growing.grows(update.variable):
-    return []
-  num_rows = open_shapes.num_rows(update.variable)
-  return [
-    resources.fit(slot, num_rows, has_spare=False) for slot in update.slots
   ]

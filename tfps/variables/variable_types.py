@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import keras_variables
 from tfps.variables import sharded
 
 _BYTES_PER_STRING = 16  # as partitioners assume
@@ -52,6 +53,9 @@ def with_type(kwargs: Mapping[str, Any]) -> dict[str, Any]:
   """
   kwargs = dict(kwargs)
   shape, dtype = kwargs.get('shape'), kwargs.get('dtype')
+  if shape is None:
+    shape = keras_variables.shape_of(kwargs.get('initial_value'))
+    kwargs |= {} if shape is None else {'shape': shape}
   if shape is None or dtype is None:
     value = _abstract(kwargs.get('initial_value'), dtype)
     if value is not None:

@@ -167,3 +167,21 @@ def test_without_a_strategy_of_ours_an_epoch_is_keras_own():
   batches = [next(taken[-1]) for taken in iterator]
   sizes = [keras.tree.flatten(batch)[0].shape[0] for batch in batches]
   assert sizes == [2, 2, 1]
+
+
+def test_it_is_known_when_only_shapes_are_wanted():
+  class Asking(keras.layers.Layer):
+    def call(self, inputs):
+      asked.append(keras_trainer.wants_shapes_only())
+      return inputs + 1.0
+
+  asked = []
+  inputs = keras.Input([2])
+  model = keras.Model(inputs, Asking()(inputs))
+  model.compile('sgd', 'mse')
+  assert asked
+  assert all(asked)
+  asked.clear()
+  model.predict(np.zeros([1, 2]), verbose=0)
+  assert asked
+  assert not any(asked)

@@ -54,6 +54,21 @@ def test_what_is_made_for_keras_is_known():
   assert seen == [True, True, False]
 
 
+def test_the_shape_of_what_is_made_is_known_and_of_nothing_else():
+  seen = []
+
+  def creator(next_creator, **kwargs):
+    seen.append(compat.shape_of(kwargs['initial_value']))
+    seen.append(compat.shape_of(lambda: tf.zeros([2])))
+    return next_creator(**kwargs)
+
+  with tf.variable_creator_scope(creator):
+    keras.Variable('zeros', shape=[2])
+    keras.Variable([1.0])  # of which Keras asks TensorFlow
+    tf.Variable(1.0)
+  assert seen == [tf.TensorShape([2]), None, None, None, None, None]
+
+
 def test_tables_and_counters_have_the_names_that_tell_them():
   seen = []
 

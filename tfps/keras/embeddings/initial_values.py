@@ -31,4 +31,4 @@ class Values(keras.initializers.Initializer):
     self._values = values
 
   def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-    return tf.broadcast_to(tf.constant(self._values, dtype), shape)
+    return tf.constant(self._values, dtype, shape)

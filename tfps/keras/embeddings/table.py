@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import reads
 from tfps._compat import side_executor
@@ -143,7 +144,7 @@ class Table(keras.layers.Layer):
       )
     self.build()
     keys = keys_lib.as_int64(tf.convert_to_tensor(keys), self.name)
-    if not self._have_values():  # only shapes matter yet
+    if keras_trainer.wants_shapes_only() or not self._have_values():
       shape = tf.concat([tf.shape(keys), [self.width]], axis=0)
       zeros = tf.zeros(shape, self.variable_dtype)
       return tf.ensure_shape(zeros, [*keys.shape, self.width])

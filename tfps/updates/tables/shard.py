@@ -105,12 +105,12 @@ class Shard:
       The rows, with the initial values of keys that have none, and their
       addresses as `locate` returns them, by which updates name them.
     """
-    found = self.locate(keys, inserts=inserts)
-    rows, initial = found, index_lib.initial_of(keys)
+    rows = found = self.locate(keys, inserts=inserts)
+    initial = functools.partial(index_lib.initial_of, keys)
     if self.addresses is not None:
       rows = addresses_lib.rows_of(found)
     if not inserts or self.admission is not None:  # some may have no row
-      rows = tf.where(found < 0, initial, rows)
+      rows = tf.where(found < 0, initial(), rows)
     values = self.gather('rows', rows)
     if self.addresses is None:
       return values, found
@@ -121,7 +121,7 @@ class Shard:
       tf.reduce_all(is_right),
       lambda: values,
       lambda: tf.where(
-        is_right[:, tf.newaxis], values, self.gather('rows', initial)
+        is_right[:, tf.newaxis], values, self.gather('rows', initial())
       ),
     )
     return values, found
