@@ -29,14 +29,20 @@ from tfps.cluster import spec as spec_lib
 
 JOBS_VARIABLE = 'TFPS_JOBS'
 
-# The flag of the port for metrics; see `tfps.monitor.endpoint`.
+# Flags of ports; see `tfps.monitor.endpoint` and `tfps.monitor.dashboard`.
 METRICS_FLAG = 'metrics_port'
+DASHBOARD_FLAG = 'dashboard_port'
+
+_PORTS = {
+  METRICS_FLAG: 'from which to serve metrics to Prometheus',
+  DASHBOARD_FLAG: 'at which the chief serves a web page of the job',
+}
 
 
 def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the flags of a task, unless they are defined already.
 
-  They describe its cluster, and the port of its metrics.
+  They describe its cluster, and the ports of its metrics and of the web page.
 
   Args:
     flag_values: where to define them.
@@ -60,13 +66,11 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
         f'host:port of each {job} task, joined by commas.',
         flag_values=flag_values,
       )
-  if METRICS_FLAG not in flag_values:
-    flags.DEFINE_string(
-      METRICS_FLAG,
-      None,
-      'Port, or host:port, from which to serve metrics to Prometheus.',
-      flag_values=flag_values,
-    )
+  for name, purpose in _PORTS.items():
+    if name not in flag_values:
+      flags.DEFINE_string(
+        name, None, f'Port, or host:port, {purpose}.', flag_values=flag_values
+      )
 
 
 def resolve_cluster(

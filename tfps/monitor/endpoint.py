@@ -108,7 +108,7 @@ def begin(
   """
   registry = registry_lib.of_process()
   registry.task, registry.is_chief = task, is_chief
-  where, port = _setting(env, flag_values)
+  where, port = setting(resolver.METRICS_FLAG, VARIABLE, env, flag_values)
   if port:
     _serve_once(port, where)
 
@@ -135,19 +135,28 @@ def parse(text: str, where: str) -> tuple[str, int]:
   return host, int(port)
 
 
+def setting(
+  flag: str,
+  variable: str,
+  env: Mapping[str, str],
+  flag_values: flags.FlagValues,
+) -> tuple[str, str]:
+  """Returns the name and value of the setting that wins; '' for none.
+
+  Args:
+    flag: the name of a flag, which wins.
+    variable: the name of a variable of the environment.
+    env: the environment.
+    flag_values: the flags; skipped unless they are defined and parsed.
+  """
+  if flag in flag_values and flag_values.is_parsed():
+    value = flag_values[flag].value
+    if value not in (None, ''):
+      return f'--{flag}', str(value)
+  return variable, env.get(variable, '').strip()
+
+
 # A process may be a client of one cluster after another.
 @functools.cache
 def _serve_once(port: str, where: str) -> Endpoint | None:
   return serve(port, where=where)
-
-
-def _setting(
-  env: Mapping[str, str], flag_values: flags.FlagValues
-) -> tuple[str, str]:
-  """Returns the name and value of the setting that wins; '' for none."""
-  name = resolver.METRICS_FLAG
-  if name in flag_values and flag_values.is_parsed():
-    value = flag_values[name].value
-    if value not in (None, ''):
-      return f'--{name}', str(value)
-  return VARIABLE, env.get(VARIABLE, '').strip()

@@ -5,6 +5,7 @@ where they are kept, each time that somebody asks. There is one registry for a
 process, as for its signal handlers: a task is a process.
 """
 
+import collections
 from collections.abc import Callable
 from collections.abc import Iterable
 import concurrent.futures
@@ -27,8 +28,10 @@ Source = Callable[[], Iterable[families.Sample]]
 
 _Key = tuple[str, str, tuple[str, ...]]
 _Started = tuple[str, int, float]
+_Event = tuple[float, str]
 
 _NO_TASK = spec_lib.Task('local', 0)
+_MAX_EVENTS = 50
 _STATM = pathlib.Path('/proc/self/statm')
 
 
@@ -45,14 +48,15 @@ class Registry:
       same values in all processes.
     is_read: whether anybody reads metrics, so that those that cost time in
       steps are worth it.
-    last_event: the last loss, return or move of a task, as text.
   """
 
   def __init__(self) -> None:
     self.task = _NO_TASK
     self.is_chief = True
     self.is_read = False
-    self.last_event = ''
+    self._events: collections.deque[_Event] = collections.deque(
+      maxlen=_MAX_EVENTS
+    )
     self._started_at = time.time()
     self._lock = threading.Lock()
     # A family is found by its name, whose hash is cheaper.
@@ -142,6 +146,16 @@ class Registry:
       others = list(self._in_flight.values())
     found += [activity for source in others for activity in source()]
     return sorted(found, key=lambda activity: activity.since)
+
+  def note_event(self, text: str) -> None:
+    """Notes the loss, return or move of a task; the latest ones are kept."""
+    with self._lock:
+      self._events.append((time.time(), text))
+
+  def events(self) -> list[tuple[float, str]]:
+    """Returns the latest events with their times, oldest first."""
+    with self._lock:
+      return list(self._events)
 
   def offer_activities(
     self, name: str, source: Callable[[], Iterable[activities_lib.Activity]]

@@ -123,7 +123,7 @@ class Events:
 def _count(event: RecoveryEvent) -> None:
   """Counts an event in this process' metrics."""
   registry = registry_lib.of_process()
-  registry.last_event = f'{event.kind} {", ".join(event.tasks)}'
+  registry.note_event(f'{event.kind} {", ".join(event.tasks)}')
   for task in event.tasks:
     if event.kind in _COUNTERS:
       registry.add(_COUNTERS[event.kind], task=task)

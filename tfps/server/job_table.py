@@ -1,5 +1,6 @@
 """Table of the tasks of a running job: how fast each is, and what it does."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -42,6 +43,7 @@ class Row:
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 
 _Key = tuple[str, str, str]
+_Here = Mapping[spec_lib.Task, observation_lib.Observation]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,29 +94,44 @@ class JobTable:
   Args:
     known: addresses of some of its tasks.
     timeout_secs: how long the answer of a task may take.
+    here: returns observations of tasks of this process, which are not asked.
+
+  Attributes:
+    view: all that the last call of `read` has found; None before.
   """
 
   def __init__(
-    self, known: Mapping[spec_lib.Task, str], *, timeout_secs: float
+    self,
+    known: Mapping[spec_lib.Task, str],
+    *,
+    timeout_secs: float,
+    here: Callable[[], _Here] = dict,
   ) -> None:
     self._addresses = dict(known)
     self._timeout_secs = timeout_secs
-    self._before: View | None = None
+    self._here = here
+    self.view: View | None = None
 
   @property
   def addresses(self) -> Mapping[spec_lib.Task, str]:
     """Addresses of all tasks that are known so far."""
     return self._addresses
 
-  def read(self) -> list[Row]:
-    """Observes all tasks; rates are those since the call before."""
+  def read(self, moved: Mapping[spec_lib.Task, str] | None = None) -> list[Row]:
+    """Observes all tasks; rates are those since the call before.
+
+    Args:
+      moved: addresses that have changed since.
+    """
     observed, self._addresses = observation_lib.observe_job(
-      self._addresses, timeout_secs=self._timeout_secs
+      {**self._addresses, **(moved or {})},
+      timeout_secs=self._timeout_secs,
+      here=self._here(),
     )
     statuses = {s.task: s for s in health.probe_all(self._addresses)}
     view = View.of(statuses, observed)
-    found = rows(view, self._before or view)
-    self._before = view
+    found = rows(view, self.view or view)
+    self.view = view
     return found
 
 

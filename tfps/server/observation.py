@@ -49,7 +49,8 @@ class Observation:
     at: the moment, by its `time.time`.
     activities: what its threads do or wait for: what, the thread's name, and
       for how many seconds.
-    last_event: the last loss or return of a task that it has noticed.
+    events: the latest losses and returns of tasks that it has noticed, with
+      their times, oldest first.
     metrics: its metrics, as `writers.as_json` gives them.
     stacks: the Python stacks of its threads, if they were asked for.
     cluster: its cluster as `TF_CONFIG`; empty for a process that trains.
@@ -61,11 +62,16 @@ class Observation:
   pid: int
   at: float
   activities: list[tuple[str, str, float]]
-  last_event: str
+  events: list[tuple[float, str]]
   metrics: list[dict[str, Any]]
   stacks: str = ''
   cluster: str = ''
   clients: dict[str, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def last_event(self) -> str:
+    """The last of the events; '' if there is none."""
+    return self.events[-1][1] if self.events else ''
 
   def addresses(self) -> dict[spec_lib.Task, str]:
     """Returns the addresses of all tasks that it knows."""
@@ -100,7 +106,7 @@ def of_process(
       (each.what, each.thread, round(now - each.since, 3))
       for each in registry.activities()
     ],
-    last_event=registry.last_event,
+    events=registry.events(),
     metrics=[writers.as_json(sample, {}) for sample in registry.collect()],
     stacks=activities.stacks() if has_stacks else '',
     cluster=cluster,
@@ -202,6 +208,7 @@ def observe_job(
   *,
   has_stacks: bool = False,
   timeout_secs: float | None = None,
+  here: 'Mapping[spec_lib.Task, Observation] | None' = None,
 ) -> tuple[dict[spec_lib.Task, Observation | str], dict[spec_lib.Task, str]]:
   """Observes known tasks, and all those that they know.
 
@@ -209,17 +216,26 @@ def observe_job(
     known: addresses of some tasks of a job.
     has_stacks: as for `observe`.
     timeout_secs: as for `observe`; twice as long in all.
+    here: observations of tasks of this process. They are not asked: a session
+      with a server of this process can crash it.
 
   Returns:
     The observations and the addresses of all tasks.
   """
-  found = observe_all(known, has_stacks=has_stacks, timeout_secs=timeout_secs)
+  found: dict[spec_lib.Task, Observation | str] = {**(here or {})}
+
+  def observe_others(addresses: Addresses) -> None:
+    others = {task: at for task, at in addresses.items() if task not in found}
+    found.update(
+      observe_all(others, has_stacks=has_stacks, timeout_secs=timeout_secs)
+    )
+
+  observe_others(known)
   addresses = dict(known)
   for each in found.values():
     if isinstance(each, Observation):
       addresses = {**each.addresses(), **addresses}
-  others = {task: at for task, at in addresses.items() if task not in found}
-  found |= observe_all(others, has_stacks=has_stacks, timeout_secs=timeout_secs)
+  observe_others(addresses)
   return dict(sorted(found.items())), addresses
 
 

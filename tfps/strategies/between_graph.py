@@ -32,6 +32,7 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import task_monitor
+from tfps.strategies import dashboard
 from tfps.strategies import local_input
 from tfps.strategies import metrics
 from tfps.strategies import peers
@@ -216,6 +217,17 @@ class BetweenGraphStrategy(
         self.task, self.guard.do_without if self.guard else None
       )
     )
+    if self.is_chief:
+      self._facts = dashboard.begin(
+        self,
+        self.task,
+        self._all_addresses,
+        updates=updates,
+        wire=wire,
+        recovery=recovery,
+        placement=placement,
+        variable_partitioner=variable_partitioner,
+      )
 
   @property
   def global_step(self) -> tf.Variable:
@@ -265,8 +277,11 @@ class BetweenGraphStrategy(
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""
     begun = time.monotonic()
-    addresses = {**self.addresses(), **self._address_book.addresses}
+    addresses = self._all_addresses()
     return task_monitor.TaskMonitor(addresses, lambda: {self.task: begun})
+
+  def _all_addresses(self) -> dict[spec_lib.Task, str]:
+    return {**self.addresses(), **self._address_book.addresses}
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again when a ps that was lost has been restored.

@@ -213,7 +213,7 @@ class InGraphStrategy(
 
   def addresses(self) -> dict[spec_lib.Task, str]:
     """Returns the addresses of ps and workers."""
-    return {**self._address_book.addresses, **self._workers()}
+    return self._all_addresses()
 
   def input_context(self) -> tf.distribute.InputContext:
     """Returns the context of an input whose batches are divided by replicas."""

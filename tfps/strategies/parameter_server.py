@@ -43,6 +43,7 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import server as server_lib
+from tfps.strategies import dashboard
 from tfps.strategies import metrics
 from tfps.strategies import runtime
 from tfps.training import step_log as step_log_lib
@@ -192,6 +193,16 @@ class ParameterServerStrategy(
       self.sync_session = self._make_session(updates)
     metrics.offer(self, _CHIEF, is_chief=True)
     self._listen(self._listener())
+    self._facts = dashboard.begin(
+      self,
+      _CHIEF,
+      self._all_addresses,
+      updates=updates,
+      wire=wire,
+      recovery=recovery,
+      placement=placement,
+      variable_partitioner=variable_partitioner,
+    )
 
   def _listener(self) -> control_messages.Listener:
     if self.guard is None:
@@ -256,6 +267,9 @@ class ParameterServerStrategy(
     spec = self._cluster_resolver.cluster_spec()
     cluster = spec_lib.Cluster(spec.as_dict())
     return {task: cluster.address(task) for task in cluster.tasks('worker')}
+
+  def _all_addresses(self) -> dict[spec_lib.Task, str]:
+    return {**self._address_book.addresses, **self._workers()}
 
   def _note_worker(self, worker: spec_lib.Task, address: str) -> None:
     """Adds a worker that has joined, for later coordinators."""

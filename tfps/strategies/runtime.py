@@ -9,6 +9,7 @@ from tfps.recovery import events as events_lib
 from tfps.recovery import preemption
 from tfps.server import connection
 from tfps.server import control_messages
+from tfps.server import job_facts
 from tfps.training import step_log as step_log_lib
 from tfps.updates import reports
 from tfps.updates import staleness as staleness_lib
@@ -46,6 +47,7 @@ class Runtime:
 
   _requests: control_messages.Listener
   _preemption: preemption.Preemption
+  _facts: job_facts.JobFacts | None = None  # for the web page
   _unusable = ''  # why no steps can be executed any more
 
   def placement_report(self) -> placement_ledger.PlacementReport:
@@ -120,6 +122,8 @@ class Runtime:
 
   def _stop_background(self) -> None:
     self._requests.stop()
+    if self._facts is not None:
+      self._facts.stop()
     if self.guard is not None:
       self._preemption.stop()
       self.guard.stop()

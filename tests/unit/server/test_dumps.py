@@ -25,7 +25,14 @@ def registry(monkeypatch):
 
 def _observation(task, *doing, stacks='', event=''):
   return observation.Observation(
-    str(task), 'h0', 7, 100.0, list(doing), event, [], stacks=stacks
+    str(task),
+    'h0',
+    7,
+    100.0,
+    list(doing),
+    [(100.0, event)],
+    [],
+    stacks=stacks,
   )
 
 

@@ -18,7 +18,7 @@ def _metric(name, task, value, **labels):
 
 def _told(task, at, *metrics, doing=(), event=''):
   return observation.Observation(
-    task, 'h0', 7, at, list(doing), event, list(metrics)
+    task, 'h0', 7, at, list(doing), [(at, event)], list(metrics)
   )
 
 
