@@ -155,7 +155,8 @@ class Server(http.server.ThreadingHTTPServer):
   def server_bind(self) -> None:
     # That of HTTPServer asks name servers for the name of the host.
     socketserver.TCPServer.server_bind(self)
-    self.server_name, self.server_port = self.server_address[:2]
+    host, port = self.server_address[:2]
+    self.server_name, self.server_port = str(host), int(port)
 
   def knows(self, host: str) -> bool:
     """Returns whether a request may name this server so.

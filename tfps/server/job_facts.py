@@ -153,13 +153,13 @@ class JobFacts:
   def _row(self, row: job_table.Row, view: job_table.View) -> dict[str, Any]:
     task = spec_lib.Task.parse(row.task)
     found = view.observed[task]
-    is_told = isinstance(found, observation_lib.Observation)
-    return {
-      **dataclasses.asdict(row),
-      'address': self._table.addresses.get(task, ''),
-      'host': found.host if is_told else '',
-      'pid': found.pid if is_told else None,
-    }
+    place = (
+      {'host': found.host, 'pid': found.pid}
+      if isinstance(found, observation_lib.Observation)
+      else {}
+    )
+    address = self._table.addresses.get(task, '')
+    return {**dataclasses.asdict(row), 'address': address, **place}
 
   def _mean_staleness(self, metrics: list[dict[str, Any]]) -> float | None:
     """Returns the mean of the updates since the call before."""
