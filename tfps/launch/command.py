@@ -93,6 +93,12 @@ def _parse(
       f'engine is {options.engine}. Set the port of all tasks: '
       '--env=TFPS_METRICS_PORT=0.0.0.0:9400'
     )
+  if options.dashboard_port and options.engine not in _WITH_PORTS:
+    parser.error(
+      f'--dashboard_port gives the chief alone a port, and the engine is '
+      f'{options.engine}. Set it for all tasks, of which the chief uses it: '
+      f'--env=TFPS_DASHBOARD_PORT={options.dashboard_port}'
+    )
   if options.chief_ends_job and not options.num_chiefs:
     parser.error('--chief_ends_job needs --num_chiefs=1.')
   run = [*_without_dashes(options.program), *words[end:]]
@@ -137,6 +143,7 @@ def _job(options: argparse.Namespace, program: tuple[str, ...]) -> job_lib.Job:
     grace_secs=options.grace_secs,
     log_dir=pathlib.Path(options.log_dir) if options.log_dir else None,
     metrics_port=options.metrics_port,
+    dashboard_port=options.dashboard_port,
   )
 
 
@@ -206,6 +213,12 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     metavar='[HOST:]PORT',
     help="where Prometheus finds the first task's metrics; each further task "
     'has the next port (default: none; HOST: 127.0.0.1)',
+  )
+  parser.add_argument(
+    '--dashboard_port',
+    metavar='[HOST:]PORT',
+    help='where the chief serves a web page of the job (default: none; HOST: '
+    '127.0.0.1, and another one only with --secure)',
   )
   parser.add_argument(
     '--gpus_per_worker',

@@ -228,7 +228,7 @@ def _env(
   gpus = job.visible_gpus(task, place=job_lib.place(task, placed), env=env)
   return {
     **job.added_env(),
-    **job.metrics_env(task),
+    **job.ports_env(task),
     **job.security_env(task),
     **gpus,
   }

@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import dashboard
 from tfps.monitor import endpoint
 from tfps.security import config as security_lib
 from tfps.server import environment
@@ -39,6 +40,8 @@ class Job:
       engine's default.
     metrics_port: 'port' or 'host:port' of the first task's metrics; each
       further task has the next port. None for no metrics.
+    dashboard_port: 'port' or 'host:port' of the web page of the chief; None for
+      no page.
     certificates: the folder with all tasks' certificates, each of which then
       runs enclosed; None for tasks without TLS.
 
@@ -57,6 +60,7 @@ class Job:
   grace_secs: float = 10.0
   log_dir: pathlib.Path | None = None
   metrics_port: str | None = None
+  dashboard_port: str | None = None
   certificates: pathlib.Path | None = None
 
   def __post_init__(self) -> None:
@@ -110,18 +114,35 @@ class Job:
       **self.env,
     }
 
-  def metrics_env(self, task: spec_lib.Task) -> dict[str, str]:
-    """Returns the variable with the port of a task's metrics, if it has one.
+  def ports_env(self, task: spec_lib.Task) -> dict[str, str]:
+    """Returns variables with the ports of a task's metrics and of the page.
 
     Raises:
-      ValueError: there is no such port.
+      ValueError: there is no such port, or it would let everybody see the page.
     """
-    if self.metrics_port is None:
-      return {}
-    host, port = endpoint.parse(self.metrics_port, '--metrics_port')
-    number = port + self.tasks().index(task)
-    endpoint.parse(f'{host}:{number}', f'--metrics_port of {task}')
-    return {endpoint.VARIABLE: f'{host}:{number}'}
+    env = {}
+    if self.metrics_port is not None:
+      host, port = endpoint.parse(self.metrics_port, '--metrics_port')
+      number = port + self.tasks().index(task)
+      endpoint.parse(f'{host}:{number}', f'--metrics_port of {task}')
+      env[endpoint.VARIABLE] = f'{host}:{number}'
+    if (page := self.page()) is not None and task == self.chief():
+      env[dashboard.VARIABLE] = '{}:{}'.format(*page)
+    return env
+
+  def page(self) -> tuple[str, int] | None:
+    """Returns the host and port of the web page; None if there is none.
+
+    Raises:
+      ValueError: as for `ports_env`.
+    """
+    if self.dashboard_port is None:
+      return None
+    return dashboard.parse(
+      self.dashboard_port,
+      '--dashboard_port',
+      is_secured=self.certificates is not None,
+    )
 
   def security(self, task: spec_lib.Task) -> security_lib.Security | None:
     """Returns a task's credentials; None for a job without TLS."""

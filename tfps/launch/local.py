@@ -60,7 +60,7 @@ def task_env(job: job_lib.Job, task: spec_lib.Task) -> dict[str, str]:
   gpus = job.visible_gpus(task, place=task.index, env=os.environ)
   return {
     **job.added_env(),
-    **job.metrics_env(task),
+    **job.ports_env(task),
     **job.security_env(task),
     **gpus,
   }
@@ -122,6 +122,8 @@ def supervise(
   elif job.num_ps:
     address = cluster.address(spec_lib.Task('ps', 0))
     output.say(f'To look at them: tfps top --address={address} (or tfps dump)')
+  if (page := job.page()) is not None:
+    output.say(f'A page of the job: {_url(job, cluster, page)}')
   with secure.reached(job, cluster) as addresses:
     commands = [
       dataclasses.replace(
@@ -148,6 +150,19 @@ def supervise(
     except (ImportError, errors.DeadlineError) as error:
       output.say(f'--preload: {error}')
       return 1
+
+
+def _url(
+  job: job_lib.Job, cluster: spec_lib.Cluster, page: tuple[str, int]
+) -> str:
+  """Returns the URL of the page of a job, and where it is."""
+  host, port = page
+  chief = job.chief()
+  if not port:
+    return f'{chief} tells its URL'
+  machine = cluster.address(chief).rpartition(':')[0]
+  scheme = 'https' if job.certificates else 'http'
+  return f'{scheme}://{host}:{port} on {machine}'
 
 
 def _fresh_folder() -> pathlib.Path:

@@ -27,6 +27,7 @@ import urllib.parse
 from absl import flags
 from absl import logging
 
+from tfps._utils import signals
 from tfps.cluster import resolver
 from tfps.monitor import endpoint
 
@@ -260,8 +261,9 @@ def _serve_once(port: str, where: str, is_secured: bool) -> Server | None:
       error.strerror,
     )
     return None
-  logging.info(
-    'The page of this job is at http://%s:%d', host, server.server_port
+  scheme = 'https' if is_secured else 'http'  # by the proxy before it
+  signals.tell_user(
+    f'A page of this job is at {scheme}://{host}:{server.server_port}'
   )
   return server
 

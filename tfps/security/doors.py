@@ -6,11 +6,13 @@ import dataclasses
 import socket
 
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import dashboard
 from tfps.monitor import endpoint
 
 ALL_INTERFACES = '0.0.0.0'
 
 _BACKLOG = 512
+_PORTS = {'metrics': endpoint.VARIABLE, 'the page': dashboard.VARIABLE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,8 @@ class Plan:
 
     Args:
       cluster: the cluster, with the task if it is to serve.
-      env: the program's environment, which may give a port for metrics.
+      env: the program's environment, which may give ports for metrics and for
+        the web page.
 
     Raises:
       ValueError: an address cannot be served or called.
@@ -116,9 +119,10 @@ class Plan:
     }
     own = places.pop(cluster.task, None) if cluster.task else None
     served = [own] if own else []
-    if text := env.get(endpoint.VARIABLE, '').strip():
-      host, port = endpoint.parse(text, endpoint.VARIABLE)
-      served.append(Place.of('metrics', f'{host}:{port}', endpoint.VARIABLE))
+    for name, variable in _PORTS.items():
+      if text := env.get(variable, '').strip():
+        host, port = endpoint.parse(text, variable)
+        served.append(Place.of(name, f'{host}:{port}', variable))
     _check_ports(served, places, cluster.source)
     return cls(tuple(served), places)
 

@@ -87,8 +87,12 @@ function showSilence() {
 
 function show(facts) {
   silentSince = null;
-  everyMs = 1000 * facts.every_secs;
+  everyMs = 1000 * (facts.every_secs ?? 2);
   history = [...history, ...facts.history].slice(-MAX_MOMENTS);
+  if (!facts.tasks) {
+    showState('is-over', 'Training is over, and nobody had looked at it.');
+    return;
+  }
   if (facts.is_over) {
     showState('is-over', 'Training is over. This is the last state.');
   } else {
