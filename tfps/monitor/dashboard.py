@@ -130,6 +130,7 @@ class Server(http.server.ThreadingHTTPServer):
   """
 
   daemon_threads = True
+  request_queue_size = _MAX_CONNECTIONS
   source: Source
 
   def __init__(self, host: str, port: int, *, is_secured: bool) -> None:

@@ -91,6 +91,19 @@ def test_the_command_of_an_evaluator_is_printed(capsys):
       '--env=TFPS_METRICS_PORT=0.0.0.0:9400',
       id='metrics elsewhere',
     ),
+    pytest.param(
+      ['--dashboard_port=x', _PROGRAM], "--dashboard_port: 'x'", id='no page'
+    ),
+    pytest.param(
+      ['--dashboard_port=0.0.0.0:9500', _PROGRAM],
+      "--dashboard_port: '0.0.0.0:9500' would show the page to other machines",
+      id='page for everybody',
+    ),
+    pytest.param(
+      ['--dashboard_port=9500', '--engine=slurm', _PROGRAM],
+      '--env=TFPS_DASHBOARD_PORT=9500',
+      id='page elsewhere',
+    ),
   ],
 )
 def test_wrong_options_are_named(capsys, words, complaint):
@@ -115,6 +128,16 @@ def test_each_task_has_a_port_for_its_metrics(capsys, host):
   found = re.findall(r'TFPS_METRICS_PORT=(\S+)', capsys.readouterr().out)
   host = host or '127.0.0.1:'
   assert found == [f'{host}{9400 + i}' for i in range(4)]
+
+
+@pytest.mark.parametrize('num_chiefs', [1, 0])
+def test_the_chief_alone_has_a_port_for_the_page(capsys, num_chiefs):
+  options = ['--dry_run', f'--num_chiefs={num_chiefs}', '--dashboard_port=9500']
+  assert command_lib.main([*options, _PROGRAM]) == 0
+  commands = capsys.readouterr().out.split('# ')
+  (found,) = [each for each in commands if 'TFPS_DASHBOARD_PORT' in each]
+  assert found.startswith('chief:0' if num_chiefs else 'worker:0')
+  assert 'TFPS_DASHBOARD_PORT=127.0.0.1:9500' in found
 
 
 def test_each_task_has_a_port(capsys):
