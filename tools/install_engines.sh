@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Installs engines for the tests in tests/launch, and `secure`, which those of
-# tests/process/security need: install_engines.sh NAME...
+# Installs engines for the tests in tests/launch, `secure`, which those of
+# tests/process/security need, and `page`, a browser for those of the web page in
+# tests/process/monitor: install_engines.sh NAME...
 # On Debian, as root. Elsewhere it says what is missing, and tests skip.
 set -euo pipefail
 
 # Debian's packages of an engine.
 packages() {
   case $1 in
+    page) command -v chromium > /dev/null || echo chromium ;;
     hosts) echo openssh-server openssh-client iproute2 ;;
     secure) echo haproxy ;;
     slurm) echo slurm-wlm munge iproute2 ;;

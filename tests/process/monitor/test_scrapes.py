@@ -1,99 +1,51 @@
 """Metrics of all tasks of a launched job, scraped while it runs."""
 
-import os
 import pathlib
 import re
-import signal
 
 import pytest
 
 from tests.programs import monitored
-from tests.support import commands
+from tests.support import monitored_jobs
 from tests.support import scrapes
-from tests.support import waiting
-from tfps._utils import threads
 from tfps.cluster import spec as spec_lib
-from tfps.launch import command
 from tfps.server import job_table
 from tfps.server import observation
 
 _ROOT = pathlib.Path(__file__).parents[3]
-_PROGRAM = str(_ROOT / 'tests' / 'programs' / 'monitored.py')
 _SERVING = ('chief:0', 'ps:0', 'ps:1', 'worker:0', 'worker:1')
 _TASKS = (*_SERVING, 'evaluator:0')
 
 
-class _Job:
-  """A job that runs, and the ports of its tasks' metrics."""
+class _Scrapes:
+  """The metrics of a job that runs, by the ports of its tasks."""
 
-  def __init__(self, folder, ports):
-    self.folder = folder
-    self.ports = ports
+  def __init__(self, ports):
+    self._ports = ports
 
   def scrape(self, task='chief:0'):
-    return scrapes.scrape(self.ports[task])
+    return scrapes.scrape(self._ports[task])
 
   def by_task(self, name, task='chief:0'):
     return scrapes.by_task(self.scrape(task), name)
 
-  def let_go(self, name):
-    (self.folder / name).touch()
-
-  def kill(self, task):
-    """Kills a task; the launcher starts it again."""
-    (pid,) = re.findall(r'^pid (\d+)$', self.output(task), re.M)
-    os.kill(int(pid), signal.SIGKILL)
-
-  def output(self, task):
-    path = self.folder / 'logs' / f'{task.replace(":", "-")}.log'
-    return path.read_text() if path.exists() else ''
-
-  def address(self, task):
-    """Where a task that serves says that it is."""
-    (address,) = re.findall(r'is ready at (\S+)\.$', self.output(task), re.M)
-    return address
-
 
 def _launch(check, folder, how, *options, tasks=_TASKS):
-  """Launches a job, which is checked by another thread; returns its status.
-
-  This thread is the launcher's, so that the tasks are forked by the process
-  that other tests use.
-  """
+  """Launches a job with a port for the metrics of each task."""
   port = scrapes.free_ports(len(tasks))
-  job = _Job(folder, {task: port + i for i, task in enumerate(tasks)})
-
-  def check_and_let_end():
-    try:
-      check(job)
-    finally:
-      for name in ('end', *(f'go-{gate}' for gate in monitored.GATES)):
-        job.let_go(name)
-
-  checking = threads.begin('check', check_and_let_end)
-  status = command.main(
-    [
-      *('--num_workers=2', '--num_ps=2', '--max_restarts=1'),
-      *(f'--preload={",".join(commands.PRELOAD)}', f'--log_dir={folder}/logs'),
-      *(f'--metrics_port={port}', *options, _PROGRAM, str(folder), how),
-    ]
-  )
-  checking.result()
-  return status
-
-
-def _wait_for(job, condition):
-  waiting.until(
-    condition,
-    timeout_secs=120,
-    every_secs=0.2,  # each look is a scrape, which takes time of the job's
-    say=lambda: job.output('chief:0')[-3000:],
+  ports = {task: port + i for i, task in enumerate(tasks)}
+  return monitored_jobs.launch(
+    lambda job: check(job, _Scrapes(ports)),
+    folder,
+    how,
+    f'--metrics_port={port}',
+    *options,
   )
 
 
-def _wait_for_steps(job, number):
-  _wait_for(
-    job, lambda: sum(job.by_task('tfps_steps_total').values()) >= number
+def _wait_for_steps(job, found, number):
+  job.wait_for(
+    lambda: sum(found.by_task('tfps_steps_total').values()) >= number
   )
 
 
@@ -109,25 +61,25 @@ def dashboards():
 
 
 def test_all_tasks_are_scraped_and_counts_are_exact(tmp_path, dashboards):
-  def check(job):
-    _wait_for_steps(job, monitored.GATES[0])
-    _wait_for(job, lambda: all(map(job.scrape, _TASKS)))
+  def check(job, found):
+    _wait_for_steps(job, found, monitored.GATES[0])
+    job.wait_for(lambda: all(map(found.scrape, _TASKS)))
     for task in _TASKS:
-      (memory,) = job.by_task('tfps_memory_bytes', task).items()
+      (memory,) = found.by_task('tfps_memory_bytes', task).items()
       assert memory[0] == task
       assert memory[1] > 1 << 20
 
     job.kill('worker:1')
     job.let_go(f'go-{monitored.GATES[0]}')
-    _wait_for(job, lambda: job.by_task('tfps_returned_tasks_total'))
-    _wait_for_steps(job, monitored.GATES[1])
+    job.wait_for(lambda: found.by_task('tfps_returned_tasks_total'))
+    _wait_for_steps(job, found, monitored.GATES[1])
     _check_observed(job)
     _check_table(job)
     job.let_go(f'go-{monitored.GATES[1]}')
-    _wait_for(job, lambda: 'trained' in job.output('chief:0'))
+    job.wait_for(lambda: 'trained' in job.output('chief:0'))
     (reached,) = re.findall(r'trained (\d+)', job.output('chief:0'))
-    _check_counts(job.scrape(), int(reached))
-    names = {name for task in _TASKS for name, *_ in job.scrape(task)}
+    _check_counts(found.scrape(), int(reached))
+    names = {name for task in _TASKS for name, *_ in found.scrape(task)}
     assert dashboards - names == set()
 
   assert _launch(check, tmp_path, 'coordinator', '--num_evaluators=1') == 0
@@ -196,15 +148,13 @@ def test_workers_between_graphs_report_their_own_steps(tmp_path):
   tasks = ('ps:0', 'ps:1', 'worker:0', 'worker:1')
   workers = tasks[2:]
 
-  def check(job):
+  def check(job, found):
     for gate in monitored.GATES:
       job.let_go(f'go-{gate}')
-    _wait_for(
-      job, lambda: all('trained' in job.output(task) for task in workers)
-    )
+    job.wait_for(lambda: all('trained' in job.output(task) for task in workers))
     steps = {}
     for task in tasks:
-      steps.update(job.by_task('tfps_steps_total', task))
+      steps.update(found.by_task('tfps_steps_total', task))
     outputs = ''.join(map(job.output, workers))
     assert set(steps) == set(workers)
     assert sum(steps.values()) == max(

@@ -1,6 +1,6 @@
 // The page of a running job: asks the chief for facts, and shows them.
 //
-// All text is set as text, never as HTML. The history is bounded here as the
+// All text is set as text, never as HTML. The moments is bounded here as the
 // chief bounds it. When the chief no longer answers, the last state stays.
 'use strict';
 
@@ -12,7 +12,7 @@ const COLOURS = [
   '#20a4c4', '#8b6fe0',
 ];
 
-let history = [];
+let moments = [];
 let everyMs = 2000;
 let silentSince = null;
 const plots = new Map(); // by the identifier of the element
@@ -50,7 +50,7 @@ const clock = (at) => new Date(1000 * at).toLocaleTimeString('en-GB');
 
 async function poll() {
   try {
-    const after = history.length ? history[history.length - 1].at : 0;
+    const after = moments.length ? moments[moments.length - 1].at : 0;
     const response = await fetch(`data?after=${after}`, {
       cache: 'no-store',
       signal: AbortSignal.timeout(TIMEOUT_MS),
@@ -81,14 +81,14 @@ function showSilence() {
     'is-silent',
     `No answer from the chief since ${clock(silentSince)}: the job has ended, ` +
       'or its chief is lost. ' +
-      (history.length ? 'This is the last state.' : ''),
+      (moments.length ? 'This is the last state.' : ''),
   );
 }
 
 function show(facts) {
   silentSince = null;
   everyMs = 1000 * (facts.every_secs ?? 2);
-  history = [...history, ...facts.history].slice(-MAX_MOMENTS);
+  moments = [...moments, ...facts.history].slice(-MAX_MOMENTS);
   if (!facts.tasks) {
     showState('is-over', 'Training is over, and nobody had looked at it.');
     return;
@@ -119,8 +119,8 @@ function showPairs(id, pairs) {
 
 function showValues(facts) {
   const alive = facts.tasks.filter((task) => task.state === 'alive').length;
-  const steps = history.length
-    ? sum(Object.values(history[history.length - 1].steps_per_sec))
+  const steps = moments.length
+    ? sum(Object.values(moments[moments.length - 1].steps_per_sec))
     : null;
   const pairs = [
     ['tasks alive', `${alive} of ${facts.tasks.length}`],
@@ -148,7 +148,7 @@ function extreme(choose, values) {
 
 // Returns the lines of a plot as pairs of a label and a value for each moment.
 function lines(name, total) {
-  const byLabel = history.map((moment) => moment[name]);
+  const byLabel = moments.map((moment) => moment[name]);
   const labels = [...new Set(byLabel.flatMap((found) => Object.keys(found)))];
   const sums = byLabel.map((found) => sum(Object.values(found)));
   if (labels.length > MAX_LINES) {
@@ -170,13 +170,13 @@ function lines(name, total) {
 function showPlots() {
   draw('steps', lines('steps_per_sec', true), number);
   draw('bytes', lines('bytes_per_sec', false), bytes);
-  draw('staleness', [['mean', history.map((each) => each.staleness)]], number);
+  draw('staleness', [['mean', moments.map((each) => each.staleness)]], number);
 }
 
 function draw(id, found, format) {
   const key = found.map(([label]) => label).join();
   const data = [
-    history.map((moment) => moment.at),
+    moments.map((moment) => moment.at),
     ...found.map(([, values]) => values),
   ];
   const before = plots.get(id);
