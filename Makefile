@@ -41,7 +41,7 @@ exhaustive: $(STAMP)
 	$(PYTEST) --exhaustive -o timeout=1200
 
 engines: $(STAMP)
-	tools/install_engines.sh hosts secure slurm spark
+	tools/install_engines.sh hosts page secure slurm spark
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[engines]'
 	$(BIN)/python -m pytest -n0 --exhaustive -o timeout=1200 tests/launch --write_matrix

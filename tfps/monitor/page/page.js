@@ -1,6 +1,6 @@
 // The page of a running job: asks the chief for facts, and shows them.
 //
-// All text is set as text, never as HTML. The moments is bounded here as the
+// All text is set as text, never as HTML. The history is bounded here as the
 // chief bounds it. When the chief no longer answers, the last state stays.
 'use strict';
 
