@@ -26,7 +26,6 @@ from tfps.cluster import resolver as resolver_lib
 from tfps.cluster import spec as spec_lib
 from tfps.input import iterators
 from tfps.input import per_worker
-from tfps.monitor import endpoint
 from tfps.recovery import events as events_lib
 from tfps.server import connection
 from tfps.server import environment
@@ -34,6 +33,7 @@ from tfps.server import registration
 from tfps.server import server as server_lib
 from tfps.server import task_monitor
 from tfps.strategies import all_reduce_setup as setup
+from tfps.strategies import dashboard
 from tfps.strategies import peers as peers_lib
 from tfps.training import executors
 from tfps.training import trainer
@@ -171,7 +171,7 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       worker=own,
       tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
     )
-    endpoint.begin(self.task, is_chief=self.is_chief)
+    dashboard.begin_alone(self, self.task, is_chief=self.is_chief)
 
   @property
   def global_step(self) -> tf.Variable:

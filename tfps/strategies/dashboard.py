@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import dashboard
+from tfps.monitor import endpoint
 from tfps.security import enclosure
 from tfps.server import job_facts
 from tfps.server import local_pool
@@ -46,13 +47,41 @@ def begin(
   Raises:
     ValueError: the setting of the page's port is wrong.
   """
+  method = weakref.WeakMethod(addresses)
+  return _begin(strategy, task, lambda: _called(method), settings)
+
+
+def begin_alone(
+  strategy: _Strategy, task: spec_lib.Task, *, is_chief: bool
+) -> None:
+  """Starts metrics and, if asked for, the page of a strategy without ps.
+
+  The other workers do not answer: the page shows the chief alone.
+
+  Args:
+    strategy: as for `begin`.
+    task: the task of this process.
+    is_chief: whether it is the chief.
+  """
+  endpoint.begin(task, is_chief=is_chief)
+  if is_chief:
+    _begin(strategy, task, dict, {})
+
+
+def _called(method: Any) -> Mapping[spec_lib.Task, str]:
+  """Returns the result of a method, and nothing if its object is gone."""
+  found = method()
+  return {} if found is None else found()
+
+
+def _begin(
+  strategy: _Strategy,
+  task: spec_lib.Task,
+  addresses: Callable[[], Mapping[spec_lib.Task, str]],
+  settings: Mapping[str, object],
+) -> job_facts.JobFacts | None:
   reference = weakref.ref(strategy)
   configuration = _configuration(strategy, settings)
-  method = weakref.WeakMethod(addresses)
-
-  def current() -> Mapping[spec_lib.Task, str]:
-    found = method()
-    return {} if found is None else found()
 
   def describe() -> Mapping[str, Any]:
     found = reference()
@@ -61,8 +90,8 @@ def begin(
 
   facts = job_facts.JobFacts(
     task,
-    addresses=current,
-    here=lambda: _here(task, current()),
+    addresses=addresses,
+    here=lambda: _here(task, addresses()),
     describe=describe,
   )
   if dashboard.begin(facts.since, is_secured=enclosure.is_within()):
@@ -113,6 +142,8 @@ def _configuration(
 
 def _placement(strategy: _Strategy) -> dict[str, Any]:
   """Returns what is on each ps."""
+  if not hasattr(strategy, 'placement_report'):  # there are no ps
+    return {}
   report = strategy.placement_report()
   return {
     f'ps:{ps}': {
