@@ -40,6 +40,11 @@ def test_a_task_tells_what_it_does_and_whom_it_knows(ps_server, mailbox):
   assert 'test_a_task_tells_what_it_does_and_whom_it_knows' in found.stacks
   names = [metric['name'] for metric in found.metrics]
   assert 'tfps_memory_bytes' in names
+  own = observation.of_process(has_stacks=False)
+  observed, _ = observation.observe_job(
+    {_PS: ps_server.address}, timeout_secs=20, here={_CHIEF: own}
+  )
+  assert observed[_CHIEF] is own
   without = observation.observe(_PS, ps_server.address, timeout_secs=20)
   assert without.stacks == ''
   _say(mailbox, done=True)

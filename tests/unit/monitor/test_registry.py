@@ -132,6 +132,17 @@ def test_a_source_that_fails_is_logged_and_holds_up_no_other(
   assert record.getMessage() == 'Metrics could not be read.'
 
 
+def test_the_latest_events_are_kept_with_their_times(registry):
+  for number in range(60):
+    registry.note_event(f'lost worker:{number}')
+  events = registry.events()
+  assert [text for _, text in events] == [
+    f'lost worker:{number}' for number in range(10, 60)
+  ]
+  times = [at for at, _ in events]
+  assert times == sorted(times)
+
+
 def test_samples_of_a_family_come_together(registry):
   registry.add(families.STEPS, task='worker:1')
   registry.add(families.EXECUTIONS)

@@ -26,6 +26,29 @@ def test_the_changelog_begins_with_what_is_unreleased_and_the_version():
   )
 
 
+def test_all_files_of_the_package_are_in_the_wheel():
+  tomllib = pytest.importorskip('tomllib', reason='needs Python 3.11')
+  settings = tomllib.loads((_ROOT / 'pyproject.toml').read_text())
+  patterns = settings['tool']['setuptools']['package-data']['tfps']
+  package = _ROOT / 'tfps'
+  listed = {path for each in patterns for path in package.glob(each)}
+  others = {
+    path
+    for path in package.rglob('*')
+    if path.is_file() and path.suffix not in ('.py', '.pyc')
+  }
+  assert package / 'monitor' / 'page' / 'uPlot.iife.min.js' in others
+  assert others <= listed
+
+
+def test_code_of_others_is_with_its_licence():
+  project = (_ROOT / 'pyproject.toml').read_text()
+  licence = 'tfps/monitor/page/uPlot.LICENSE'
+  assert 'MIT License' in (_ROOT / licence).read_text()
+  assert licence in re.search(r'^license-files = (.*)$', project, re.M)[1]
+  assert 'MIT' in re.search(r'^license = (.*)$', project, re.M)[1]
+
+
 def test_each_change_runs_the_checks_and_the_suite():
   workflow = _workflow()
   assert {'push', 'pull_request'} <= set(workflow['on'])
