@@ -7,6 +7,7 @@ first.
 
 from collections.abc import Iterator
 import contextlib
+import threading
 
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
@@ -23,6 +24,11 @@ class _SideExecutor:
     self._gate = quiesce_lock.QuiesceLock()
     self._managers: dict[cancellation.CancellationManager, str] = {}
     self._is_cancelling = False
+    self._own = threading.local()
+
+  @property
+  def is_aside(self) -> bool:
+    return getattr(self._own, 'is_aside', False)
 
   @contextlib.contextmanager
   def run_aside(self, device: str) -> Iterator[None]:
@@ -31,6 +37,7 @@ class _SideExecutor:
       self._managers[manager] = device
       if self._is_cancelling:
         manager.start_cancel()
+      self._own.is_aside = True
       try:
         with (
           executors.own(),
@@ -39,6 +46,7 @@ class _SideExecutor:
         ):
           yield
       finally:
+        self._own.is_aside = False
         del self._managers[manager]
 
   @contextlib.contextmanager
@@ -81,6 +89,14 @@ def run_aside(device: str) -> contextlib.AbstractContextManager[None]:
   """
   cancellation_lib.keep_apart()
   return _executor.run_aside(device)
+
+
+def is_aside() -> bool:
+  """Returns whether this thread's calls are background operations.
+
+  They may not wait for the repair of a ps, which waits for their end.
+  """
+  return _executor.is_aside
 
 
 def drained(

@@ -3,6 +3,9 @@
 Accesses outside of functions, such as those of a Keras callback that reads the
 number of iterations, go through the methods below. Writes also go to the
 variable's replica, if it has one.
+
+Background operations (`side_executor`) fail at a loss, as its repair waits for
+their end. They may be repeated as a whole.
 """
 
 from collections.abc import Callable
@@ -13,6 +16,7 @@ import tensorflow as tf
 
 from tfps._compat import handles
 from tfps._compat import replicated_writes
+from tfps._compat import side_executor
 
 Surviving = Callable[[Callable[[], Any]], Any]
 
@@ -43,8 +47,7 @@ def surviving(variable: Any, function: Callable[[], Any]) -> Any:
   Returns:
     Its result.
   """
-  inner = handles.inner(variable)
-  return getattr(inner, '_tfps_surviving', _once)(function)
+  return _of(handles.inner(variable))(function)
 
 
 def assign_once(variable: Any, value: Any) -> None:
@@ -63,6 +66,13 @@ def assign_once(variable: Any, value: Any) -> None:
   replicated_writes.repeat(inner, 'assign', value)
 
 
+def _of(inner: Any) -> Surviving:
+  if side_executor.is_aside():
+    return _once
+  surviving: Surviving = getattr(inner, '_tfps_surviving', _once)
+  return surviving
+
+
 def _once(function: Callable[[], Any]) -> Any:
   return function()
 
@@ -77,7 +87,7 @@ def _survivor(kind: Any) -> Any:
       if not tf.executing_eagerly():
         return read()
       # A read value stays on the ps; `identity` copies it here.
-      return self._tfps_surviving(lambda: tf.identity(read()))
+      return _of(self)(lambda: tf.identity(read()))
 
     _tfps_assign = kind.assign
 
@@ -85,7 +95,7 @@ def _survivor(kind: Any) -> Any:
       assign = functools.partial(super().assign, *args, **kwargs)
       if not tf.executing_eagerly():
         return assign()
-      assigned = self._tfps_surviving(assign)
+      assigned = _of(self)(assign)
       replicated_writes.repeat(self, 'assign', *args, **kwargs)
       return assigned
 

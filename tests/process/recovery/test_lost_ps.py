@@ -2,17 +2,23 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import tensorflow as tf
 
 from tests.support import losses
+from tests.support import samples
 from tests.support import sleeps
+from tests.support import waiting
 import tfps
 from tfps import errors
 from tfps import testing
 from tfps._compat import eager_contexts
+from tfps._utils import threads
+from tfps.monitor import families
+from tfps.monitor import registry as registry_lib
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2, processes=True)
@@ -54,6 +60,32 @@ def test_a_loss_when_no_cut_can_be_read_is_an_error(
       errors.CheckpointError, match=r'none of snapshot-.*can be'
     ):
       losses.values(variables)
+
+
+def test_reads_of_metrics_do_not_hold_up_a_repair(processes, make_strategy):
+  strategy = make_strategy(every_secs=3600)
+  variables = losses.counters(strategy)
+  registry = registry_lib.of_process()
+  done = threading.Event()
+  failed = []
+
+  def collect():
+    while not done.is_set():
+      found = samples.values(registry, families.FAILED_READS)
+      failed.append(sum(found.values()))
+
+  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
+    losses.count_to(coordinator, variables, 50)
+    reading = threads.begin('collect', collect)
+    try:
+      processes.kill('ps', 1)
+      waiting.until(lambda: failed and failed[-1] > failed[0])
+      processes.start('ps', 1)
+      losses.count_to(coordinator, variables, 100)
+    finally:
+      done.set()
+    assert losses.values(variables) == {100}
+  reading.result()
 
 
 @pytest.mark.exhaustive

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import ps_values
 
+from tfps._compat import side_executor
 from tfps._compat import survivors
 
 
@@ -43,6 +44,18 @@ WRAPPERS = {
 def test_what_a_program_does_survives(surviving, read, wrapper):
   variable = WRAPPERS[wrapper](tf.Variable(1.0))
   survivors.make_survive(variable, surviving)
+  READS[read](variable)
+  assert surviving.calls > 0
+
+
+@pytest.mark.parametrize('read', READS)
+def test_background_operations_fail_as_a_repair_waits_for_them(surviving, read):
+  variable = tf.Variable(1.0)
+  survivors.make_survive(variable, surviving)
+  with side_executor.run_aside('CPU:0'):
+    READS[read](variable)
+    survivors.surviving(variable, variable.read_value)
+  assert surviving.calls == 0
   READS[read](variable)
   assert surviving.calls > 0
 
