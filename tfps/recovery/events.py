@@ -38,6 +38,14 @@ class RecoveryEvent:
   steps: int | None = None
   at: float = dataclasses.field(default_factory=time.time)
 
+  def __str__(self) -> str:
+    text = f'{self.kind} {", ".join(self.tasks)}'
+    if self.set_back_secs:
+      text += f' (set back by {self.set_back_secs:.1f} s)'
+    if self.steps:
+      text += f' (up to {self.steps} steps)'
+    return text
+
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryReport:
@@ -123,7 +131,7 @@ class Events:
 def _count(event: RecoveryEvent) -> None:
   """Counts an event in this process' metrics."""
   registry = registry_lib.of_process()
-  registry.note_event(f'{event.kind} {", ".join(event.tasks)}')
+  registry.note_event(str(event))
   for task in event.tasks:
     if event.kind in _COUNTERS:
       registry.add(_COUNTERS[event.kind], task=task)

@@ -182,11 +182,13 @@ function draw(id, found, format) {
   const before = plots.get(id);
   if (before && before.key === key) {
     before.plot.setData(data);
-    return;
+  } else {
+    before?.plot.destroy();
+    const labels = found.map(([label]) => label);
+    plots.set(id, { key, plot: plot(byId(id), labels, data, format) });
   }
-  before?.plot.destroy();
-  const labels = found.map(([label]) => label);
-  plots.set(id, { key, plot: plot(byId(id), labels, data, format) });
+  const shown = plots.get(id).plot;
+  if (!(shown.cursor.left >= 0)) shown.setLegend({ idx: moments.length - 1 });
 }
 
 function plot(place, labels, data, format) {
@@ -202,7 +204,7 @@ function plot(place, labels, data, format) {
     height: 220,
     scales: { y: { range: (_, least, most) => [0, 1.1 * most || 1] } },
     axes: [
-      axis,
+      { ...axis, space: 90, values: (_, ticks) => ticks.map(clock) },
       { ...axis, size: 70, values: (_, ticks) => ticks.map((v) => format(v)) },
     ],
     series: [
@@ -232,7 +234,7 @@ function showBuckets(buckets) {
       return [
         element('dt', bound === null ? 'more' : `up to ${number(bound)}`),
         cell,
-        element('dd', `${number(count)} updates`),
+        element('dd', number(count)),
       ];
     }),
   );
@@ -292,7 +294,7 @@ function rates(task) {
     [task.steps_per_sec, (value) => `${number(value)} steps/s`],
     [task.lag, (value) => `${number(value)} behind`],
     [task.bytes_per_sec, (value) => `${bytes(value)}/s`],
-    [task.memory_bytes, (value) => `${bytes(value)} of memory`],
+    [task.memory_bytes, (value) => `${bytes(value)} memory`],
   ]
     .filter(([value]) => value !== null)
     .map(([value, format]) => format(value))
