@@ -1,5 +1,7 @@
 import logging
 
+import pytest
+
 import tfps
 from tfps.recovery import events
 
@@ -20,6 +22,25 @@ def test_a_listener_that_fails_does_no_harm(caplog):
   with caplog.at_level(logging.ERROR):
     events.Events(fail).tell('lost', ['worker:0'])
   assert 'of the listener' in caplog.text
+
+
+@pytest.mark.parametrize(
+  ('event', 'text'),
+  [
+    (events.RecoveryEvent('lost', ('worker:0',)), 'lost worker:0'),
+    (events.RecoveryEvent('back', ('ps:0', 'ps:1')), 'back ps:0, ps:1'),
+    (
+      events.RecoveryEvent('back', ('ps:1',), 5.72),
+      'back ps:1 (set back by 5.7 s)',
+    ),
+    (
+      events.RecoveryEvent('repeated', ('worker:1',), steps=20),
+      'repeated worker:1 (up to 20 steps)',
+    ),
+  ],
+)
+def test_an_event_has_a_text(event, text):
+  assert str(event) == text
 
 
 def test_nobody_need_listen():

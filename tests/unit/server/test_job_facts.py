@@ -61,10 +61,10 @@ def make_facts(job):
   """Makes facts of the job, which are stopped when the test has ended."""
   made = []
 
-  def make(every_secs=0.0):
+  def make(every_secs=0.0, addresses=dict):
     facts = job_facts.JobFacts(
       _CHIEF,
-      addresses=dict,
+      addresses=addresses,
       here=job.here,
       describe=lambda: {'configuration': {'program': 'train.py'}},
       every_secs=every_secs,
@@ -137,6 +137,12 @@ def test_tasks_are_asked_once_in_a_while(job, make_facts):
   answers = [facts.since(0) for _ in range(3)]
   assert job.num_asked == 1
   assert answers[0] == answers[2]
+
+
+def test_many_tasks_are_asked_less_often(make_facts):
+  tasks = {spec_lib.Task('ps', i): 'localhost:1' for i in range(20)}
+  facts = make_facts(every_secs=2.0, addresses=lambda: tasks)
+  assert facts.since(0)['every_secs'] == 5.0
 
 
 def test_after_the_end_the_last_state_is_told(job, make_facts):
