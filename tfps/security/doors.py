@@ -12,7 +12,7 @@ from tfps.monitor import endpoint
 ALL_INTERFACES = '0.0.0.0'
 
 _BACKLOG = 512
-_PORTS = {'metrics': endpoint.VARIABLE, 'the page': dashboard.VARIABLE}
+_PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
 
 
 @dataclasses.dataclass(frozen=True)

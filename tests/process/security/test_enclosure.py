@@ -295,12 +295,16 @@ def test_the_program_has_no_other_network(start):
   assert output == '111\n'  # ECONNREFUSED
 
 
-def test_metrics_are_reached_with_a_certificate(start, certs):
+@pytest.mark.parametrize(
+  'variable', ['TFPS_METRICS_PORT', 'TFPS_DASHBOARD_PORT']
+)
+def test_what_is_watched_is_reached_with_a_certificate(start, certs, variable):
   cluster, port = _cluster(), ports.pick()
-  env = {'TFPS_METRICS_PORT': str(port)}
+  env = {variable: str(port)}
   process = start(cluster, enclosures.PS, _ECHO, str(port), **env)
   assert process.stdout.readline() == 'ready\n'
   assert _answer(port, certs) == b'heard hello\n'
+  assert _answer(port) == b''
 
 
 def test_the_status_is_that_of_the_program(start):

@@ -1,10 +1,13 @@
 """A launched job whose tasks only mutual TLS connects."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 
@@ -13,6 +16,7 @@ import pytest
 
 from tests.support import enclosures
 from tests.support import waiting
+from tfps._utils import ports
 from tfps._utils import processes
 from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
@@ -149,6 +153,38 @@ def test_a_job_is_observed_from_outside_as_long_as_it_runs(tmp_path):
     assert job.process.wait(_DEADLINE_SECS) == 143
     folder = pathlib.Path(re.search(r'TFPS_CA=(\S+)', line)[1]).parent
     assert not folder.exists()
+
+
+def _page(port, certs, *, is_member):
+  """The facts of the page of worker:0."""
+  context = ssl.create_default_context(cafile=certs / 'ca.pem')
+  if is_member:
+    context.load_cert_chain(*certificates.paths(certs, enclosures.OBSERVER))
+  with (
+    socket.create_connection(('127.0.0.1', port), 30) as peer,
+    context.wrap_socket(peer, server_hostname='worker-0.tfps') as secured,
+  ):
+    secured.sendall(b'GET /data HTTP/1.0\r\nHost: worker-0.tfps\r\n\r\n')
+    with secured.makefile('rb') as answer:
+      text = answer.read()
+  return json.loads(text.partition(b'\r\n\r\n')[2])
+
+
+@pytest.mark.exhaustive
+def test_the_page_of_a_job_is_shown_to_its_members_alone(tmp_path):
+  certs = enclosures.make(tmp_path / 'certs')
+  port = ports.pick()
+  words = (f'--secure_directory={certs}', f'--dashboard_port={port}')
+  with _running(tmp_path, *words, steps=100_000) as job:
+    job.until(rf'A page of the job: https://127.0.0.1:{port} on localhost$')
+    job.until(r' at 50$')
+    found = _page(port, certs, is_member=True)
+    states = {task['task']: task['state'] for task in found['tasks']}
+    assert states == {'ps:0': 'alive', 'worker:0': 'alive'}
+    assert found['placement']['ps:0']['num_variables'] > 1
+    with pytest.raises(OSError):
+      _page(port, certs, is_member=False)
+    job.trains_on()
 
 
 @pytest.mark.exhaustive

@@ -50,7 +50,7 @@ def test_metrics_are_served():
 
 def test_the_page_is_served():
   plan = _plan(enclosures.PS, {'TFPS_DASHBOARD_PORT': '127.0.0.1:9500'})
-  assert _names(plan.served)[1] == ('the page', '127.0.0.1', 9500)
+  assert _names(plan.served)[1] == ('page', '127.0.0.1', 9500)
 
 
 def test_names_of_hosts_are_known_within():
