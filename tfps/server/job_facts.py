@@ -7,6 +7,8 @@ of which the latest are kept.
 
 import atexit
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
@@ -17,9 +19,11 @@ from typing import Any
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import families
+from tfps.server import health
 from tfps.server import job_table
 from tfps.server import observation as observation_lib
 
+_HOSTED = 'is served by another ps'
 _MAX_MOMENTS = 900
 _MAX_EVENTS = 100
 # Between two readings, for each task, which takes some 25 milliseconds of CPU.
@@ -67,6 +71,7 @@ class JobFacts:
     task: the chief, which is this process.
     addresses: returns the current addresses of tasks.
     here: returns observations of tasks of this process, the chief's included.
+    hosted: returns the ps that other ps serve, which tell nothing of their own.
     describe: returns what else the page is to have, by name.
     every_secs: the minimum between two readings; longer for many tasks.
   """
@@ -77,11 +82,13 @@ class JobFacts:
     *,
     addresses: Callable[[], Addresses],
     here: Callable[[], Mapping[spec_lib.Task, observation_lib.Observation]],
+    hosted: Callable[[], Collection[spec_lib.Task]],
     describe: Callable[[], Mapping[str, Any]],
     every_secs: float = 2.0,
   ) -> None:
     self._task = task
     self._read_addresses = addresses
+    self._hosted = hosted
     self._describe = describe
     self._every_secs = every_secs
     self._table = job_table.JobTable(
@@ -125,9 +132,10 @@ class JobFacts:
 
   def _read(self) -> None:
     now = time.time()
-    rows = {row.task: row for row in self._table.read(self._read_addresses())}
+    found = self._table.read(self._read_addresses())
     view = self._table.view
     assert view is not None  # as it was read
+    rows = {row.task: row for row in self._told_of_hosts(found, view)}
     self._seen = (*self._seen, *_changes(self._rows, rows, now))[-_MAX_EVENTS:]
     self._rows = rows
     self._pace_secs = max(self._every_secs, _SECS_PER_TASK * len(view.statuses))
@@ -153,6 +161,17 @@ class JobFacts:
       'values': dict(_values(metrics)),
       **self._describe(),
     }
+
+  def _told_of_hosts(
+    self, rows: Iterable[job_table.Row], view: job_table.View
+  ) -> Iterator[job_table.Row]:
+    hosted = self._hosted()
+    for row in rows:
+      task = spec_lib.Task.parse(row.task)
+      status = view.statuses.get(task)
+      if status and status.state is health.State.ALIVE and task in hosted:
+        row = dataclasses.replace(row, state=_HOSTED)
+      yield row
 
   def _row(self, row: job_table.Row, view: job_table.View) -> dict[str, Any]:
     task = spec_lib.Task.parse(row.task)

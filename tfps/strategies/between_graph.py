@@ -222,6 +222,7 @@ class BetweenGraphStrategy(
         self,
         self.task,
         self._all_addresses,
+        self._address_book,
         updates=updates,
         wire=wire,
         recovery=recovery,

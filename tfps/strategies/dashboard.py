@@ -1,6 +1,7 @@
 """Web page of the job of a strategy, for its chief."""
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 import dataclasses
 import importlib.metadata
@@ -19,6 +20,7 @@ from tfps.security import enclosure
 from tfps.server import job_facts
 from tfps.server import local_pool
 from tfps.server import observation
+from tfps.server import ps_addresses
 
 _Strategy = Any  # a `runtime.Runtime`, whose module imports this one
 
@@ -29,6 +31,7 @@ def begin(
   strategy: _Strategy,
   task: spec_lib.Task,
   addresses: Callable[[], Mapping[spec_lib.Task, str]],
+  address_book: ps_addresses.PsAddressBook,
   **settings: object,
 ) -> job_facts.JobFacts | None:
   """Starts the page, if it was asked for.
@@ -38,6 +41,7 @@ def begin(
     task: the chief, which is this process.
     addresses: a method of the strategy that returns the current addresses of
       tasks that can be asked.
+    address_book: of the ps.
     **settings: arguments of the strategy.
 
   Returns:
@@ -48,7 +52,13 @@ def begin(
     ValueError: the setting of the page's port is wrong.
   """
   method = weakref.WeakMethod(addresses)
-  return _begin(strategy, task, lambda: _called(method), settings)
+  return _begin(
+    strategy,
+    task,
+    lambda: _called(method),
+    lambda: address_book.hosted,
+    settings,
+  )
 
 
 def begin_alone(
@@ -65,7 +75,7 @@ def begin_alone(
   """
   endpoint.begin(task, is_chief=is_chief)
   if is_chief:
-    _begin(strategy, task, dict, {})
+    _begin(strategy, task, dict, tuple, {})
 
 
 def _called(method: Any) -> Mapping[spec_lib.Task, str]:
@@ -78,6 +88,7 @@ def _begin(
   strategy: _Strategy,
   task: spec_lib.Task,
   addresses: Callable[[], Mapping[spec_lib.Task, str]],
+  hosted: Callable[[], Collection[spec_lib.Task]],
   settings: Mapping[str, object],
 ) -> job_facts.JobFacts | None:
   reference = weakref.ref(strategy)
@@ -92,6 +103,7 @@ def _begin(
     task,
     addresses=addresses,
     here=lambda: _here(task, addresses()),
+    hosted=hosted,
     describe=describe,
   )
   if dashboard.begin(facts.since, is_secured=enclosure.is_within()):

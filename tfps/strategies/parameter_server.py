@@ -197,6 +197,7 @@ class ParameterServerStrategy(
       self,
       _CHIEF,
       self._all_addresses,
+      self._address_book,
       updates=updates,
       wire=wire,
       recovery=recovery,

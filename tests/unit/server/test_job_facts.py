@@ -66,6 +66,7 @@ def make_facts(job):
       _CHIEF,
       addresses=addresses,
       here=job.here,
+      hosted=tuple,
       describe=lambda: {'configuration': {'program': 'train.py'}},
       every_secs=every_secs,
     )
