@@ -9,6 +9,7 @@ from typing import Any
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import families
 from tfps.server import health
+from tfps.server import mailbox as mailbox_lib
 from tfps.server import observation as observation_lib
 
 
@@ -95,6 +96,7 @@ class JobTable:
     known: addresses of some of its tasks.
     timeout_secs: how long the answer of a task may take.
     here: returns observations of tasks of this process, which are not asked.
+    mailboxes: connections to use; by default each call opens its own.
 
   Attributes:
     view: all that the last call of `read` has found; None before.
@@ -106,10 +108,12 @@ class JobTable:
     *,
     timeout_secs: float,
     here: Callable[[], _Here] = dict,
+    mailboxes: mailbox_lib.Mailboxes | None = None,
   ) -> None:
     self._addresses = dict(known)
     self._timeout_secs = timeout_secs
     self._here = here
+    self._mailboxes = mailboxes
     self.view: View | None = None
 
   @property
@@ -127,6 +131,7 @@ class JobTable:
       {**self._addresses, **(moved or {})},
       timeout_secs=self._timeout_secs,
       here=self._here(),
+      mailboxes=self._mailboxes,
     )
     statuses = {s.task: s for s in health.probe_all(self._addresses)}
     view = View.of(statuses, observed)

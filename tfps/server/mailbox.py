@@ -5,7 +5,10 @@ fixed names need no further port or process. They are accessed by sessions,
 which involve no other task and no eager context.
 """
 
+from collections.abc import Iterator
+import contextlib
 import math
+import threading
 
 import tensorflow as tf
 
@@ -112,6 +115,53 @@ class Mailbox:
 
   def __exit__(self, *exc_info: object) -> None:
     self.close()
+
+
+class Mailboxes:
+  """Connections to the mailboxes of several tasks, which are kept open.
+
+  Opening one takes longer than the calls of an observer. A connection is used
+  by one thread at a time, and belongs to one life of its server.
+  """
+
+  def __init__(self) -> None:
+    self._lock = threading.Lock()
+    self._kept: dict[str, tuple[int | None, Mailbox]] = {}
+
+  @contextlib.contextmanager
+  def at(
+    self, address: str, incarnation: int | None, timeout_secs: float
+  ) -> Iterator[Mailbox]:
+    """Connects to a mailbox within a context; after an error anew.
+
+    Args:
+      address: where the owner's server listens.
+      incarnation: the number of the server's life.
+      timeout_secs: as for `Mailbox`, of a new connection.
+    """
+    with self._lock:
+      known, kept = self._kept.pop(address, (None, None))
+    if kept is not None and known != incarnation:
+      kept.abandon()
+      kept = None
+    mailbox = kept or Mailbox(address, timeout_secs=timeout_secs)
+    try:
+      yield mailbox
+    except BaseException:
+      mailbox.abandon()
+      raise
+    with self._lock:
+      _, other = self._kept.get(address, (None, None))
+      self._kept[address] = incarnation, mailbox
+    if other is not None:
+      other.abandon()
+
+  def abandon(self) -> None:
+    """Lets go of all connections; servers may be dead or frozen."""
+    with self._lock:
+      while self._kept:
+        _, (_, mailbox) = self._kept.popitem()
+        mailbox.abandon()
 
 
 def take_own(device: str) -> list[str]:

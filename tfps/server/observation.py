@@ -143,6 +143,7 @@ def observe(
   *,
   has_stacks: bool = False,
   timeout_secs: float | None = None,
+  mailboxes: mailbox_lib.Mailboxes | None = None,
 ) -> Observation | str:
   """Asks a task for an observation.
 
@@ -151,6 +152,7 @@ def observe(
     address: of its server.
     has_stacks: whether the observation is to have stacks.
     timeout_secs: how long to wait; None for the default.
+    mailboxes: connections to use; None opens one, and closes it.
 
   Returns:
     The observation, or why there is none, such as 'is unreachable'.
@@ -166,7 +168,11 @@ def observe(
   number = random.SystemRandom().getrandbits(60)
   request = messages.Observe(number, has_stacks)
   try:
-    with mailbox_lib.Mailbox(address, timeout_secs=timeout_secs) as mailbox:
+    with (
+      mailbox_lib.Mailbox(address, timeout_secs=timeout_secs)
+      if mailboxes is None
+      else mailboxes.at(address, status.incarnation, timeout_secs)
+    ) as mailbox:
       mailbox.put(request.to_json())
       while not deadlines.is_over(deadline):
         facts = json.loads(mailbox.read(_place(number)) or '{}')
@@ -186,6 +192,7 @@ def observe_all(
   *,
   has_stacks: bool = False,
   timeout_secs: float | None = None,
+  mailboxes: mailbox_lib.Mailboxes | None = None,
 ) -> dict[spec_lib.Task, Observation | str]:
   """Asks many tasks at once; see `observe`.
 
@@ -193,10 +200,16 @@ def observe_all(
     addresses: of the tasks' servers.
     has_stacks: as for `observe`.
     timeout_secs: as for `observe`.
+    mailboxes: as for `observe`.
   """
   found = threads.map_all(
     'tfps-observe',
-    lambda at: observe(*at, has_stacks=has_stacks, timeout_secs=timeout_secs),
+    lambda at: observe(
+      *at,
+      has_stacks=has_stacks,
+      timeout_secs=timeout_secs,
+      mailboxes=mailboxes,
+    ),
     addresses.items(),
     at_once=_MAX_AT_ONCE,
   )
@@ -208,7 +221,8 @@ def observe_job(
   *,
   has_stacks: bool = False,
   timeout_secs: float | None = None,
-  here: 'Mapping[spec_lib.Task, Observation] | None' = None,
+  here: Mapping[spec_lib.Task, Observation] | None = None,
+  mailboxes: mailbox_lib.Mailboxes | None = None,
 ) -> tuple[dict[spec_lib.Task, Observation | str], dict[spec_lib.Task, str]]:
   """Observes known tasks, and all those that they know.
 
@@ -218,6 +232,7 @@ def observe_job(
     timeout_secs: as for `observe`; twice as long in all.
     here: observations of tasks of this process. They are not asked: a session
       with a server of this process can crash it.
+    mailboxes: as for `observe`.
 
   Returns:
     The observations and the addresses of all tasks.
@@ -227,7 +242,12 @@ def observe_job(
   def observe_others(addresses: Addresses) -> None:
     others = {task: at for task, at in addresses.items() if task not in found}
     found.update(
-      observe_all(others, has_stacks=has_stacks, timeout_secs=timeout_secs)
+      observe_all(
+        others,
+        has_stacks=has_stacks,
+        timeout_secs=timeout_secs,
+        mailboxes=mailboxes,
+      )
     )
 
   observe_others(known)
