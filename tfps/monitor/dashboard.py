@@ -28,6 +28,7 @@ from absl import flags
 from absl import logging
 
 from tfps._utils import signals
+from tfps._utils import threads
 from tfps.cluster import resolver
 from tfps.monitor import endpoint
 
@@ -171,7 +172,10 @@ class Server(http.server.ThreadingHTTPServer):
 
   def process_request(self, request: Any, client_address: Any) -> None:
     if self._places.acquire(blocking=False):
-      super().process_request(request, client_address)
+      threads.begin(
+        'tfps-dashboard-request',
+        lambda: self.process_request_thread(request, client_address),
+      )
     else:
       self.shutdown_request(request)
 

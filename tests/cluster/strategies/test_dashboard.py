@@ -55,6 +55,15 @@ def _check(found, strategy):
     assert tuple(held['variables']) == report.variables[ps]
 
 
+def test_a_strategy_without_ps_shows_its_chief(port):
+  strategy = tfps.AllReduceStrategy(tfps.Cluster.local())
+  found = _read(port)
+  assert [task['task'] for task in found['tasks']] == ['chief:0']
+  assert found['placement'] == {}
+  assert found['configuration']['strategy'] == 'AllReduceStrategy'
+  strategy.close()
+
+
 @pytest.mark.parametrize(
   'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
