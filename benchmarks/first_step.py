@@ -25,10 +25,15 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
   """A table of all sides and numbers of steps per execution for each model."""
   models = list(task.MODELS)
   for model in models[:1] if quick else models:
+    all_sides = [
+      side
+      for side in task.SIDES
+      if side != task.KEYED or task.MODELS[model].num_tables
+    ]
     costs: Costs = {}
     for number in (2,) if quick else (1, 8, 20, 32):
       for _ in range(1 if quick else _NUM_ROUNDS):
-        for side in task.SIDES if number == _OF_ALL or quick else _MAIN:
+        for side in all_sides if number == _OF_ALL or quick else _MAIN:
           costs.setdefault((number, side), []).append(_run(side, model, number))
     yield _table(model, costs)
 

@@ -22,6 +22,8 @@ import tensorflow as tf
 import tfps
 from tfps import testing
 
+KEYED = 'ours, keyed by any id'  # of models with embeddings
+
 NUM_STEPS = 80
 _NUM_ROWS, _BATCH = 1000, 64
 
@@ -54,12 +56,16 @@ def _mlp(keras: Any) -> Any:
   return keras.Sequential([keras.layers.Input((784,)), *layers])
 
 
-def _tables(keras: Any, number: int) -> Any:
+def _tables(keras: Any, number: int, is_keyed: bool) -> Any:
   ids = keras.layers.Input((number,), dtype='int32')
   numbers = keras.layers.Input((13,))
-  rows = [
-    keras.layers.Embedding(_NUM_ROWS, 16)(ids[:, i]) for i in range(number)
+  embeddings = [
+    tfps.embeddings.Embedding(16)
+    if is_keyed
+    else keras.layers.Embedding(_NUM_ROWS, 16)
+    for _ in range(number)
   ]
+  rows = [embedding(ids[:, i]) for i, embedding in enumerate(embeddings)]
   hidden = keras.layers.Concatenate()([*rows, numbers])
   for size in (128, 64):
     hidden = keras.layers.Dense(size, 'relu')(hidden)
@@ -75,9 +81,11 @@ def _examples(name: str) -> Any:
   return (ids, random.random((_BATCH, 13), 'f')), labels
 
 
-def _compiled(keras: Any, name: str, steps_per_execution: int) -> Any:
+def _compiled(
+  keras: Any, name: str, steps_per_execution: int, *, is_keyed: bool = False
+) -> Any:
   number = MODELS[name].num_tables
-  model = _tables(keras, number) if number else _mlp(keras)
+  model = _tables(keras, number, is_keyed) if number else _mlp(keras)
   model.compile(
     'adagrad' if number else 'adam',
     'binary_crossentropy' if number else 'sparse_categorical_crossentropy',
@@ -99,19 +107,24 @@ def _single(name: str, number: int) -> Iterator[Fit]:
 
 @contextlib.contextmanager
 def _ours(
-  name: str, number: int, make: Any = tfps.ParameterServerStrategy
+  name: str,
+  number: int,
+  make: Any = tfps.ParameterServerStrategy,
+  *,
+  is_keyed: bool = False,
 ) -> Iterator[Fit]:
   import keras
 
   with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
     strategy = make(cluster.cluster)
     with strategy.scope():
-      model = _compiled(keras, name, number)
+      model = _compiled(keras, name, number, is_keyed=is_keyed)
     yield lambda dataset_fn, steps: model.fit(
       dataset_fn, steps_per_epoch=steps, verbose=0
     )
 
 
+_keyed = functools.partial(_ours, is_keyed=True)
 _between_graphs = functools.partial(_ours, make=tfps.BetweenGraphStrategy)
 _sync = functools.partial(
   _ours,
@@ -139,6 +152,7 @@ SIDES = {
   'single process': _single,
   'stock': _stock,
   'ours': _ours,
+  KEYED: _keyed,
   'ours, between graphs': _between_graphs,
   'ours, Sync': _sync,
 }
