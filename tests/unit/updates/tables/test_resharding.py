@@ -226,9 +226,9 @@ def test_slots_follow_their_keys(old, new):
 
 def _slot(table, keys):
   """Makes a slot that begins with sevens, and has a value for each key."""
-  rows = np.full([1024, 2], 7, 'f')
   found = table.find(keys) % 2**40
-  rows.resize([max(1024, *(found + 1), 0), 2])
+  rows = np.zeros([max(1024, *(found + 1), 0), 2], 'f')
+  rows[:1024] = 7
   rows[found] = (np.asarray(keys) % 1000)[:, None]
   return growing.opened(tf.Variable(rows))
 
