@@ -257,14 +257,7 @@ def _serve_once(port: str, where: str, is_secured: bool) -> Server | None:
   try:
     server = Server(host, number, is_secured=is_secured)
   except OSError as error:
-    logging.error(
-      '%s: the page cannot be served at %s:%d: %s. Training goes on without; '
-      'end what uses the port, or choose another one.',
-      where,
-      host,
-      number,
-      error.strerror,
-    )
+    endpoint.log_busy('the page', where, host, number, error)
     return None
   scheme = 'https' if is_secured else 'http'  # by the proxy before it
   signals.tell_user(

@@ -70,14 +70,7 @@ def serve(port: int | str, *, where: str = 'serve') -> Endpoint | None:
       number, addr=host.strip('[]'), registry=own
     )
   except OSError as error:
-    logging.error(
-      '%s: metrics cannot be served at %s:%d: %s. Training goes on without; '
-      'end what uses the port, or choose another one.',
-      where,
-      host,
-      number,
-      error.strerror,
-    )
+    log_busy('metrics', where, host, number, error)
     return None
   registry.is_read = True
   endpoint = Endpoint(server, thread, host)
@@ -133,6 +126,29 @@ def parse(text: str, where: str) -> tuple[str, int]:
     ) from error
   host, _, port = given.rpartition(':')
   return host, int(port)
+
+
+def log_busy(
+  what: str, where: str, host: str, port: int, error: OSError
+) -> None:
+  """Logs that something is not served, without which training goes on.
+
+  Args:
+    what: such as 'metrics'.
+    where: the source of the setting.
+    host: where it was to listen.
+    port: likewise.
+    error: why it cannot.
+  """
+  logging.error(
+    '%s: %s cannot be served at %s:%d: %s. Training goes on without; '
+    'end what uses the port, or choose another one.',
+    where,
+    what,
+    host,
+    port,
+    error.strerror,
+  )
 
 
 def setting(
