@@ -263,9 +263,7 @@ class Shard:
       similar: all that it depends on, to be made of nothing else.
       make: makes it.
     """
-    used: _Shared | None = self.shared.get(similar)
-    if used is None:
-      used = self.shared[similar] = make()
+    used = sharing.get_or_make(self.shared, similar, make)
     self._used.add(used)
     return used
 

@@ -61,11 +61,11 @@ def _branch(rows: Any, slots: Sequence[Any]) -> rare_branch.RareBranch:
     with tf.control_dependencies(grown):
       return tf.identity(needed)
 
-  shared = sharing.in_use()
-  branch: rare_branch.RareBranch | None = shared.get(kinds)
-  if branch is None:
-    branch = rare_branch.RareBranch(grow, [slot.handle for slot in slots])
-    shared[kinds] = branch
+  branch = sharing.get_or_make(
+    sharing.in_use(),
+    kinds,
+    lambda: rare_branch.RareBranch(grow, [slot.handle for slot in slots]),
+  )
   # It goes with the last variable that uses it.
   vars(handles_lib.inner(rows)).setdefault(_ATTRIBUTE, {})[kinds] = branch
   return branch
