@@ -200,10 +200,8 @@ def test_evaluate_and_predict_are_as_in_a_single_process(strategy):
 @one_worker
 @pytest.mark.parametrize(
   ('strategy', 'partitioner'),
-  [
-    pytest.param(*way, id=name, marks=[] if often else _exhaustive)
-    for (name, way), often in zip(_WAYS.items(), [0, 0, 1, 0], strict=True)
-  ],
+  _WAYS.values(),
+  ids=_WAYS,
   indirect=['strategy'],
 )
 def test_validation_weights_and_epochs(strategy):

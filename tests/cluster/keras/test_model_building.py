@@ -172,7 +172,7 @@ def _fit_gan(scope=None):
   ('kind', 'partitioner'),
   [
     (tfps.ParameterServerStrategy, _SHARDS),
-    pytest.param(tfps.BetweenGraphStrategy, None, marks=pytest.mark.exhaustive),
+    (tfps.BetweenGraphStrategy, None),
   ],
   ids=['coordinator, in shards', 'between graphs'],
 )

@@ -86,7 +86,7 @@ def test_they_are_trained_on_as_in_a_single_process(tfps_cluster, make, kind):
 
 @pytest.mark.exhaustive
 @pytest.mark.tfps_cluster(workers=2, ps=1, devices_per_worker=2)
-@pytest.mark.parametrize('kind', turns.rarely(list(_KINDS), but=['ragged']))
+@pytest.mark.parametrize('kind', _KINDS)
 def test_they_are_divided_among_devices(tfps_cluster, kind):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -147,7 +147,7 @@ def test_fit_counts_each_example_once(tfps_cluster, kind):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize('kind', turns.rarely(_KINDS, but=['candidates']))
+@pytest.mark.parametrize('kind', _KINDS)
 def test_fit_between_graphs_is_as_in_a_single_process(tfps_cluster, kind):
   strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)
   with strategy.scope():

@@ -112,14 +112,7 @@ def _kubelet(kind, folder, job):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'jobset',
-    pytest.param('statefulset', marks=pytest.mark.exhaustive),
-    pytest.param('tfjob', marks=pytest.mark.exhaustive),
-  ],
-)
+@pytest.mark.parametrize('kind', ['jobset', 'statefulset', 'tfjob'])
 def test_pods_meet_and_train_and_probes_tell_their_state(kind, tmp_path):
   job = job_lib.Job((_PROGRAM,))
   with _kubelet(kind, tmp_path, job) as kubelet:

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support import losses
-from tests.support import turns
 import tfps
 from tfps import testing
 from tfps._utils import ports
@@ -115,11 +114,7 @@ def test_a_process_may_be_a_worker_again(processes):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-  'kind',
-  turns.rarely(
-    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
-    but=[tfps.BetweenGraphStrategy],
-  ),
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
 def test_a_ps_comes_back_at_another_address(tmp_path, kind):
   with testing.ProcessCluster(1, 2) as processes:
