@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.support import crashes
+
 _HERE = pathlib.Path(__file__).parent
 
 # Set before TensorFlow is imported, and inherited by the tests' processes.
@@ -90,6 +92,10 @@ def pytest_addoption(parser):
     action='store_true',
     help='run each case in every way, and count further',
   )
+
+
+def pytest_configure(config):
+  crashes.register(config)
 
 
 def pytest_collection_modifyitems(config, items):
