@@ -11,6 +11,10 @@ from tfps.monitor import endpoint
 
 ALL_INTERFACES = '0.0.0.0'
 
+# TensorFlow's variable that lets its servers bind a port that other sockets of
+# this user have with another address.
+REUSE_PORT = 'TF_GRPC_REUSE_PORT'
+
 _BACKLOG = 512
 _PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
 
@@ -77,6 +81,8 @@ class Place:
     ip = ALL_INTERFACES if is_named else self.ip
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if not outside:  # the program's server may have the port, on all addresses
+      listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
       listener.bind((ip, self.port))
       listener.listen(_BACKLOG)
@@ -123,8 +129,14 @@ class Plan:
       if text := env.get(variable, '').strip():
         host, port = endpoint.parse(text, variable)
         served.append(Place.of(name, f'{host}:{port}', variable))
-    _check_ports(served, places, cluster.source)
+    _check_ports(served, own, places, cluster.source)
     return cls(tuple(served), places)
+
+  def env(self) -> dict[str, str]:
+    """Returns variables that the program needs to share ports with doors."""
+    own = {place.port for place in self.served}
+    shares = any(place.port in own for place in self.peers.values())
+    return {REUSE_PORT: 'true'} if shares else {}
 
   def hosts(self) -> str | None:
     """Returns lines for /etc/hosts; None if no place has a name."""
@@ -136,15 +148,19 @@ class Plan:
 
 
 def _check_ports(
-  served: Sequence[Place], peers: Mapping[spec_lib.Task, Place], source: str
+  served: Sequence[Place],
+  own: Place | None,
+  peers: Mapping[spec_lib.Task, Place],
+  source: str,
 ) -> None:
-  # A server listens on all addresses of its namespace, so that a peer's address
-  # there cannot have the same port.
+  # Within, all are on one machine. The server of the task shares its port with
+  # peers at other addresses; servers of metrics and of the page cannot.
   ports = {place.port: place for place in served}
   for place in peers.values():
-    if same := ports.get(place.port):
+    same = ports.get(place.port)
+    if same is not None and (same is not own or same.ip == place.ip):
       raise ValueError(
         f'{source}: {same.name} and {place.name} have the same port, '
-        f'{place.port}, which enclosed tasks cannot have. Give each task '
-        'another port, also on different hosts.'
+        f'{place.port}, at {same.ip} and {place.ip}, which an enclosure cannot '
+        f'tell apart. Give {same.name} another port.'
       )

@@ -79,7 +79,8 @@ def run(
   served = cluster.task if cluster.task in cluster.tasks() else None
   security.check(served)
   plan = doors_lib.Plan.of(cluster, env)
-  own_env = {**env, VARIABLE: '1', signals.REPEATS_VARIABLE: '1'}
+  own = {VARIABLE: '1', signals.REPEATS_VARIABLE: '1'}
+  own_env = {**env, **plan.env(), **own}
   ins = [place.listen(outside=True) for place in plan.served]
   program = _Program(command, own_env, plan)
   try:

@@ -44,6 +44,7 @@ from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import endpoint
+from tfps.security import doors
 from tfps.server import client_registry
 from tfps.server import environment
 from tfps.server import health
@@ -284,6 +285,8 @@ def _is_taken(port: int) -> bool:
   # A trial is quieter than TensorFlow's, which logs and leaks when it fails.
   with contextlib.closing(socket.socket(socket.AF_INET)) as trial:
     trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.environ.get(doors.REUSE_PORT) in ('1', 'true'):
+      trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
       trial.bind(('', port))
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import shutil
 import socket
 import ssl
@@ -22,6 +23,7 @@ from tfps.security import certificates
 
 pytestmark = enclosures.needed()
 
+_COUNTS = pathlib.Path(__file__).parents[2] / 'programs' / 'secured.py'
 _DEADLINE_SECS = 60
 # Answers each line at its port with the same line.
 _ECHO = """
@@ -150,6 +152,24 @@ def test_hosts_are_known_by_name(start):
   process = start(cluster, enclosures.PS, _ECHO, _port(cluster))
   assert process.stdout.readline() == 'ready\n'
   assert 'heard' in _call(start, cluster, name, _port(cluster))
+
+
+def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path):
+  port = ports.pick()
+  cluster = tfps.Cluster(
+    {'ps': [f'127.0.0.2:{port}'], 'worker': [f'127.0.0.3:{port}']}
+  )
+  command = (sys.executable, _COUNTS, 20, tmp_path / 'snapshots')
+  with contextlib.ExitStack() as stack:
+    tasks = [
+      stack.enter_context(enclosures.start(cluster, task, certs, *command))
+      for task in (enclosures.PS, enclosures.WORKER)
+    ]
+    for task in tasks:
+      stack.callback(task.kill)
+    output, errors = tasks[1].communicate(timeout=_DEADLINE_SECS)
+    assert 'values 20 20 20\n' in output, errors
+    assert tasks[0].wait(_DEADLINE_SECS) == 0
 
 
 def test_without_tls_nothing_is_answered(echo):

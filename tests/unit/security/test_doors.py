@@ -63,7 +63,8 @@ def test_names_of_hosts_are_known_within():
 @pytest.mark.parametrize(
   ('ps', 'complaint'),
   [
-    ('127.0.0.2:4002', 'worker:0 and ps:0 have the same port, 4002'),
+    ('localhost:4002', 'worker:0 and ps:0 have the same port, 4002'),
+    ('127.0.0.2:9400', 'metrics and ps:0 have the same port, 9400'),
     ('[::1]:4001', r"ps:0 has the address '\[::1\]:4001', and .* IPv4 only"),
     ('127.0.0.1:0', 'nothing leads to a port that is not known'),
     ('no-such-host.invalid:4001', 'whose host is unknown'),
@@ -71,8 +72,21 @@ def test_names_of_hosts_are_known_within():
 )
 def test_what_cannot_be_is_named(ps, complaint):
   jobs = {'ps': [ps], 'worker': ['127.0.0.1:4002']}
+  env = {'TFPS_METRICS_PORT': '9400'}
   with pytest.raises(ValueError, match=complaint):
-    _plan(enclosures.WORKER, jobs=jobs)
+    _plan(enclosures.WORKER, env, jobs)
+
+
+@pytest.mark.parametrize(
+  ('ps', 'env'),
+  [
+    ('127.0.0.2:4001', {}),
+    ('127.0.0.2:4002', {'TF_GRPC_REUSE_PORT': 'true'}),
+  ],
+)
+def test_a_server_may_have_the_port_of_others_on_other_hosts(ps, env):
+  jobs = {'ps': [ps], 'worker': ['127.0.0.1:4002']}
+  assert _plan(enclosures.WORKER, jobs=jobs).env() == env
 
 
 def test_a_port_in_use_is_named():
