@@ -70,17 +70,12 @@ def test_a_server_at_a_taken_port_exits_1(serving):
 
 # The kernel chooses the thread that gets a signal of the process.
 _TOLD_IN_A_THREAD = """
-import signal, sys, threading, time, traceback
+import signal, threading, time
 import tfps
-
-main = threading.main_thread().ident
-
-def running():
-  frames = traceback.walk_stack(sys._current_frames()[main])
-  return {frame.f_code.co_filename.rpartition('/')[2] for frame, _ in frames}
+from tfps.monitor import activities
 
 def send():
-  while 'service.py' not in running():
+  while 'service.py' not in activities.stacks().split('thread ')[1]:
     time.sleep(0.1)
   time.sleep(0.5)
   signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
