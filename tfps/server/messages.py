@@ -121,6 +121,9 @@ KINDS: Mapping[str, type[Message]] = {
   kind.__name__: kind
   for kind in (Hello, Done, Leaving, MayLeave, Joining, Host, Observe)
 }
+_ADVICE = 'Run the same version of tfps in all tasks.'
+_MAX_QUOTED = 200  # characters
+
 Handlers = Mapping[type[Message], Callable[[Any], object]]
 
 
@@ -131,32 +134,55 @@ def parse(text: str) -> Message:
     text: as `Message.to_json` gives it.
 
   Raises:
-    ValueError: this version of the package does not know such a message.
+    ValueError: this version of the package does not know such a message, or
+      it lacks something; says what.
   """
-  said = json.loads(text)
+  said = _facts(text)
   name, version = said.pop('kind', None), said.pop('version', None)
-  kind = KINDS.get(name)
+  kind = KINDS.get(str(name))
   if kind is None or version != kind.VERSION:
     known = ', '.join(f'{k} {v.VERSION}' for k, v in KINDS.items())
     raise ValueError(
       f'A message of kind {name!r} in version {version!r} is not known here, '
-      f'where they are {known}. Run the same version of tfps in all tasks.'
+      f'where they are {known}. {_ADVICE}'
     )
   types = {field.name: field.type for field in dataclasses.fields(kind)}
+  right = {
+    field
+    for field in types.keys() & said.keys()
+    if type(said[field]) is (str if _is_task(types[field]) else types[field])
+  }
+  if wrong := (types.keys() | said.keys()) - right:
+    raise ValueError(
+      f'A message of kind {name!r} has missing, unknown or wrong values of '
+      f'{", ".join(sorted(wrong))}: {text[:_MAX_QUOTED]!r}. {_ADVICE}'
+    )
   return kind(
     **{
-      name: spec_lib.Task.parse(value)
-      if types.get(name) is spec_lib.Task
-      else value
-      for name, value in said.items()
+      field: spec_lib.Task.parse(value) if _is_task(types[field]) else value
+      for field, value in said.items()
     }
   )
+
+
+def _is_task(kind: object) -> bool:
+  return kind is spec_lib.Task
+
+
+def _facts(text: str) -> dict[str, Any]:
+  try:
+    said = json.loads(text)
+  except ValueError:
+    said = None
+  if not isinstance(said, dict):
+    raise ValueError(f'{text[:_MAX_QUOTED]!r} is no message. {_ADVICE}')
+  return said
 
 
 def hear(texts: Iterable[str], handlers: Handlers) -> None:
   """Gives messages to the handlers of their kinds.
 
-  Those that are not known, or have no handler, are logged and dropped.
+  Those that are not valid, or have no handler, are logged and dropped.
 
   Args:
     texts: the messages, oldest first.
