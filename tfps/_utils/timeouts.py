@@ -150,11 +150,24 @@ class Timeouts:
   training_end_secs: float = 30.0
   # For hosts to answer by ssh, before any task is started.
   ssh_secs: float = 25.0
+  # For `kubectl apply` to end, and for each of its requests to be answered.
+  kubectl_secs: float = 25.0
+  kubectl_request_secs: float = 10.0
+  # For the end of a task on another machine to be told.
+  told_end_secs: float = 5.0
+  # For what an engine has killed to end, and for jobs that it is about to end.
+  engine_end_secs: float = 20.0
+  # Between two exchanges of tasks on Spark, each of which is a barrier.
+  spark_every_secs: float = 2.0
   # Between two signs of life of a launcher to the tasks on other machines.
   launcher_beat_secs: float = 5.0
   # For a launcher on another machine to give a sign of life, before its task
   # is stopped.
   launcher_silent_secs: float = 30.0
+  # For a browser to send its request to the page, and to take the answer.
+  page_client_secs: float = 10.0
+  # Of training, by which `tfps trace` finds out how fast it is.
+  trace_rate_secs: float = 2.0
   # Between two warnings of a worker that cannot join: it repeats its request.
   warn_every_secs: float = 60.0
   # For training to continue after the last fault of a soak test, and for its

@@ -28,7 +28,6 @@ from tfps.launch import local
 from tfps.launch import over_ssh
 from tfps.launch import supervisor as supervisor_lib
 
-_LAST_OF_SSH_SECS = 2.0  # for the end of a task to arrive
 # 'h1', 'h1:2', and in files also 'h1 slots=2' with 'max_slots=4' behind it.
 _HOST = re.compile(
   r'(?P<name>[^\s:=]+)(?:(?::|\s+slots\s*=\s*)(?P<slots>[1-9][0-9]*))?'
@@ -116,9 +115,8 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
     )
 
   # A task is stopped by its own host; what it writes last comes by ssh.
-  patient = dataclasses.replace(
-    job, grace_secs=job.grace_secs + _LAST_OF_SSH_SECS
-  )
+  secs = job.grace_secs + timeouts.current().told_end_secs
+  patient = dataclasses.replace(job, grace_secs=secs)
   return local.supervise(patient, options, cluster, command)
 
 

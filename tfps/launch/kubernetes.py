@@ -13,13 +13,12 @@ import shutil
 import subprocess
 import sys
 
+from tfps._utils import timeouts
 from tfps.cluster import validation
 from tfps.launch import job as job_lib
 from tfps.launch import manifests
 
 _KUBECTL = 'kubectl'
-_REQUEST_SECS = 10
-APPLY_SECS = 25.0
 _NOT_HERE = {
   'log_dir': '`kubectl logs` has the output of pods',
   'preload': 'pods are not forked',
@@ -125,22 +124,23 @@ def _by_name(option: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _apply(text: str, settings: manifests.Settings, *, num_tasks: int) -> int:
-  command = _command(settings)
+  command, times = _command(settings), timeouts.current()
   try:
     done = subprocess.run(
       [
         *command,
         'apply',
         '--filename=-',
-        f'--request-timeout={_REQUEST_SECS}s',
+        f'--request-timeout={times.kubectl_request_secs:g}s',
       ],
       input=text.encode(),
-      timeout=APPLY_SECS,
+      timeout=times.kubectl_secs,
     )
   except subprocess.TimeoutExpired:
     print(
-      f'tfps launch: kubectl apply has not ended in {APPLY_SECS:g} seconds. '
-      'See whether `kubectl get pods` answers.',
+      'tfps launch: kubectl apply has not ended in '
+      f'{times.kubectl_secs:g} seconds. See whether `kubectl get pods` '
+      'answers.',
       file=sys.stderr,
     )
     return 1

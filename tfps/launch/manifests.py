@@ -41,7 +41,7 @@ _INDEX_OF_JOB = (
   "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 )
 _INDEX_OF_STATEFULSET = "metadata.labels['apps.kubernetes.io/pod-index']"
-_LIVENESS_SECS = 10
+_LIVENESS_PERIOD = 10  # seconds, as in the template
 _LEAST_FAILURES = 3
 _DEFAULTS = {'cpu': '1', 'memory': '2Gi'}
 
@@ -273,7 +273,7 @@ class _Renderer:
       if job in _SERVED:
         parts.append(self._fill('readiness_probe'))
     if settings.silent_secs:
-      failures = math.ceil(settings.silent_secs / _LIVENESS_SECS)
+      failures = math.ceil(settings.silent_secs / _LIVENESS_PERIOD)
       failures = max(_LEAST_FAILURES, failures)
       parts.append(self._fill('liveness_probe', failures=failures))
     return '\n'.join(parts)

@@ -18,7 +18,6 @@ from tfps.launch import job as job_lib
 from tfps.launch import task_process
 
 _LOST = 137  # the status of a task that cannot be started again
-_LAST_CALL_SECS = 5.0  # for the answer of an actor whose program has ended
 
 
 class RayTasks:
@@ -187,7 +186,7 @@ class RayTasks:
         self._ray.wait(
           list(self._running),
           num_returns=len(self._running),
-          timeout=self._ends.grace_secs + _LAST_CALL_SECS,
+          timeout=self._ends.grace_secs + timeouts.current().told_end_secs,
         )
     finally:
       for actor in self._actors.values():

@@ -27,7 +27,6 @@ from tfps.launch import job as job_lib
 _TEMPLATE = pathlib.Path(__file__).parent / 'templates' / 'slurm' / 'job.sbatch'
 _VISIBLE = 'CUDA_VISIBLE_DEVICES'
 _NO_GPUS = '-1'
-_SPARE_SECS = 20  # between the end of the grace and the time limit
 # Options of sbatch that the script has itself.
 _OURS = re.compile('(--ntasks|--distribution|--wrap|--parsable)(=.*)?|-[nm].*')
 # Of nodes that are there, but down, drained or taken.
@@ -196,7 +195,7 @@ def _directives(
   """Returns the lines that sbatch reads."""
   common = list(request.sbatch)
   if request.requeue:
-    secs = math.ceil(job.grace_secs) + _SPARE_SECS
+    secs = math.ceil(job.grace_secs + timeouts.current().engine_end_secs)
     common += ['--requeue', f'--signal=TERM@{secs}']
   own: list[Sequence[str]] = [()]
   if len(components) > 1:

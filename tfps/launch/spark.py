@@ -36,7 +36,6 @@ read = spark_rows.read
 write = spark_rows.write
 
 _PICKLER = 'pyspark.cloudpickle'
-_CANCEL_SECS = 20.0  # for Spark to kill the tasks of a stage
 
 
 def run(
@@ -207,7 +206,7 @@ def _run(
   finally:
     if thread.is_alive():
       context.cancelJobGroup(group)
-      thread.join(_CANCEL_SECS)
+      thread.join(timeouts.current().engine_end_secs)
   if isinstance(found[0], Exception):
     raise found[0]
   return found[0]

@@ -17,13 +17,11 @@ import time
 from typing import Any
 
 from tfps._utils import ports
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.launch import ends as ends_lib
 from tfps.launch import job as job_lib
 from tfps.launch import task_process
-
-_ROUND_SECS = 2.0
-_STOP_SECS = 30.0  # for a program to end that was killed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,17 +128,19 @@ class _Rounds:
       name='tfps-program',
     )
     thread.start()
+    times = timeouts.current()
     try:
       while None in (said := self._say()).values():
         self._heed(said)
         began = time.monotonic()
-        thread.join(_ROUND_SECS)
+        thread.join(times.spark_every_secs)
         if self._has_said:
-          time.sleep(max(0.0, began + _ROUND_SECS - time.monotonic()))
+          end = began + times.spark_every_secs
+          time.sleep(max(0.0, end - time.monotonic()))
     finally:
       # Spark uses this process again.
       self._process.kill()
-      thread.join(_STOP_SECS)
+      thread.join(times.engine_end_secs)
     if self._error is not None:
       raise self._error
     assert self._outcome is not None

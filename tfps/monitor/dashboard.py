@@ -29,6 +29,7 @@ from absl import logging
 
 from tfps._utils import signals
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.monitor import endpoint
 
@@ -58,7 +59,6 @@ _HEADERS = {
 }
 _LOCALHOST = 'localhost'
 _MAX_CONNECTIONS = 16
-_REQUEST_SECS = 10.0  # for a client to send its request, and to take the answer
 
 
 def begin(
@@ -195,7 +195,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   server: Server
   server_version = 'tfps'
   sys_version = ''
-  timeout = _REQUEST_SECS
+
+  def setup(self) -> None:
+    super().setup()
+    self.connection.settimeout(timeouts.current().page_client_secs)
 
   def do_GET(self) -> None:
     host = self.headers.get('Host', '')

@@ -18,12 +18,12 @@ import grpc
 
 from tfps._utils import option_types
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.monitor import timeline
 from tfps.server import dump_command
 
-_RATE_SECS = 2.0  # over which the rate of steps is measured
-_MAX_SECS = 60.0
+_LONGEST = 60.0  # trace, in seconds
 _MAX_AT_ONCE = 64
 # Where TensorBoard looks for profiles, below the folder of its logs.
 _PROFILES = pathlib.Path('plugins', 'profile')
@@ -77,18 +77,19 @@ def _plan(
   table.read()
   if options.secs:
     return table.addresses, options.secs
-  time.sleep(_RATE_SECS)
+  rate_secs = timeouts.current().trace_rate_secs
+  time.sleep(rate_secs)
   rate = sum(row.steps_per_sec or 0.0 for row in table.read())
   if not rate:
     raise ValueError(
-      f'no task has done a step in {_RATE_SECS:g} s, so the time of '
+      f'no task has done a step in {rate_secs:g} s, so the time of '
       f'--steps={options.steps} is not known: give --secs.'
     )
   secs = options.steps / rate
-  if secs > _MAX_SECS:
+  if secs > _LONGEST:
     raise ValueError(
       f'--steps={options.steps} take {secs:.0f} s at {rate:.3g} steps/s, more '
-      f'than the {_MAX_SECS:g} s that a trace may have: give fewer, or --secs.'
+      f'than the {_LONGEST:g} s that a trace may have: give fewer, or --secs.'
     )
   return table.addresses, secs
 
@@ -141,9 +142,9 @@ def _keep(
 def _length(text: str) -> float:
   """Returns the number of seconds of a trace; see `option_types`."""
   secs = option_types.positive_seconds(text)
-  if secs > _MAX_SECS:
+  if secs > _LONGEST:
     raise argparse.ArgumentTypeError(
-      f'{text!r} is more than the {_MAX_SECS:g} s that a trace may have'
+      f'{text!r} is more than the {_LONGEST:g} s that a trace may have'
     )
   return secs
 
@@ -170,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     '--secs',
     type=_length,
     metavar='SECS',
-    help=f'for how long, whatever the steps (at most {_MAX_SECS:g})',
+    help=f'for how long, whatever the steps (at most {_LONGEST:g})',
   )
   parser.add_argument(
     '--output',

@@ -14,7 +14,6 @@ import yaml
 
 from tests.support import api_server
 from tfps.launch import command as command_lib
-from tfps.launch import kubernetes
 from tfps.launch import manifests
 
 _ROOT = pathlib.Path(__file__).parents[3]
@@ -100,9 +99,10 @@ def test_a_server_that_refuses_is_an_error(capfd, monkeypatch, tmp_path):
   assert 'kubectl apply failed with status 1' in said
 
 
-def test_a_server_that_is_silent_is_an_error(capfd, monkeypatch, tmp_path):
-  assert kubernetes.APPLY_SECS < 30
-  monkeypatch.setattr(kubernetes, 'APPLY_SECS', 1.0)
+def test_a_server_that_is_silent_is_an_error(
+  capfd, monkeypatch, set_timeouts, tmp_path
+):
+  set_timeouts(kubectl_secs=1.0)
   with socket.create_server(('127.0.0.1', 0)) as silent:
     path = api_server.write_config(tmp_path, silent.getsockname()[1])
     monkeypatch.setenv('KUBECONFIG', str(path))

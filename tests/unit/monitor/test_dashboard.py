@@ -190,6 +190,13 @@ def test_clients_that_send_nothing_leave_room_again(make_server):
   waiting.until(lambda: _answers(port))
 
 
+def test_who_sends_nothing_for_long_is_disconnected(make_server, set_timeouts):
+  set_timeouts(page_client_secs=0.1)
+  port = make_server().server_port
+  with socket.create_connection(('127.0.0.1', port), timeout=30) as silent:
+    assert silent.recv(1) == b''
+
+
 def test_without_a_setting_nothing_listens():
   assert not _begin()
   assert dashboard._serve_once.cache_info().misses == 0
