@@ -1,8 +1,8 @@
 """Registry of a process' metrics: counters, gauges and sources.
 
-Counters and gauges are kept here. A source is a function that reads values
-where they are kept, each time that somebody asks. There is one registry for a
-process, as for its signal handlers: a task is a process.
+Counters and gauges are kept here. A source is an object, and a function that
+reads the object's values each time that somebody asks. There is one registry
+for a process, as for its signal handlers: a task is a process.
 """
 
 import collections
@@ -15,6 +15,8 @@ import os
 import pathlib
 import threading
 import time
+from typing import Any
+import weakref
 
 from absl import logging
 
@@ -24,7 +26,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.monitor import activities as activities_lib
 from tfps.monitor import families
 
-Source = Callable[[], Iterable[families.Sample]]
+Read = Callable[[Any], Iterable[families.Sample]]
 
 _Key = tuple[str, str, tuple[str, ...]]
 _Started = tuple[str, int, float]
@@ -62,7 +64,7 @@ class Registry:
     # A family is found by its name, whose hash is cheaper.
     self._values: dict[_Key, float] = {}
     self._families: dict[str, families.Family] = {}
-    self._sources: dict[str, Source] = {}
+    self._sources: dict[str, _Source] = {}
     self._readers: dict[str, _PsReader] = {}
     self.add(families.FAILED_READS, 0)
     # By an object of its own: what, the thread's identifier, and since when.
@@ -164,14 +166,20 @@ class Registry:
     with self._lock:
       self._in_flight[name] = source
 
-  def offer(self, name: str, source: Source, *, reads_ps: bool = False) -> None:
+  def offer(
+    self, name: str, owner: object, read: Read, *, reads_ps: bool = False
+  ) -> None:
     """Adds a source, in place of an earlier one of the same name.
 
     Args:
       name: of the source.
-      source: returns its values; raises `UnavailableError` or nothing.
+      owner: has the values; kept by a weak reference, and its source is removed
+        once it is gone.
+      read: gets the owner and returns its values; raises `UnavailableError` or
+        nothing.
       reads_ps: whether it reads from ps, and may block if one is lost.
     """
+    source = _Source(owner, read)
     with self._lock:
       self._sources.pop(name, None)
       self._readers.pop(name, None)
@@ -186,9 +194,12 @@ class Registry:
     What is read from ps is missing if they do not answer in time.
     """
     with self._lock:
+      for kept in (self._sources, self._readers):
+        for name in [n for n, source in kept.items() if source.is_gone]:
+          del kept[name]
       sources = list(self._sources.values())
       readers = list(self._readers.values()) if self.is_chief else []
-    samples = [sample for source in sources for sample in _read(source) or ()]
+    samples = [sample for source in sources for sample in source.read() or ()]
     deadline = time.monotonic() + timeouts.current().probe_secs
     for reader in readers:
       reader.begin()
@@ -250,23 +261,50 @@ class _Doing:
       self._note(time.monotonic() - self._started[2])
 
 
+class _Source:
+  """Values of an object."""
+
+  def __init__(self, owner: object, read: Read) -> None:
+    self._owner = weakref.ref(owner)
+    self._read = read
+
+  @property
+  def is_gone(self) -> bool:
+    """True once the object no longer exists."""
+    return self._owner() is None
+
+  def read(self) -> list[families.Sample] | None:
+    """Returns the values, or None if there are none now."""
+    owner = self._owner()
+    try:
+      return None if owner is None else list(self._read(owner))
+    except UnavailableError:
+      return None
+    except Exception:  # the thread that asks may be one that training needs
+      logging.exception('Metrics could not be read.')
+      return None
+
+
 class _PsReader:
   """Reads a source in threads, one at a time, which may be left behind."""
 
-  def __init__(self, source: Source) -> None:
+  def __init__(self, source: _Source) -> None:
     self._source = source
     self._lock = threading.Lock()
     self._under_way: (
       concurrent.futures.Future[list[families.Sample] | None] | None
     ) = None
 
+  @property
+  def is_gone(self) -> bool:
+    """True once the object that is read no longer exists."""
+    return self._source.is_gone
+
   def begin(self) -> None:
     """Begins to read, unless an earlier call has not ended."""
     with self._lock:
       if self._under_way is None or self._under_way.done():
-        self._under_way = threads.begin(
-          'tfps-metrics', lambda: _read(self._source)
-        )
+        self._under_way = threads.begin('tfps-metrics', self._source.read)
 
   def end(self, timeout_secs: float) -> list[families.Sample] | None:
     """Returns the values, or None if there are none in time."""
@@ -275,17 +313,6 @@ class _PsReader:
     if not threads.is_done(future, max(0.0, timeout_secs)):
       return None
     return future.result()
-
-
-def _read(source: Source) -> list[families.Sample] | None:
-  """Returns the values of a source, or None if it has none now."""
-  try:
-    return list(source())
-  except UnavailableError:
-    return None
-  except Exception:  # the thread that asks may be one that training needs
-    logging.exception('Metrics could not be read.')
-    return None
 
 
 @functools.cache

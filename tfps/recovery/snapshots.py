@@ -20,7 +20,6 @@ import re
 import shutil
 import time
 import uuid
-import weakref
 
 from absl import logging
 import tensorflow as tf
@@ -176,9 +175,7 @@ class SnapshotStore:
       raise errors.CheckpointError(str(error)) from error
     self.latest: Snapshot | None = None
     self.find()
-    registry_lib.of_process().offer(
-      'snapshots', functools.partial(_ages, weakref.ref(self))
-    )
+    registry_lib.of_process().offer('snapshots', self, _ages)
 
   def write(
     self,
@@ -345,11 +342,9 @@ def job_name(directory: str | os.PathLike[str]) -> str:
   return name
 
 
-def _ages(of: 'weakref.ref[SnapshotStore]') -> Iterator[families.Sample]:
+def _ages(store: SnapshotStore) -> Iterator[families.Sample]:
   """Yields the age of the latest snapshot, if there is one."""
-  store = of()
-  latest = store and store.latest
-  if latest:
+  if latest := store.latest:
     with contextlib.suppress(FileNotFoundError):  # it was just deleted
       yield families.Sample(families.SNAPSHOT_AGE, latest.age_secs)
 

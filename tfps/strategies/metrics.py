@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import functools
 from typing import Any
-import weakref
 
 import tensorflow as tf
 
@@ -23,14 +22,14 @@ def offer(strategy: _Strategy, task: spec_lib.Task, *, is_chief: bool) -> None:
   """Offers metrics of a strategy, in place of those of an earlier one.
 
   Args:
-    strategy: kept by a weak reference.
+    strategy: the strategy.
     task: the task of this process.
     is_chief: whether this process reports what is kept on ps.
   """
   endpoint.begin(task, is_chief=is_chief)
   registry = registry_lib.of_process()
-  registry.offer('strategy', _of_living(strategy, _local))
-  registry.offer('updates', _of_living(strategy, _on_ps), reads_ps=True)
+  registry.offer('strategy', strategy, _local)
+  registry.offer('updates', strategy, _on_ps, reads_ps=True)
 
 
 def reading(function: Callable[[], list[families.Sample]]) -> _Samples:
@@ -47,18 +46,6 @@ def reading(function: Callable[[], list[families.Sample]]) -> _Samples:
       return function()
   except tf.errors.OpError as error:
     raise registry_lib.UnavailableError(str(error)) from error
-
-
-def _of_living(
-  strategy: _Strategy, collect: Callable[[_Strategy], _Samples]
-) -> registry_lib.Source:
-  reference = weakref.ref(strategy)
-
-  def source() -> _Samples:
-    found = reference()
-    return () if found is None else collect(found)
-
-  return source
 
 
 def _local(strategy: _Strategy) -> Iterator[families.Sample]:

@@ -10,7 +10,6 @@ import functools
 import types
 from typing import Any
 from typing import TypeVar
-import weakref
 
 from absl import logging
 import tensorflow as tf
@@ -81,9 +80,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._cluster, self.monitor
       )
       self._idle_notice = idle_notice.IdleNotice(strategy, self._queue)
-      registry_lib.of_process().offer(
-        'coordinator', functools.partial(_depths, weakref.ref(self._queue))
-      )
+      registry_lib.of_process().offer('coordinator', self._queue, _depths)
     if timeout_secs is not None:
       self.timeout_secs = timeout_secs
 
@@ -374,13 +371,10 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       logging.warning('Threads still wait for lost or hung tasks: %s.', left)
 
 
-def _depths(
-  of: 'weakref.ref[closure_queue.Queue]',
-) -> Iterator[families.Sample]:
+def _depths(queue: closure_queue.Queue) -> Iterator[families.Sample]:
   """Yields how many executions are queued and in flight."""
-  if queue := of():
-    yield families.Sample(families.QUEUED, queue.num_queued)
-    yield families.Sample(families.IN_FLIGHT, queue.num_in_flight)
+  yield families.Sample(families.QUEUED, queue.num_queued)
+  yield families.Sample(families.IN_FLIGHT, queue.num_in_flight)
 
 
 def _is_untraced(fn: Any) -> bool:

@@ -59,7 +59,9 @@ def test_a_page_has_counters_gauges_and_histograms(registry):
   registry.set(families.STEP_METRIC, 0.25, 'lo"s\\s\n')
   buckets = families.Buckets.of_numbers([5, 0, 2])
   registry.offer(
-    'updates', lambda: [families.Sample(families.STALENESS, buckets)]
+    'updates',
+    registry,
+    lambda _: [families.Sample(families.STALENESS, buckets)],
   )
   endpoint = monitor.serve(0)
   try:

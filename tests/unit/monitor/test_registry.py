@@ -1,5 +1,6 @@
 """The registry: counters, gauges, and sources, some of which may hang."""
 
+import gc
 import threading
 
 import pytest
@@ -67,15 +68,37 @@ def test_a_process_tells_its_memory_start_and_time(registry):
 def test_a_source_replaces_that_of_the_same_name(registry):
   for value in (1, 2):
     registry.offer(
-      'queue', lambda value=value: [families.Sample(families.QUEUED, value)]
+      'queue',
+      registry,
+      lambda _, value=value: [families.Sample(families.QUEUED, value)],
     )
   assert samples.values(registry, families.QUEUED) == {('chief:0',): 2}
+
+
+@pytest.mark.parametrize('reads_ps', [False, True])
+def test_a_source_goes_with_its_owner(registry, reads_ps):
+  class Owner:
+    number = 7
+
+  def read(owner):
+    return [families.Sample(families.QUEUED, owner.number)]
+
+  owner = Owner()
+  registry.offer('queue', owner, read, reads_ps=reads_ps)
+  assert samples.values(registry, families.QUEUED) == {('chief:0',): 7}
+  del owner
+  gc.collect()
+  assert samples.values(registry, families.QUEUED) == {}
+  assert not registry._sources
+  assert not registry._readers
+  assert samples.values(registry, families.FAILED_READS) == {('chief:0',): 0}
 
 
 def test_only_the_chief_reads_from_ps(registry):
   registry.offer(
     'updates',
-    lambda: [families.Sample(families.UPDATES, 9)],
+    registry,
+    lambda _: [families.Sample(families.UPDATES, 9)],
     reads_ps=True,
   )
   assert samples.values(registry, families.UPDATES) == {('chief:0',): 9}
@@ -89,14 +112,17 @@ def test_a_source_that_hangs_is_left_out_and_not_called_again(
   set_timeouts(probe_secs=0.05)
   calls, go_on = [], threading.Event()
 
-  def hang():
+  def hang(_):
     calls.append(1)
     go_on.wait(60)
     return [families.Sample(families.UPDATES, 9)]
 
-  registry.offer('updates', hang, reads_ps=True)
+  registry.offer('updates', registry, hang, reads_ps=True)
   registry.offer(
-    'table', lambda: [families.Sample(families.LATE, 4)], reads_ps=True
+    'table',
+    registry,
+    lambda _: [families.Sample(families.LATE, 4)],
+    reads_ps=True,
   )
   try:
     for _ in range(2):
@@ -110,10 +136,10 @@ def test_a_source_that_hangs_is_left_out_and_not_called_again(
 
 
 def test_a_source_without_values_is_counted(registry):
-  def fail():
+  def fail(_):
     raise registry_lib.UnavailableError('ps:0 is lost')
 
-  registry.offer('updates', fail, reads_ps=True)
+  registry.offer('updates', registry, fail, reads_ps=True)
   registry.collect()
   assert samples.values(registry, families.FAILED_READS) == {('chief:0',): 2}
 
@@ -122,10 +148,10 @@ def test_a_source_without_values_is_counted(registry):
 def test_a_source_that_fails_is_logged_and_holds_up_no_other(
   registry, caplog, reads_ps
 ):
-  def fail():
+  def fail(_):
     raise RuntimeError('a bug')
 
-  registry.offer('queue', fail, reads_ps=reads_ps)
+  registry.offer('queue', registry, fail, reads_ps=reads_ps)
   registry.add(families.STEPS, 3)
   assert samples.values(registry, families.STEPS) == {('chief:0',): 3}
   (record,) = caplog.records

@@ -20,21 +20,21 @@ def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
   """Offers the numbers of keys and rows of a table to this process' registry.
 
   Args:
-    table: kept by a weak reference.
+    table: the table.
     read: gets the table; returns the counts of each shard, from the ps.
   """
-  reference = weakref.ref(table)
   strategy = weakref.ref(tf.distribute.get_strategy())
 
-  def source() -> Iterable[families.Sample]:
-    found = reference()
-    if found is None or getattr(strategy(), 'is_closed', False):
+  def samples(table: Any) -> Iterable[families.Sample]:
+    if getattr(strategy(), 'is_closed', False):
       return ()
     return metrics.reading(
-      lambda: [*_samples(found.name, read(found)), *_stored(found)]
+      lambda: [*_samples(table.name, read(table)), *_stored(table)]
     )
 
-  registry_lib.of_process().offer(f'table {table.name}', source, reads_ps=True)
+  registry_lib.of_process().offer(
+    f'table {table.name}', table, samples, reads_ps=True
+  )
 
 
 def _samples(name: str, shards: Iterable[Any]) -> list[families.Sample]:
