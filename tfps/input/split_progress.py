@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps.updates import apply
 from tfps.updates import ps_lock
 
 POSITION_BITS = 32
@@ -272,11 +273,7 @@ class SplitProgress:
 
   def _set(self, mine: tf.Tensor, begun: tf.Tensor) -> tf.Operation:
     """Sets the progress of one split; others may be written concurrently."""
-    return tf.raw_ops.ResourceScatterUpdate(
-      resource=self.progress.handle,
-      indices=tf.where(mine)[:, 0],
-      updates=begun,
-    )
+    return apply.write_rows(self.progress, tf.where(mine)[:, 0], begun)
 
 
 def _without(

@@ -270,20 +270,14 @@ class _DeviceSums:
     return sum(self._shapes[i].num_elements() for i in self._dense[dtype])
 
   def _tag(self) -> tuple[tf.Tensor, tf.Tensor]:
-    tag = tf.raw_ops.ResourceGather(
-      resource=self._tags.handle,
-      indices=tf.constant(self._point),
-      dtype=tf.int64,
-    )
+    tag = apply.read_rows(self._tags, tf.constant(self._point))
     version, count = tf.unstack(tag, num=2)
     return version, count
 
   def _set_tag(self, version: tf.Tensor, count: tf.Tensor) -> list[Any]:
     return [
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self._tags.handle,
-        indices=tf.constant(self._point),
-        updates=tf.stack([version, count]),
+      apply.write_rows(
+        self._tags, tf.constant(self._point), tf.stack([version, count])
       )
     ]
 

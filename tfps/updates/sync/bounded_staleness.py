@@ -70,21 +70,13 @@ class StalenessBound:
   def _begin(self, worker: tf.Tensor) -> Any:
     written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = tf.maximum(self._clock(worker), self._state.point(0).version)
-    written.append(
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self._state.clocks.handle, indices=worker, updates=clock
-      )
-    )
+    written.append(apply.write_rows(self._state.clocks, worker, clock))
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
     written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = self._clock(worker) + arrives
-    written.append(
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self._state.clocks.handle, indices=worker, updates=clock
-      )
-    )
+    written.append(apply.write_rows(self._state.clocks, worker, clock))
     with tf.control_dependencies(written):
       found = self._slowest()
     point = self._state.point(0)
@@ -105,9 +97,7 @@ class StalenessBound:
       return (waits, slowest), written + self._state.set_point(0, new)
 
   def _clock(self, worker: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.ResourceGather(
-      resource=self._state.clocks.handle, indices=worker, dtype=tf.int64
-    )
+    return apply.read_rows(self._state.clocks, worker)
 
   def _slowest(self) -> tf.Tensor:
     """Returns the clock of the slowest included worker."""

@@ -144,46 +144,24 @@ class SyncState:
 
   def point(self, number: int) -> Point:
     """Returns the state of a point."""
-    row = tf.raw_ops.ResourceGather(
-      resource=self.points.handle, indices=tf.constant(number), dtype=tf.int64
-    )
+    row = apply.read_rows(self.points, tf.constant(number))
     return Point(*tf.unstack(row, num=len(Point._fields)))
 
   def set_point(self, number: int, point: Point) -> list[tf.Operation]:
     """Writes the state of a point."""
-    return [
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self.points.handle,
-        indices=tf.constant(number),
-        updates=tf.stack(point),
-      )
-    ]
+    return [apply.write_rows(self.points, tf.constant(number), tf.stack(point))]
 
   def set_member(self, worker: tf.Tensor, member: Any) -> list[tf.Operation]:
     """Sets a worker to AWAY, DONE, ABSENT, PRESENT or RUNNING."""
-    return [
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self.members.handle,
-        indices=worker,
-        updates=tf.cast(member, tf.int64),
-      )
-    ]
+    return [apply.write_rows(self.members, worker, tf.cast(member, tf.int64))]
 
   def set_step(self, worker: tf.Tensor, step: Any) -> list[tf.Operation]:
     """Sets the step of a worker, or NO_STEP."""
-    return [
-      tf.raw_ops.ResourceScatterUpdate(
-        resource=self.steps.handle,
-        indices=worker,
-        updates=tf.cast(step, tf.int64),
-      )
-    ]
+    return [apply.write_rows(self.steps, worker, tf.cast(step, tf.int64))]
 
   def step_of(self, worker: tf.Tensor) -> tf.Tensor:
     """Returns the step of a worker, or NO_STEP."""
-    return tf.raw_ops.ResourceGather(
-      resource=self.steps.handle, indices=worker, dtype=tf.int64
-    )
+    return apply.read_rows(self.steps, worker)
 
   def no_steps(self) -> tf.Tensor:
     """Returns the steps of workers that are all between two executions."""
@@ -201,9 +179,7 @@ class SyncState:
 
   def member(self, worker: tf.Tensor) -> tf.Tensor:
     """Returns AWAY, DONE, ABSENT, PRESENT or RUNNING."""
-    return tf.raw_ops.ResourceGather(
-      resource=self.members.handle, indices=worker, dtype=tf.int64
-    )
+    return apply.read_rows(self.members, worker)
 
   def send_away(self, are_busy: tf.Tensor) -> list[tf.Operation]:
     """Sets included workers that are not busy to AWAY."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
 from tfps._compat import open_shapes
+from tfps.updates import apply
 from tfps.updates.tables import storage
 from tfps.variables import growing
 
@@ -115,9 +116,7 @@ def gather(variable: Any, rows: Any) -> tf.Tensor:
   stored = storage.of(variable)
   if stored is not None:
     return stored.read(variable, rows)
-  return tf.raw_ops.ResourceGather(
-    resource=variable.handle, indices=rows, dtype=variable.dtype
-  )
+  return apply.read_rows(variable, rows)
 
 
 def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
@@ -129,9 +128,7 @@ def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
   stored = storage.of(variable)
   if stored is not None:
     return stored.write(variable, rows, values)
-  return tf.raw_ops.ResourceScatterUpdate(
-    resource=variable.handle, indices=rows, updates=values
-  )
+  return apply.write_rows(variable, rows, values)
 
 
 def raise_to(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
