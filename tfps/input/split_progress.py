@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps.updates import apply
 from tfps.updates import ps_lock
+from tfps.updates import rows as rows_lib
 
 POSITION_BITS = 32
 MAX_POSITION = (1 << POSITION_BITS) - 1
@@ -273,7 +273,7 @@ class SplitProgress:
 
   def _set(self, mine: tf.Tensor, begun: tf.Tensor) -> tf.Operation:
     """Sets the progress of one split; others may be written concurrently."""
-    return apply.write_rows(self.progress, tf.where(mine)[:, 0], begun)
+    return rows_lib.write(self.progress, tf.where(mine)[:, 0], begun)
 
 
 def _without(

@@ -25,7 +25,7 @@ import tensorflow as tf
 from tfps._compat import replicated_writes
 from tfps._compat import writes
 from tfps._utils import timeouts
-from tfps.updates import apply
+from tfps.updates import rows as rows_lib
 
 # A slot contains the sum of an execution's id and a number of steps. The bits
 # of an id are, from the highest: a number, the slot, and zeros for the steps.
@@ -117,7 +117,7 @@ class StepLog:
     found = []
     for ring in _with_replicas(self._rings):
       with tf.init_scope(), tf.device(ring.device):
-        mark = apply.read_rows(ring, slot)
+        mark = rows_lib.read(ring, slot)
       steps = int(mark.numpy()) - id
       found.append(steps if 0 < steps <= MAX_STEPS + 1 else 0)
     return found
@@ -187,7 +187,7 @@ class StepLogWriter:
   def _mark(self, ring: Any, number: tf.Tensor | int) -> tf.Operation:
     with replicated_writes.suspended(), tf.device(ring.device):
       id, slot = self._id_on(ring.device)
-      return apply.write_rows(ring, slot, id + number)
+      return rows_lib.write(ring, slot, id + number)
 
   def _id_on(self, device: str) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the id, sent to each ps once, and its slot."""

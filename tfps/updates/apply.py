@@ -243,20 +243,6 @@ def read(variable: Any) -> tf.Tensor:
   )
 
 
-def read_rows(variable: Any, rows: Any) -> tf.Tensor:
-  """Returns rows of a variable, given their numbers."""
-  return tf.raw_ops.ResourceGather(
-    resource=variable.handle, indices=rows, dtype=variable.dtype
-  )
-
-
-def write_rows(variable: Any, rows: Any, values: Any) -> Any:
-  """Writes rows of a variable, given their numbers; returns the operation."""
-  return tf.raw_ops.ResourceScatterUpdate(
-    resource=variable.handle, indices=rows, updates=values
-  )
-
-
 def write(variable: Any, value: tf.Tensor) -> Any:
   """Assigns a value and returns the operation, within a `ps_lock.Job`."""
   return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfps._compat import shared_variables
 from tfps.updates import apply
 from tfps.updates import ps_lock
+from tfps.updates import rows as rows_lib
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.variables import placement_ledger
@@ -270,13 +271,13 @@ class _DeviceSums:
     return sum(self._shapes[i].num_elements() for i in self._dense[dtype])
 
   def _tag(self) -> tuple[tf.Tensor, tf.Tensor]:
-    tag = apply.read_rows(self._tags, tf.constant(self._point))
+    tag = rows_lib.read(self._tags, tf.constant(self._point))
     version, count = tf.unstack(tag, num=2)
     return version, count
 
   def _set_tag(self, version: tf.Tensor, count: tf.Tensor) -> list[Any]:
     return [
-      apply.write_rows(
+      rows_lib.write(
         self._tags, tf.constant(self._point), tf.stack([version, count])
       )
     ]

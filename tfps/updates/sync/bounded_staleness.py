@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import apply
+from tfps.updates import rows as rows_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import wait_queue
 
@@ -70,13 +71,13 @@ class StalenessBound:
   def _begin(self, worker: tf.Tensor) -> Any:
     written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = tf.maximum(self._clock(worker), self._state.point(0).version)
-    written.append(apply.write_rows(self._state.clocks, worker, clock))
+    written.append(rows_lib.write(self._state.clocks, worker, clock))
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
     written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = self._clock(worker) + arrives
-    written.append(apply.write_rows(self._state.clocks, worker, clock))
+    written.append(rows_lib.write(self._state.clocks, worker, clock))
     with tf.control_dependencies(written):
       found = self._slowest()
     point = self._state.point(0)
@@ -97,7 +98,7 @@ class StalenessBound:
       return (waits, slowest), written + self._state.set_point(0, new)
 
   def _clock(self, worker: tf.Tensor) -> tf.Tensor:
-    return apply.read_rows(self._state.clocks, worker)
+    return rows_lib.read(self._state.clocks, worker)
 
   def _slowest(self) -> tf.Tensor:
     """Returns the clock of the slowest included worker."""

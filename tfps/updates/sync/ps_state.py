@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfps.updates import apply
 from tfps.updates import ps_lock
+from tfps.updates import rows as rows_lib
 
 MAX_POINTS = 4
 MAX_WORKERS = 1024
@@ -144,24 +145,24 @@ class SyncState:
 
   def point(self, number: int) -> Point:
     """Returns the state of a point."""
-    row = apply.read_rows(self.points, tf.constant(number))
+    row = rows_lib.read(self.points, tf.constant(number))
     return Point(*tf.unstack(row, num=len(Point._fields)))
 
   def set_point(self, number: int, point: Point) -> list[tf.Operation]:
     """Writes the state of a point."""
-    return [apply.write_rows(self.points, tf.constant(number), tf.stack(point))]
+    return [rows_lib.write(self.points, tf.constant(number), tf.stack(point))]
 
   def set_member(self, worker: tf.Tensor, member: Any) -> list[tf.Operation]:
     """Sets a worker to AWAY, DONE, ABSENT, PRESENT or RUNNING."""
-    return [apply.write_rows(self.members, worker, tf.cast(member, tf.int64))]
+    return [rows_lib.write(self.members, worker, tf.cast(member, tf.int64))]
 
   def set_step(self, worker: tf.Tensor, step: Any) -> list[tf.Operation]:
     """Sets the step of a worker, or NO_STEP."""
-    return [apply.write_rows(self.steps, worker, tf.cast(step, tf.int64))]
+    return [rows_lib.write(self.steps, worker, tf.cast(step, tf.int64))]
 
   def step_of(self, worker: tf.Tensor) -> tf.Tensor:
     """Returns the step of a worker, or NO_STEP."""
-    return apply.read_rows(self.steps, worker)
+    return rows_lib.read(self.steps, worker)
 
   def no_steps(self) -> tf.Tensor:
     """Returns the steps of workers that are all between two executions."""
@@ -179,7 +180,7 @@ class SyncState:
 
   def member(self, worker: tf.Tensor) -> tf.Tensor:
     """Returns AWAY, DONE, ABSENT, PRESENT or RUNNING."""
-    return apply.read_rows(self.members, worker)
+    return rows_lib.read(self.members, worker)
 
   def send_away(self, are_busy: tf.Tensor) -> list[tf.Operation]:
     """Sets included workers that are not busy to AWAY."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
 from tfps._compat import open_shapes
-from tfps.updates import apply
+from tfps.updates import rows as rows_lib
 from tfps.updates.tables import storage
 from tfps.variables import growing
 
@@ -116,7 +116,7 @@ def gather(variable: Any, rows: Any) -> tf.Tensor:
   stored = storage.of(variable)
   if stored is not None:
     return stored.read(variable, rows)
-  return apply.read_rows(variable, rows)
+  return rows_lib.read(variable, rows)
 
 
 def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
@@ -128,7 +128,7 @@ def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
   stored = storage.of(variable)
   if stored is not None:
     return stored.write(variable, rows, values)
-  return apply.write_rows(variable, rows, values)
+  return rows_lib.write(variable, rows, values)
 
 
 def raise_to(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:

@@ -25,8 +25,8 @@ from tfps._compat import whole_values
 from tfps.server import row_file
 from tfps.server import row_store
 from tfps.server import row_stores
-from tfps.updates import apply
 from tfps.updates import ps_lock
+from tfps.updates import rows as rows_lib
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import policy
 from tfps.variables import placement_ledger
@@ -167,7 +167,7 @@ class StoredRows:
   def _read(self, name: str, variable: Any, rows: Any) -> tf.Tensor:
     rows = tf.convert_to_tensor(rows, tf.int64)
     own = tf.where(rows < _FIRST, rows, tf.zeros_like(rows))
-    first = apply.read_rows(variable, own)
+    first = rows_lib.read(variable, own)
     found = self._call(name, variable, rows, first, dtype=variable.dtype)
     return tf.ensure_shape(found, [*rows.shape, *variable.shape[1:]])
 
@@ -308,7 +308,7 @@ def _move(variable: Any, stored: StoredRows) -> tf.Tensor:
     # A value that is read as a whole is taken for one of the handle's shape.
     numbers = tf.range(open_shapes.num_rows(variable))
     first, rest = (
-      apply.read_rows(variable, rows)
+      rows_lib.read(variable, rows)
       for rows in (numbers[:_FIRST], numbers[_FIRST:])
     )
     forgotten = stored.forget(variable, all_of_group=False)
