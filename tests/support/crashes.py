@@ -32,7 +32,8 @@ class _Starting:
       return
     process = node.gateway._io.popen  # the only way to its exit status
     status = process.wait(timeout=30)
-    stacks = (self._folder / node.gateway.id).read_text().split('\n\n')
+    path = self._folder / node.gateway.id
+    stacks = path.read_text().split('\n\n') if path.exists() else []
     stacks.sort(key=lambda stack: not stack.startswith('Current thread'))
     self._last = '\n\n'.join([f'{node.gateway.id}: status {status}', *stacks])
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support import api_server
+from tfps._utils import timeouts
 from tfps.launch import command as command_lib
 from tfps.launch import manifests
 
@@ -102,6 +103,7 @@ def test_a_server_that_refuses_is_an_error(capfd, monkeypatch, tmp_path):
 def test_a_server_that_is_silent_is_an_error(
   capfd, monkeypatch, set_timeouts, tmp_path
 ):
+  assert timeouts.Timeouts().kubectl_secs < 30
   set_timeouts(kubectl_secs=1.0)
   with socket.create_server(('127.0.0.1', 0)) as silent:
     path = api_server.write_config(tmp_path, silent.getsockname()[1])
