@@ -152,8 +152,11 @@ class GroupLeader(Protocol):
 
   pid: int
 
-  def poll(self) -> int | None: ...
-  def wait(self) -> int: ...
+  def poll(self) -> int | None:
+    """Returns the exit status; None while the leader runs."""
+
+  def wait(self) -> int:
+    """Waits for the end of the leader; returns its exit status."""
 
 
 def kill(leader: GroupLeader) -> None:

@@ -136,6 +136,7 @@ class Cluster:
 
   @property
   def num_workers(self) -> int:
+    """The number of workers, without the chief."""
     return len(self.jobs.get('worker', ()))
 
   def check_has_ps(self) -> None:
@@ -152,6 +153,7 @@ class Cluster:
 
   @property
   def num_ps(self) -> int:
+    """The number of ps."""
     return len(self.jobs.get('ps', ()))
 
   def tasks(self, job: str | None = None) -> tuple[Task, ...]:

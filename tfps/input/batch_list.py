@@ -61,19 +61,28 @@ class Source:
     return batches, first
 
   def after(self, batches: Any, number: tf.Tensor | int) -> '_Rest':
+    """Returns an iterator over the batches that some steps leave."""
     listed, first = batches
     return _Rest(self.element_spec, listed, first, number * self.width)
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    """Returns the next batch of each replica."""
     return step_replicas.next_batch(strategy, batches, self.width)
 
   def read_ahead(self, given: Inputs) -> tuple[tf.Tensor, ...]:
+    """Reads batches for the next execution; returns them as a buffer."""
     if not self.ahead:
       return (tf.zeros([0], tf.int64),)
     iterator = given[0]
     return read(iterator, empty(), tf.constant(self.ahead, tf.int64))
 
   def end(self, given: Inputs, counted: tf.Tensor) -> list[tf.Operation]:
+    """Returns operations that note the progress of splits.
+
+    Args:
+      given: the inputs of the execution.
+      counted: how many steps count, a scalar integer.
+    """
     *_, splits, values = given
     return [self.add(splits, tf.gather(values, counted))]
 

@@ -42,12 +42,15 @@ class Lists(_JointSource):
 
   @property
   def spec(self) -> Any:
+    """The type of a buffer for each worker, of splits and their progress."""
     return [batch_list.BUFFER_SPEC] * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
+    """Returns the batches that remain of each buffer after some steps."""
     return [self.own.after(each, number) for each in batches]
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    """Returns the next batch of each replica."""
     return step_replicas.next_batch(strategy, batches)
 
 
@@ -56,11 +59,14 @@ class Dealt(_JointSource):
 
   @property
   def spec(self) -> Any:
+    """The type of a batch for each replica, of splits and their progress."""
     return (self.own.element_spec,) * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
+    """Returns the batches as they are: there is one step."""
     del number  # there is one step
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
+    """Returns the batch of each replica."""
     return step_replicas.join_batches(strategy, batches)

@@ -84,7 +84,7 @@ def new_tokens() -> Iterator[int]:
   return itertools.count(first | 1)
 
 
-class WorkerReaders(QueueReaders):
+class WorkerReaders(QueueReaders, Readers):
   """Readers of a coordinator's workers, all kept in its process.
 
   Args:
@@ -166,7 +166,7 @@ class WorkerReaders(QueueReaders):
     return self._traced[worker]
 
 
-class OwnReaders(QueueReaders):
+class OwnReaders(QueueReaders, Readers):
   """Reader of this process, one of several that share the splits.
 
   Args:

@@ -55,6 +55,7 @@ class ProgressUpdate:
   values: Sequence[int] = ()
 
   def tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the splits and their progress as tensors `[n]`."""
     return _numbers(self.splits), _numbers(self.values)
 
 

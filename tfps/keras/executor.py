@@ -16,13 +16,13 @@ class Executor(Protocol):
 
   Attributes:
     timeout_secs: how many seconds an execution may take; None for no limit.
-    num_workers: how many workers it executes on.
   """
 
   timeout_secs: float | None
 
   @property
-  def num_workers(self) -> int: ...
+  def num_workers(self) -> int:
+    """How many workers it executes on."""
 
   def schedule(self, fn: Any, args: Any = None) -> Any:
     """Starts to execute a function; returns a value for `fetch`."""
@@ -49,7 +49,7 @@ class Executor(Protocol):
     """Cancels the executions that have not been fetched."""
 
 
-class Here:
+class Here(Executor):
   """Executor that runs functions in this process and survives lost ps.
 
   Args:

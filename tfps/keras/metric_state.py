@@ -41,6 +41,7 @@ class State:
 
   @property
   def variables(self) -> list[tf.Variable]:
+    """All variables of metrics and seed generators."""
     return [*self.metrics, *self.carried]
 
   @property

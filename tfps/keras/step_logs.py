@@ -36,6 +36,7 @@ class Log:
 
   @classmethod
   def of(cls, name: str, value: tf.Tensor) -> 'Log':
+    """Returns the log of a value that a step returns."""
     fits = value.dtype in _IN_DOUBLES and value.shape.is_fully_defined()
     return cls(name, value.dtype, value.shape.as_list() if fits else None)
 

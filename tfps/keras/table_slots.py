@@ -38,6 +38,7 @@ class TableSlots:
   of_shard: Sequence[list[Any]]
 
   def save(self, store: Any, prefix: str) -> None:
+    """Writes all slots' values to a store, at names with a prefix."""
     views = [
       saved_shards.view_slots(
         shard, {f'slot{i}': slot for i, slot in enumerate(slots)}
@@ -47,11 +48,13 @@ class TableSlots:
     slices.save(store, views, prefix)
 
   def is_saved(self, store: Any, prefix: str) -> bool:
+    """Returns whether a store has values of all slots at a prefix."""
     saved = slices.load(store, prefix)
     names = {f'slot{i}' for i in range(len(self.of_shard[0]))}
     return bool(saved) and names <= set(saved[0].lengths)
 
   def load(self, store: Any, prefix: str) -> None:
+    """Sets all slots to a store's values at a prefix."""
     saved = slices.load(store, prefix)
     for i, slots in enumerate(zip(*self.of_shard, strict=True)):
       resharding.restore_slots(slots, self.shards, saved, f'slot{i}')

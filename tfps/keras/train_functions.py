@@ -181,4 +181,5 @@ class Promise:
 
   @property
   def shape(self) -> tf.TensorShape:
+    """The shape of the value, which is waited for."""
     return tf.TensorShape(self.numpy().shape)

@@ -70,6 +70,7 @@ class Rows:
 
   @property
   def num_rows(self) -> int:
+    """The number of rows in all files."""
     return sum(self.files.values())
 
   def splits(self) -> 'splits_lib.Files':

@@ -85,7 +85,7 @@ class PeriodicWriter:
     self.stop()
 
 
-class Log:
+class Log(Writer):
   """Writer of one log line: rates of counters, and values of gauges."""
 
   def write(self, reading: rates_lib.Reading) -> None:
@@ -100,7 +100,7 @@ class Log:
     logging.info('metrics: %s', ', '.join(values))
 
 
-class JsonLines:
+class JsonLines(Writer):
   """Writer of a line of JSON for each reading.
 
   A line has `time` and `metrics`: for each value its `name`, `labels`, `value`
@@ -127,7 +127,7 @@ class JsonLines:
       file.write(json.dumps(line) + '\n')
 
 
-class TensorBoard:
+class TensorBoard(Writer):
   """Writer of scalars and histograms for TensorBoard.
 
   They are at the latest global step that is known. Those of counters are rates

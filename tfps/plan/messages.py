@@ -97,6 +97,7 @@ class Messages:
 
   @property
   def pulls(self) -> tuple[Message, ...]:
+    """All messages that a step receives."""
     return (*self.rows, *self.dense)
 
   def pulled(self, ps: int) -> float:

@@ -54,6 +54,7 @@ class Variable:
 
   @property
   def num_bytes(self) -> int:
+    """The number of bytes of its values."""
     return self.size * self.value_bytes
 
 

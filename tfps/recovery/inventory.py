@@ -46,10 +46,12 @@ class Entry:
 
   @property
   def shape(self) -> list[int]:
+    """The shape of the variable."""
     return list(self.variable.shape.as_list())
 
   @property
   def dtype(self) -> tf.DType:
+    """The type of the variable."""
     dtype: tf.DType = self.variable.dtype
     return dtype
 

@@ -129,7 +129,7 @@ class Disk(Protocol):
     """
 
 
-class ChiefDisk:
+class ChiefDisk(Disk):
   """Disk that only the chief reaches.
 
   Args:
@@ -174,7 +174,7 @@ class ChiefDisk:
         raise DiskError(errors.first_line(error)) from error
 
 
-class SharedDisk:
+class SharedDisk(Disk):
   """Disk that the chief and all ps reach by the same name.
 
   Args:

@@ -101,6 +101,7 @@ class Proxy:
 
   @property
   def pid(self) -> int:
+    """The process id of haproxy."""
     return self._process.pid
 
   def renew(self, security: config.Security) -> None:

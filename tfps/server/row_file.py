@@ -72,6 +72,7 @@ class RowFile:
 
   @property
   def num_bytes(self) -> int:
+    """The number of bytes of all rows."""
     return self._rows.nbytes
 
   def fit(self, num_rows: int) -> None:
@@ -99,6 +100,7 @@ class RowFile:
     self._rows = np.frombuffer(memory, self._dtype).reshape(-1, self._width)
 
   def read(self, rows: np.ndarray) -> np.ndarray:
+    """Returns a copy of rows, by their numbers."""
     return np.take(self._rows, rows, axis=0, mode='clip')
 
   def write(self, rows: np.ndarray, values: np.ndarray) -> None:

@@ -191,6 +191,7 @@ class RowStore:
         self._places[rows[rest]] = _IN_FILE
 
   def counts(self) -> Counts:
+    """Returns how many rows are in memory and in the file."""
     with self._lock:
       return Counts(
         self._end,

@@ -35,7 +35,6 @@ from tfps.server import task_monitor
 from tfps.strategies import all_reduce_setup as setup
 from tfps.strategies import dashboard
 from tfps.strategies import peers as peers_lib
-from tfps.training import executors
 from tfps.training import trainer
 from tfps.updates import reports
 from tfps.updates.allreduce import group_monitor
@@ -289,9 +288,6 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
         return
       with self.sync_session.own_step():
         yield
-
-  def executor(self, timeout_secs: float | None) -> executors.Executor:
-    return executors.LocalExecutor(self, timeout_secs)
 
   def batches(
     self, dataset_fn: per_worker.DatasetFn

@@ -38,7 +38,6 @@ from tfps.strategies import metrics
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
-from tfps.training import executors
 from tfps.training import step_log as step_log_lib
 from tfps.training import trainer
 from tfps.updates import policies
@@ -271,9 +270,6 @@ class BetweenGraphStrategy(
     """
     with registry_lib.of_process().doing(f'waits for the chief at {name!r}'):
       self._barriers.wait_for_chief(name, timeout_secs)
-
-  def executor(self, timeout_secs: float | None) -> executors.Executor:
-    return executors.LocalExecutor(self, timeout_secs)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""

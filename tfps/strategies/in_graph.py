@@ -29,7 +29,6 @@ from tfps.input import joint_readers
 from tfps.input import per_worker
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
-from tfps.training import executors
 from tfps.training import trainer
 from tfps.updates import policies
 from tfps.variables import extended
@@ -150,9 +149,6 @@ class InGraphStrategy(
           0, dtype=tf.int64, trainable=False, name='global_step'
         )
     return self._global_step
-
-  def executor(self, timeout_secs: float | None) -> executors.Executor:
-    return executors.LocalExecutor(self, timeout_secs)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""

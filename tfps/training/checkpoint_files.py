@@ -36,6 +36,7 @@ class CheckpointFile:
 
   @property
   def is_keras(self) -> bool:
+    """True if it is a Keras model's file rather than a checkpoint."""
     return self.path.name.endswith(_KERAS)
 
   @property

@@ -208,14 +208,17 @@ class NoStepLogWriter:
   marked: frozenset[int] = frozenset()
 
   def state(self) -> tuple[()]:
+    """Returns no loop variables."""
     return ()
 
   def after(self, num_steps: tf.Tensor | int) -> 'NoStepLogWriter':
+    """Returns this object for any number of steps."""
     return self
 
   def step(
     self, number: tf.Tensor | int
   ) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that does nothing."""
     return contextlib.nullcontext()
 
 

@@ -91,7 +91,7 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Iterated:
+class Iterated(Source):
   """Source that is an iterator that does not end, or one for each worker.
 
   Attributes:

@@ -10,6 +10,7 @@ from tfps.input import per_worker
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import executors
 from tfps.training import hooks as hooks_lib
+from tfps.training import local_executor
 from tfps.training import loop as loop_lib
 from tfps.training import progress as progress_lib
 from tfps.training import step_program
@@ -29,12 +30,14 @@ class Trainer:
   in_flight_per_worker: int = 1
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
-    """Returns what executes the steps of one call of `train`.
+    """Returns the executor of one call of `train`: here, of this process.
 
     Args:
-      timeout_secs: how long an execution may take; None for no limit.
+      timeout_secs: how long an execution may take, in seconds; None for no
+        limit.
     """
-    raise NotImplementedError
+    strategy: Any = self
+    return local_executor.LocalExecutor(strategy, timeout_secs)
 
   def train(
     self,

@@ -52,6 +52,7 @@ class Extended(compat.Extended):
 
   @property
   def worker_devices(self) -> tuple[str, ...]:
+    """The devices of the replicas."""
     return (self.group or self.replicas).devices
 
   @property

@@ -38,6 +38,7 @@ class ShardedVariable(tf.__internal__.distribute.ShardedVariable):
 
   @property
   def trainable(self) -> bool:
+    """True if optimizers update it."""
     return bool(self._variables[0].trainable)
 
   @property

@@ -103,8 +103,10 @@ class Extended(extended.Extended):
 
   @property
   def should_checkpoint(self) -> bool:
+    """True on the chief, which saves checkpoints."""
     return self.is_chief
 
   @property
   def should_save_summary(self) -> bool:
+    """True on the chief, which writes summaries."""
     return self.is_chief

@@ -36,10 +36,12 @@ class Replicas:
 
   @property
   def are_several(self) -> bool:
+    """True if a step has more than one replica."""
     return len(self.devices) > 1
 
   @property
   def span_workers(self) -> bool:
+    """True if the replicas of a step are on several workers."""
     return len(self.devices) > self.per_worker
 
   @property

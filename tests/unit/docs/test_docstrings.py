@@ -1,6 +1,7 @@
 """Docstrings name their subject, and those of the public API are complete."""
 
 import ast
+import collections
 import importlib
 import inspect
 import pathlib
@@ -110,4 +111,63 @@ def test_public_functions_tell_what_they_take():
   found = _public_functions()
   assert len(found) > 130
   wrong = {name: gap for name, f in found.items() if (gap := _lacks(name, f))}
+  assert not wrong
+
+
+def _base_names(kind):
+  for base in kind.bases:
+    base = base.value if isinstance(base, ast.Subscript) else base
+    name = base.attr if isinstance(base, ast.Attribute) else base.id
+    if name not in ('object', 'Generic', 'NamedTuple', 'Protocol'):
+      yield name
+
+
+def _inherits_docstring(name, kind, classes):
+  """True if a base class tells of a method, or is none of ours."""
+  for base in _base_names(kind):
+    ours = [each for each in classes[base] if each is not kind]
+    if not ours or any(
+      _tells_of(name, each) or _inherits_docstring(name, each, classes)
+      for each in ours
+    ):
+      return True
+  return False
+
+
+def _tells_of(name, kind):
+  return any(
+    getattr(each, 'name', '') == name and ast.get_docstring(each)
+    for each in kind.body
+  )
+
+
+def _without_docstring(owner, name, classes):
+  for node in owner.body:
+    if not _is_public(getattr(node, 'name', '_')):
+      continue
+    if isinstance(node, ast.ClassDef):
+      yield from _without_docstring(node, f'{name}.{node.name}', classes)
+    if not isinstance(node, _KINDS) or ast.get_docstring(node):
+      continue
+    if any('setter' in ast.unparse(each) for each in node.decorator_list):
+      continue
+    is_method = isinstance(owner, ast.ClassDef)
+    if not is_method or not _inherits_docstring(node.name, owner, classes):
+      yield f'{name}.{node.name}'
+
+
+def test_everything_public_has_a_docstring():
+  trees = {path: syntax.parse(path) for path in _FILES}
+  classes = collections.defaultdict(list)
+  for tree in trees.values():
+    for node in ast.walk(tree):
+      if isinstance(node, ast.ClassDef):
+        classes[node.name].append(node)
+  wrong = [
+    each
+    for path, tree in trees.items()
+    for each in _without_docstring(
+      tree, str(path.relative_to(_ROOT / 'tfps')), classes
+    )
+  ]
   assert not wrong

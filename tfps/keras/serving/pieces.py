@@ -40,6 +40,7 @@ class Layout(NamedTuple):
 
   @property
   def row_bytes(self) -> int:
+    """The number of bytes of one row."""
     size: int = self.dtype.size
     return size * math.prod(self.row_shape)
 
@@ -68,15 +69,18 @@ class Piece:
 
   @property
   def device(self) -> str:
+    """The device of the variable."""
     return str(self.variable.device)
 
   @property
   def dtype(self) -> tf.DType:
+    """The type of the values."""
     dtype: tf.DType = self.variable.dtype
     return dtype
 
   @property
   def grows(self) -> bool:
+    """True if rows can be added to the variable."""
     return open_shapes.has_open_rows(self.variable)
 
   @property
@@ -90,6 +94,7 @@ class Piece:
 
   @property
   def layout(self) -> Layout:
+    """The rows without their handle, equal for similar pieces."""
     shape = tuple(self.variable.shape.as_list())
     return Layout(
       self.dtype,
@@ -100,14 +105,17 @@ class Piece:
 
   @property
   def row_shape(self) -> tuple[int, ...]:
+    """The shape of one row."""
     return self.layout.row_shape
 
   @property
   def row_bytes(self) -> int:
+    """The number of bytes of one row."""
     return self.layout.row_bytes
 
   @property
   def is_narrow(self) -> bool:
+    """True if rows are so small that they are compared under the lock."""
     return self.is_whole or self.row_bytes <= _NARROW_BYTES
 
   @property

@@ -86,7 +86,8 @@ class Living(Protocol):
   """Entry of a worker that says which process made it."""
 
   @property
-  def incarnation(self) -> int: ...
+  def incarnation(self) -> int:
+    """The number that the process' server has drawn at its start."""
 
 
 class LossDetector:

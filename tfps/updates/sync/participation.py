@@ -60,21 +60,45 @@ class Session(Protocol):
   """Interface of the session that is notified; see `session.SyncSession`."""
 
   @property
-  def worker(self) -> Callable[[], int]: ...
+  def worker(self) -> Callable[[], int]:
+    """Function that returns the index of the current worker."""
 
-  def expect(self, attempt: Participation) -> None: ...
-  def prepare(self, attempt: 'Attempt') -> bool: ...
-  def enter(self, attempt: Participation, worker: int) -> None: ...
-  def fail(self, attempt: Participation, worker: int) -> None: ...
-  def leave(self, attempt: Any) -> None: ...
+  def expect(self, attempt: Participation) -> None:
+    """Notes that an execution was scheduled."""
+
+  def prepare(self, attempt: 'Attempt') -> bool:
+    """Returns whether an attempt has steps left, before it is called."""
+
+  def enter(self, attempt: Participation, worker: int) -> None:
+    """Notes that a worker begins an execution."""
+
+  def fail(self, attempt: Participation, worker: int) -> None:
+    """Notes that an execution failed on a worker, and may be repeated."""
+
+  def leave(self, attempt: Any) -> None:
+    """Notes that an execution ended."""
 
 
 class QueueSession(Session, Protocol):
   """Interface of a session whose workers read batches from a queue."""
 
-  def agree(self, ready: int, *, finished: bool) -> StepDecision: ...
-  def settle(self) -> bool: ...
-  def step_out(self, worker: int) -> None: ...
+  def agree(self, ready: int, *, finished: bool) -> StepDecision:
+    """Decides with the other workers how many steps to do.
+
+    Args:
+      ready: number of batches at hand.
+      finished: whether no work is left.
+    """
+
+  def settle(self) -> bool:
+    """Copies the results of steps on a queue's batches to all workers.
+
+    Returns:
+      Whether the steps of this worker count.
+    """
+
+  def step_out(self, worker: int) -> None:
+    """Excludes a worker from updates until it executes something again."""
 
 
 @contextlib.contextmanager

@@ -34,11 +34,13 @@ class Index:
     return tf.ensure_shape(_find(self._digest, _int64(0)), [])
 
   def insert(self, keys: tf.Tensor, addresses: tf.Tensor) -> tf.Operation:
+    """Sets the addresses of keys; both are `[n]` of int64."""
     return tf.raw_ops.LookupTableInsertV2(
       table_handle=self._addresses, keys=keys, values=addresses
     )
 
   def remove(self, keys: tf.Tensor) -> tf.Operation:
+    """Removes keys, `[n]` of int64; those that are missing are ignored."""
     return tf.raw_ops.LookupTableRemoveV2(
       table_handle=self._addresses, keys=keys
     )
@@ -50,6 +52,7 @@ class Index:
     )
 
   def note_digest(self, digest: tf.Tensor) -> tf.Operation:
+    """Sets the digest of the keys, a scalar of int64."""
     return tf.raw_ops.LookupTableInsertV2(
       table_handle=self._digest, keys=_int64(0), values=digest
     )

@@ -41,6 +41,7 @@ class SavedShard:
 
   @property
   def counts(self) -> np.ndarray:
+    """The saved counts of keys and rows."""
     return self.read('counts', 0, len(_Count))
 
   def part(self, prefix: str) -> 'SavedShard':

@@ -65,10 +65,12 @@ class Shard:
 
   @property
   def rows(self) -> Any:
+    """The variable with the rows, `[capacity, dim]`."""
     return self.values['rows']
 
   @property
   def counts(self) -> Any:
+    """The variable with the counts of keys and rows."""
     return self.values['counts']
 
   @functools.cached_property
@@ -80,6 +82,7 @@ class Shard:
 
   @property
   def kind(self) -> 'Kind':
+    """The number of shards, the types of variables and the policies."""
     kinds = resources.kinds(self.values)
     return Kind(self.num_shards, kinds, self.admission, self.eviction)
 
@@ -328,9 +331,8 @@ class Shard:
     with resources.after(inserted):
       noted = index.note_digest(given)
     with resources.after(noted):
-      return tf.tensor_scatter_nd_update(
-        known, places[:, tf.newaxis], addresses
-      )
+      at = places[:, tf.newaxis]
+      return tf.tensor_scatter_nd_update(known, at, addresses)
 
   def _give_rows(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Gives rows to keys, and counts them.
