@@ -15,6 +15,7 @@ from benchmarks import lookup
 from benchmarks import networks
 from benchmarks import perceptron
 import tfps
+from tfps.input import sources
 from tfps.training import attempts
 from tfps.training import executors
 from tfps.training import step_log as step_log_lib
@@ -274,7 +275,7 @@ def _unrolled(
   program = step_program.StepProgram(
     executor.strategy,
     step,
-    step_program.Iterated(spec),
+    sources.Iterated(spec),
     global_step=executor.global_step,
     full=num_steps,
   )

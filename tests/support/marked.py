@@ -8,6 +8,7 @@ import tensorflow as tf
 from tests.support import sleeps
 import tfps
 from tfps.input import iterators
+from tfps.input import sources
 from tfps.training import attempts
 from tfps.training import step_loop
 from tfps.training import step_program
@@ -77,7 +78,7 @@ class Program:
       return step_program.trace(
         self.strategy,
         self._step,
-        step_program.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
+        sources.Iterated(tf.data.IteratorSpec(self.dataset.element_spec)),
         global_step=self.strategy.global_step,
         num_steps=num_steps,
         form=step_loop.Form.of(num_steps, num_steps, body),

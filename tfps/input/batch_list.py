@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from tfps.input import sources
 from tfps.variables import step_replicas
 
 _LIST = tf.TensorSpec([], tf.variant)
@@ -27,8 +28,8 @@ Inputs = tuple[Any, Any, Any, Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-  """Source of an execution's batches; see `step_program.Source`.
+class Source(sources.Source):
+  """Source of an execution's batches, which are those of a queue.
 
   Attributes:
     element_spec: the type of a batch.
@@ -61,28 +62,19 @@ class Source:
     return batches, first
 
   def after(self, batches: Any, number: tf.Tensor | int) -> '_Rest':
-    """Returns an iterator over the batches that some steps leave."""
     listed, first = batches
     return _Rest(self.element_spec, listed, first, number * self.width)
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """Returns the next batch of each replica."""
     return step_replicas.next_batch(strategy, batches, self.width)
 
   def read_ahead(self, given: Inputs) -> tuple[tf.Tensor, ...]:
-    """Reads batches for the next execution; returns them as a buffer."""
     if not self.ahead:
       return (tf.zeros([0], tf.int64),)
     iterator = given[0]
     return read(iterator, empty(), tf.constant(self.ahead, tf.int64))
 
   def end(self, given: Inputs, counted: tf.Tensor) -> list[tf.Operation]:
-    """Returns operations that note the progress of splits.
-
-    Args:
-      given: the inputs of the execution.
-      counted: how many steps count, a scalar integer.
-    """
     *_, splits, values = given
     return [self.add(splits, tf.gather(values, counted))]
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tfps.input import batch_list
+from tfps.input import sources
 from tfps.variables import step_replicas
 
 _NUMBERS = tf.TensorSpec([None], tf.int64)
@@ -14,7 +15,7 @@ _TABLE = tf.TensorSpec([None, None], tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
-class _JointSource:
+class _JointSource(sources.Source):
   """Source whose inputs are the batches of all workers, and split progress.
 
   Attributes:
@@ -42,15 +43,12 @@ class Lists(_JointSource):
 
   @property
   def spec(self) -> Any:
-    """The type of a buffer for each worker, of splits and their progress."""
     return [batch_list.BUFFER_SPEC] * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    """Returns the batches that remain of each buffer after some steps."""
     return [self.own.after(each, number) for each in batches]
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """Returns the next batch of each replica."""
     return step_replicas.next_batch(strategy, batches)
 
 
@@ -59,14 +57,11 @@ class Dealt(_JointSource):
 
   @property
   def spec(self) -> Any:
-    """The type of a batch for each replica, of splits and their progress."""
     return (self.own.element_spec,) * self.number, _NUMBERS, _TABLE
 
   def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    """Returns the batches as they are: there is one step."""
     del number  # there is one step
     return batches
 
   def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """Returns the batch of each replica."""
     return step_replicas.join_batches(strategy, batches)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfps._compat import execution_variables
 from tfps._compat import writes
+from tfps.input import sources
 from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
@@ -139,7 +140,7 @@ class Executions:
     )
     return self._function(('iterator', form), execute)
 
-  def on_source(self, source: step_program.Source, num_steps: int) -> Any:
+  def on_source(self, source: sources.Source, num_steps: int) -> Any:
     """Returns a function of a source's input and the carried values.
 
     It returns the values of `source.read_ahead`, then those of an execution.

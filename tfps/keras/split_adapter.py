@@ -14,6 +14,7 @@ from tfps._compat import keras_data
 from tfps.input import per_worker
 from tfps.input import pipelines
 from tfps.input import readers as readers_lib
+from tfps.input import sources
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import tracing
 from tfps.keras import model_program
@@ -21,7 +22,6 @@ from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
-from tfps.training import step_program as tf_execution
 from tfps.updates.sync import session as session_lib
 from tfps.variables import step_replicas
 from tfps.wire import transfers
@@ -222,7 +222,7 @@ class Attempts:
     self._functions.clear()
     self._singles.clear()
 
-  def _traced(self, source: tf_execution.Source, num_steps: int) -> Any:
+  def _traced(self, source: sources.Source, num_steps: int) -> Any:
     with self._executor.scheduling():
       return transfers.trace_until_stable(
         lambda: self._executions.on_source(source, num_steps)

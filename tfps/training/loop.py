@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps.input import per_worker
 from tfps.input import readers as readers_lib
+from tfps.input import sources
 from tfps.input import tracing
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
@@ -253,7 +254,7 @@ class TrainingLoop:
         )
         self._program = self._supply.program
         return
-      source = step_program.Iterated(self._batches.spec)
+      source = sources.Iterated(self._batches.spec)
       self._program = make_program(source, full)
       with self._program.unrolling.timed():
         for size in self._sizes():
@@ -274,7 +275,7 @@ class TrainingLoop:
         self._program.execution(full)
 
   def _make_program(
-    self, step_fn: step_program.StepFn, source: step_program.Source, full: int
+    self, step_fn: step_program.StepFn, source: sources.Source, full: int
   ) -> step_program.StepProgram:
     return step_program.StepProgram(
       self._strategy,

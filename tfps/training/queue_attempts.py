@@ -47,7 +47,7 @@ class Steps(Protocol):
 
     Args:
       function: the execution's.
-      given: its input; see `step_program.Source`.
+      given: its input; see `sources.Source`.
       *told: its further arguments.
 
     Returns:
@@ -60,7 +60,7 @@ class Steps(Protocol):
 
     Args:
       function: the execution's.
-      given: its input; see `step_program.Source`.
+      given: its input; see `sources.Source`.
 
     Returns:
       The execution's result.

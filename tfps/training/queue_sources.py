@@ -11,9 +11,9 @@ from tfps.input import batch_list
 from tfps.input import joint_batches
 from tfps.input import joint_readers
 from tfps.input import readers as readers_lib
+from tfps.input import sources
 from tfps.training import joint_attempts
 from tfps.training import queue_attempts
-from tfps.training import step_program
 from tfps.variables import step_replicas
 
 Attempt = queue_attempts.Attempt | joint_attempts.Attempt
@@ -32,8 +32,8 @@ class Sources:
       training ends when a task is lost.
   """
 
-  full: step_program.Source
-  singles: Mapping[int, step_program.Source]
+  full: sources.Source
+  singles: Mapping[int, sources.Source]
   may_wait: bool = False
 
   def traced(self, trace: Callable[[Any], _Traced]) -> Callable[[int], _Traced]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tfps.input import readers as readers_lib
+from tfps.input import sources
 from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_program as step_program_lib
@@ -37,9 +38,7 @@ class Supply:
     self,
     readers: readers_lib.Readers,
     replicas: step_replicas.Replicas,
-    make_program: Callable[
-      [step_program_lib.Source, int], step_program_lib.StepProgram
-    ],
+    make_program: Callable[[sources.Source, int], step_program_lib.StepProgram],
     num_steps: int,
     counts: attempts_lib.Counts | None,
     sync_session: session_lib.SyncSession | None,

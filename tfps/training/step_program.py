@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any
-from typing import ClassVar
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tfps._compat import autograph
+from tfps.input import sources
 from tfps.monitor import registry as registry_lib
 from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
@@ -36,89 +35,6 @@ _NUM_EXAMPLES = 'tfps/num_examples'
 
 # Number of steps of an execution.
 NUMBER = tf.TensorSpec([], tf.int32)
-
-
-class Source(Protocol):
-  """Source of an execution's batches.
-
-  Attributes:
-    may_be_empty: whether a worker may have no batches while others have some.
-  """
-
-  may_be_empty: ClassVar[bool]
-
-  @property
-  def spec(self) -> Any:
-    """The type of the function's input `given`."""
-
-  def batches(self, given: Any) -> Any:
-    """Returns the part of the function's input that the steps need."""
-
-  def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    """Returns the iterator over the batches after some steps.
-
-    Args:
-      batches: the result of `batches`.
-      number: how many steps have been done before, an int or scalar integer.
-    """
-
-  def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    """Returns the batch of a step, or one for each of its replicas.
-
-    Args:
-      strategy: runs the step.
-      batches: the result of `after`.
-    """
-
-  def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
-    """Prefetches batches.
-
-    Args:
-      given: the function's input.
-
-    Returns:
-      Further results of the function, if any; the last one is a vector, which
-      is appended to the vector of metrics and bytes.
-    """
-
-  def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
-    """Returns operations to execute after the steps.
-
-    Args:
-      given: the function's input.
-      counted: how many steps count, a scalar integer.
-    """
-
-
-@dataclasses.dataclass(frozen=True)
-class Iterated(Source):
-  """Source that is an iterator that does not end, or one for each worker.
-
-  Attributes:
-    spec: the type of the iterator or iterators.
-  """
-
-  may_be_empty: ClassVar[bool] = False
-
-  spec: Any
-
-  def batches(self, given: Any) -> Any:
-    return given
-
-  def after(self, batches: Any, number: tf.Tensor | int) -> Any:
-    del number
-    return batches
-
-  def draw(self, strategy: tf.distribute.Strategy, batches: Any) -> Any:
-    return step_replicas.next_batch(strategy, batches)
-
-  def read_ahead(self, given: Any) -> tuple[tf.Tensor, ...]:
-    del given
-    return ()
-
-  def end(self, given: Any, counted: tf.Tensor) -> Sequence[tf.Operation]:
-    del given, counted
-    return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +108,7 @@ class StepProgram:
     self,
     strategy: tf.distribute.Strategy,
     step_fn: StepFn,
-    source: Source,
+    source: sources.Source,
     *,
     global_step: tf.Variable,
     full: int,
@@ -239,7 +155,7 @@ class StepProgram:
 def trace(
   strategy: tf.distribute.Strategy,
   step_fn: StepFn,
-  source: Source,
+  source: sources.Source,
   *,
   global_step: tf.Variable,
   num_steps: int,
@@ -334,7 +250,7 @@ def trace(
 def _with_ahead(
   ahead: tuple[tf.Tensor, ...], vector: tf.Tensor, counted: tf.Tensor
 ) -> Any:
-  """Returns a function's results with those of `Source.read_ahead`."""
+  """Returns a function's results with those of `sources.Source.read_ahead`."""
   if not ahead:
     return vector
   *others, last = ahead

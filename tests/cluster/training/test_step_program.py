@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.support import turns
 import tfps
+from tfps.input import sources
 from tfps.training import step_loop
 from tfps.training import step_program
 from tfps.training import unrolling
@@ -342,7 +343,7 @@ def test_a_step_is_logged_on_its_ps_without_a_round_trip(
     def step(batch):
       total.assign_add(batch)
 
-    source = step_program.Iterated(tf.data.IteratorSpec(dataset.element_spec))
+    source = sources.Iterated(tf.data.IteratorSpec(dataset.element_spec))
     program = step_program.StepProgram(
       strategy, step, source, global_step=count, full=4
     )
