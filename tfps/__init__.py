@@ -27,6 +27,7 @@ from tfps.errors import UnreachableError
 
 if TYPE_CHECKING:
   from tfps import input
+  from tfps import keras
   from tfps import monitor
   from tfps import plan
   from tfps import strategies as replication
@@ -79,6 +80,7 @@ __all__ = [
   'embeddings',
   'evaluate_checkpoints',
   'input',
+  'keras',
   'monitor',
   'partitioners',
   'placement',
@@ -96,6 +98,7 @@ _MODULES = {
   'codecs': 'wire.codecs',
   'embeddings': 'keras.embeddings',
   'input': 'input',
+  'keras': 'keras',
   'monitor': 'monitor',
   'partitioners': 'variables.partitioners',
   'placement': 'variables.placement',
