@@ -16,11 +16,10 @@ from benchmarks import networks
 from benchmarks import perceptron
 import tfps
 from tfps.input import sources
-from tfps.training import attempts
 from tfps.training import executors
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_program
-from tfps.updates.sync import session as session_lib
+from tfps.updates import attempts
+from tfps.updates import sessions
 
 STEPS_PER_EXECUTION = 20
 HYBRID_STEPS_PER_EXECUTION = 8
@@ -244,17 +243,16 @@ def _executing(
     in_flight: how many executions are submitted at a time.
   """
   strategy, batches = executor.strategy, executor.batches(dataset_fn)
-  step_log, sync_session = step_log_lib.of(strategy), session_lib.of(strategy)
+  sync_session = sessions.of(strategy)
+  step_log = sync_session.step_log
   with executor.tracing():
     to_do = _unrolled(executor, step, batches.spec, steps_per_execution)
-    counts = step_log and attempts.Counts(
-      strategy, step_log, executor.global_step
-    )
+    counts = step_log and attempts.Counts(step_log, executor.global_step)
 
   def attempt() -> Any:
-    if sync_session is not None:
-      return sync_session.attempt(steps_per_execution)
-    return counts and attempts.Countable(counts, to_do)
+    if counts is not None:
+      return attempts.Countable(counts, to_do)
+    return sync_session.attempt(steps_per_execution, is_logged=to_do.is_logged)
 
   def run(num_steps: int) -> None:
     pending: list[Any] = []

@@ -9,9 +9,9 @@ from tests.support import sleeps
 import tfps
 from tfps.input import iterators
 from tfps.input import sources
-from tfps.training import attempts
 from tfps.training import step_loop
 from tfps.training import step_program
+from tfps.updates import attempts
 from tfps.variables import partitioners
 
 NUM_STEPS = 5
@@ -37,7 +37,7 @@ class Program:
         tf.fill([2], tf.int64.max), name='limits', trainable=False
       )
       self.counts = attempts.Counts(
-        strategy, strategy.step_log, strategy.global_step
+        strategy.sync_session.step_log, strategy.global_step
       )
     self.dataset = tf.data.Dataset.from_tensors(1).repeat()
     self._traced = {}

@@ -19,6 +19,7 @@ from tfps.variables import placement
 from tfps.wire import codecs
 
 _JOBS = {'ps': ['h0:1'], 'worker': ['h1:1']}
+_CLUSTER = tfps.Cluster(_JOBS, None)
 _SLURM = {
   'SLURM_PROCID': '0',
   'SLURM_NODEID': '0',
@@ -40,6 +41,14 @@ def _slurm(jobs=None, **env):
 
 # What is called, and what its error says: value, source, remedy.
 _CASES = {
+  'a policy that is a name': (
+    lambda: tfps.ParameterServerStrategy(_CLUSTER, updates='sync'),
+    ("'sync'", 'updates', 'Give one of tfps.updates'),
+  ),
+  'a policy that is a class': (
+    lambda: tfps.BetweenGraphStrategy(_CLUSTER, updates=tfps.updates.Sync),
+    ('policies.Sync', 'updates', 'Give one of tfps.updates'),
+  ),
   'a cluster without a job': (
     lambda: tfps.Cluster({'ps': ['h0:1']}, None),
     ('ps', 'worker', 'Give the address'),

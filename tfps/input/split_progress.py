@@ -179,9 +179,7 @@ class SplitProgress:
       values: the progress of each, likewise.
     """
     with tf.device(self.progress.device):
-      return tf.raw_ops.ResourceScatterMax(
-        resource=self.progress.handle, indices=splits, updates=values
-      )
+      return rows_lib.raise_to(self.progress, splits, values)
 
   def record(self, progress: ProgressUpdate) -> None:
     """Records the progress of splits at once; idempotent.

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps._compat import executors
 from tfps._compat import writes
 from tfps._utils import timeouts
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 
 # Result of an execution for which the worker had no batch, or too few.
 _NONE: tuple[()] = ()
@@ -36,15 +36,15 @@ class DataEnds:
   def attempt(
     self,
     attempt: Callable[..., Any] | None,
-    sync_session: session_lib.SyncSession | None,
+    sync_session: sessions.Session,
   ) -> Callable[..., Any]:
     """Returns an attempt at an execution that may find no batch.
 
     Args:
       attempt: calls a function with its arguments, of which the first are the
         worker's iterator and the number of steps; None to call it once.
-      sync_session: synchronizes the workers; the others go on without one that
-        has no batches.
+      sync_session: synchronizes the workers, if they are; the others go on
+        without one that has no batches.
     """
 
     def call(function: Callable[..., Any], iterator: Any, *args: Any) -> Any:
@@ -58,9 +58,8 @@ class DataEnds:
           executors.forget_error()
           self._ended[worker] = iterator
           _warn(worker, int(args[0]))
-      if sync_session is not None:
-        sync_session.leave(attempt)
-        sync_session.end(sync_session.worker())
+      sync_session.leave(attempt)
+      sync_session.end(sync_session.worker())
       return _NONE
 
     call.note = getattr(attempt, 'note', lambda: None)  # type: ignore[attr-defined]

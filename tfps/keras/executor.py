@@ -28,7 +28,7 @@ class Executor(Protocol):
     """Starts to execute a function; returns a value for `fetch`."""
 
   def schedule_through(self, attempt: Any, fn: Any, args: Any) -> Any:
-    """Starts to execute `attempt(fn, *args)`; see `training.attempts`."""
+    """Starts to execute `attempt(fn, *args)`; see `updates.attempts`."""
 
   def fetch(self, val: Any) -> Any:
     """Waits for a function and returns its result as arrays."""

@@ -18,12 +18,10 @@ from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
 from tfps.keras import step_logs
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
 from tfps.training import step_program
 from tfps.training import unrolling as unrolling_lib
-from tfps.updates.sync import session as session_lib
-from tfps.updates.sync import step_sync
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -58,8 +56,7 @@ class Executions:
     model: the model; its strategy runs the steps in its replica context.
     step_fn: the model's `train_step` or `test_step`.
     state: the model's metrics and seeds.
-    sync_session: synchronizes the workers' updates; None if they are not.
-    makes_updates: whether the steps update variables.
+    sync_session: logs the steps, or synchronizes the workers.
 
   Attributes:
     unrolling: decides when the steps of full executions are unrolled.
@@ -70,13 +67,10 @@ class Executions:
     model: keras.Model,
     step_fn: StepFn,
     state: metric_state_lib.State,
-    sync_session: session_lib.SyncSession | None,
-    *,
-    makes_updates: bool,
+    sync_session: sessions.Session,
   ) -> None:
     self._model = model
     self._sync_session = sync_session
-    self._makes_updates = makes_updates
     self._strategy = model.distribute_strategy
     self._transfers = transfers.of(self._strategy)
     self.unrolling = unrolling_lib.Unrolling(self._transfers)
@@ -159,7 +153,7 @@ class Executions:
       comes_and_goes=source.may_be_empty,
       is_counted=True,
     )
-    function = self._joining_session(_function(execute))
+    function = self._sync_session.around(_function(execute))
 
     def around(given: Any, carried: Any, *ids: tf.Tensor) -> Any:
       ahead = source.read_ahead(given)
@@ -214,31 +208,16 @@ class Executions:
 
   def _specs(self, form: step_loop.Form) -> tuple[Any, ...]:
     """Returns the types of a function's arguments after its batches."""
-    ids = step_log_lib.id_spec(self._strategy, is_logged=form.is_logged)
-    if self._sync_session is not None:
-      ids = (session_lib.WORKER,)
-    elif not self._makes_updates:
-      ids = ()
-    return step_program.NUMBER, self._state.carried_spec, *ids
+    told = self._sync_session.specs(is_logged=form.is_logged)
+    return step_program.NUMBER, self._state.carried_spec, *told
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
       function = _function(execute)
-      if self._sync_session is not None:
-        function = _function(self._joining_session(function))
+      if self._sync_session.waits:
+        function = _function(self._sync_session.around(function))
       self._functions[key] = function
     return self._functions[key]
-
-  def _joining_session(self, function: Any) -> Any:
-    """Lets a worker join and leave the sync session around a function."""
-    sync_session = self._sync_session
-    return function if sync_session is None else sync_session.around(function)
-
-  def _step_context(self, *ids: tf.Tensor, comes_and_goes: bool = False) -> Any:
-    """Returns the context of the traced steps: sync steps or a step log."""
-    if self._sync_session is None:
-      return step_log_lib.writer(self._strategy, *ids)
-    return self._sync_session.sync_step(*ids, comes_and_goes=comes_and_goes)
 
   def _execution(
     self,
@@ -280,12 +259,14 @@ class Executions:
           number,
           own=self._transfers,
           workspace=workspace,
-          stepper=self._step_context(*ids, comes_and_goes=comes_and_goes),
+          stepper=self._sync_session.sync_step(
+            *ids, comes_and_goes=comes_and_goes
+          ),
           after=functools.partial(after, batches),
           note_size=self.unrolling.note_size,
         )
         carried = self._state.end_execution()
-      if self._sync_session is not None and self._state.num_added:
+      if self._state.num_added:
         rows = self._sync_session.sum_rows(rows, context)
       counted = workspace.counted()
       self._num_counted = counted.shape.num_elements()
@@ -295,7 +276,7 @@ class Executions:
       flat = [tf.reshape(tf.cast(v, tf.float64), [-1]) for v in vectors]
       result = tf.concat(flat, axis=0), others
       if is_counted:
-        return *result, step_sync.num_counted(context, number)
+        return *result, context.num_counted(number)
       return result
 
     return execute

@@ -18,11 +18,10 @@ from tfps.input import sources
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import tracing
 from tfps.keras import model_program
-from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
-from tfps.updates.sync import session as session_lib
+from tfps.updates import attempts as attempts_lib
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -154,8 +153,7 @@ class Attempts:
     executions: traces the steps.
     executor: executes them.
     replicas: the replicas of a step.
-    step_log: logs the steps that are applied; None if they are not logged.
-    sync_session: synchronizes the workers' updates; None if they are not.
+    sync_session: logs the steps, or synchronizes the workers.
   """
 
   def __init__(
@@ -163,13 +161,11 @@ class Attempts:
     executions: model_program.Executions,
     executor: Any,
     replicas: step_replicas.Replicas,
-    step_log: step_log_lib.StepLog | None,
-    sync_session: session_lib.SyncSession | None,
+    sync_session: sessions.Session,
   ) -> None:
     self._executions = executions
     self._executor = executor
     self._replicas = replicas
-    self._step_log = step_log
     self._sync_session = sync_session
     self._kind: Any = None
     # Of full executions by their number of steps and form, and of single steps
@@ -211,9 +207,10 @@ class Attempts:
           lambda source: self._traced(source, 1)
         )
     single = self._singles[num_steps]
-    steps = _Steps(num_steps, single, self._executions, carried)
+    steps = _Steps(
+      num_steps, single, self._executions, carried, self._sync_session
+    )
     steps.sizes = self._replicas.sizes
-    steps.step_log, steps.sync_session = self._step_log, self._sync_session
     function = self._functions[num_steps, form]
     return function, queue_sources.attempt(readers, num_steps, steps)
 
@@ -237,11 +234,10 @@ class _Steps:
     single: returns a function that does one step on a number of batches.
     executions: unpacks results.
     carried: the values carried to the first step.
+    sync_session: as for `Attempts`.
   """
 
   sizes: tuple[int, ...] = (1,)
-  step_log: step_log_lib.StepLog | None = None
-  sync_session: session_lib.SyncSession | None = None
 
   def __init__(
     self,
@@ -249,18 +245,20 @@ class _Steps:
     single: Callable[[int], Any],
     executions: model_program.Executions,
     carried: list[np.ndarray],
+    sync_session: sessions.Session,
   ) -> None:
     self.num_steps = num_steps
+    self.sync_session = sync_session
     self._single = single
     self._executions = executions
     self._carried = carried
 
   def attempt(self) -> attempts_lib.Attempt | None:
-    if self.step_log is None:
+    if self.sync_session.step_log is None:
       return None
     is_logged = self._executions.form(self.num_steps).is_logged
     return attempts_lib.Attempt(
-      self.step_log, self.num_steps, is_logged=is_logged
+      self.sync_session.step_log, self.num_steps, is_logged=is_logged
     )
 
   def do_all(

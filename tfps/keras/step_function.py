@@ -26,10 +26,8 @@ from tfps.keras import model_program
 from tfps.keras import split_adapter
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
-from tfps.training import attempts as attempts_lib
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -85,21 +83,17 @@ class StepFunction:
     self._in_flight = in_flight
     self._makes_updates = makes_updates
     self._transfers = transfers.of(strategy)
-    self._step_log = step_log_lib.of(strategy) if makes_updates else None
-    self._sync_session = session_lib.of(strategy) if makes_updates else None
+    self._sync_session = (
+      sessions.of(strategy) if makes_updates else sessions.NoSync()
+    )
     self._state = metric_state_lib.State(model)
     self._executions = model_program.Executions(
-      model,
-      step_fn,
-      self._state,
-      self._sync_session,
-      makes_updates=makes_updates,
+      model, step_fn, self._state, self._sync_session
     )
     self._attempts = split_adapter.Attempts(
       self._executions,
       executor,
       step_replicas.of(strategy),
-      self._step_log,
       self._sync_session,
     )
     self._running: deque[_Scheduled] = deque()
@@ -309,13 +303,7 @@ class StepFunction:
   ) -> Any:
     schedule = self._executor.schedule
     args: tuple[Any, ...] = (batches, np.int32(num_steps), carried)
-    attempt: Any = None
-    if self._sync_session is not None:
-      attempt = self._sync_session.attempt(num_steps)
-    elif self._step_log is not None:
-      attempt = attempts_lib.Attempt(
-        self._step_log, num_steps, is_logged=form.is_logged
-      )
+    attempt = self._sync_session.attempt(num_steps, is_logged=form.is_logged)
     if attempt is not None:
       args += attempt.args
     if ends is not None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from tfps._compat import reads
 from tfps.keras import shards
-from tfps.updates import policies
 from tfps.wire import step_transfers as step_transfers_lib
 from tfps.wire import transfers
 
@@ -16,8 +15,7 @@ Own = Callable[..., Any]  # Keras' own method
 
 def is_asked_for(optimizer: Any) -> bool:
   """Returns whether an optimizer's gradients are averaged over workers."""
-  policy = transfers.of(optimizer._distribution_strategy).policy
-  if not isinstance(policy, policies.Sync):
+  if not transfers.of(optimizer._distribution_strategy).makes_one_update:
     return False
   steps = reads.reader()
   return (

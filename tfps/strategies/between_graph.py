@@ -38,7 +38,6 @@ from tfps.strategies import metrics
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
-from tfps.training import step_log as step_log_lib
 from tfps.training import trainer
 from tfps.updates import policies
 from tfps.updates import staleness as staleness_lib
@@ -107,7 +106,8 @@ class BetweenGraphStrategy(
     errors.ServerStartError: this task's port is in use.
     errors.DeadlineError: the chief has not started in time.
     errors.CheckpointError: the directory of `recovery` cannot be used.
-    ValueError: the task is not a chief or worker.
+    ValueError: the task is not a chief or worker, or `updates` is no update
+      policy.
   """
 
   # See `ParameterServerStrategy`.
@@ -132,6 +132,7 @@ class BetweenGraphStrategy(
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    updates = policies.checked(updates)
     self._local: local_pool.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
     self.task = client.trainer(self._cluster)
@@ -168,12 +169,9 @@ class BetweenGraphStrategy(
     self._peers = peers.Peers(self._cluster, self.task)
     self.guard: client_recovery.ClientRecovery | None = None
     tell: peers.Tell | None = None
-    self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
       self.guard = self._start_recovery(recovery, address_book, extended)
       tell = self.guard.events.tell_repeated
-      if not isinstance(updates, policies.Waiting):  # they log steps themselves
-        self.step_log = self._peers.step_log(extended.make_own, tell)
     super().__init__(extended)
     num_ps = self._cluster.num_ps
     self.transfers = transfers.Transfers(
@@ -196,17 +194,16 @@ class BetweenGraphStrategy(
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
-    if not isinstance(updates, policies.Sync):  # its gradients are never stale
+    if not updates.makes_one_update:  # of gradients that are never stale
       self.staleness = staleness_lib.Staleness(
         extended.make_own,
         self._cluster.num_ps,
-        divides_rate=getattr(updates, 'divide_rate', False),
+        divides_rate=updates.divide_rate,
       )
-    self.sync_session: session_lib.SyncSession | None = None
-    if isinstance(updates, policies.Waiting):
-      self.sync_session = self._peers.sync_session(
-        self._session_class, updates, extended.make_own, tell
-      )
+    self.sync_session = self._peers.session(
+      self._session_class, updates, extended.make_own, tell
+    )
+    if isinstance(self.sync_session, session_lib.SyncSession):
       if self.is_chief:
         self._start_session(self.sync_session)
       self.wait_for_chief('sync_session', connect_timeout_secs)

@@ -229,7 +229,7 @@ class InGraphStrategy(
       self.hosts = topology.Topology.of(cluster, self._host_of).hosts
     super()._connect_to_cluster(coordinator_name)
 
-  def _has_staleness(self, updates: policies.Policy | None) -> bool:
+  def _has_staleness(self, updates: policies.Policy) -> bool:
     return False
 
 

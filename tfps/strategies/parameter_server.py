@@ -46,9 +46,10 @@ from tfps.server import server as server_lib
 from tfps.strategies import dashboard
 from tfps.strategies import metrics
 from tfps.strategies import runtime
-from tfps.training import step_log as step_log_lib
 from tfps.updates import policies
+from tfps.updates import sessions
 from tfps.updates import staleness as staleness_lib
+from tfps.updates import step_log as step_log_lib
 from tfps.updates.sync import failure_detector
 from tfps.updates.sync import ps_state
 from tfps.updates.sync import session as session_lib
@@ -100,8 +101,8 @@ class ParameterServerStrategy(
     errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task was started with another cluster.
     errors.CheckpointError: the directory of `recovery` cannot be used.
-    ValueError: the cluster has no ps or no worker, or workers have different
-      numbers of devices.
+    ValueError: the cluster has no ps or no worker, workers have different
+      numbers of devices, or `updates` is no update policy.
   """
 
   _cluster_resolver: Any  # set by TensorFlow's constructor
@@ -128,6 +129,7 @@ class ParameterServerStrategy(
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    updates = policies.checked(updates)
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = snapshots.job_name(recovery.directory) if recovery else ''
@@ -151,7 +153,6 @@ class ParameterServerStrategy(
       span_workers=self._steps_span_workers,
     )
     self.guard: coordinator_recovery_lib.CoordinatorRecovery | None = None
-    self.step_log: step_log_lib.StepLog | None = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -170,13 +171,6 @@ class ParameterServerStrategy(
         fence=self._fence,
       )
       extended.notice = self.guard.add
-      if not isinstance(updates, policies.Waiting):  # they log steps themselves
-        self.step_log = step_log_lib.StepLog(
-          step_log_lib.rings(extended.make_own, self._num_ps),
-          slots=itertools.count(),
-          own=str(_CHIEF),
-          tell=self.guard.events.tell_repeated,
-        )
       self._preemption = preemption.Preemption(self.guard.save_for_good)
     self.transfers = transfers.Transfers(
       wire or config.Wire(), self._num_ps, policy=updates
@@ -186,11 +180,9 @@ class ParameterServerStrategy(
       self.staleness = staleness_lib.Staleness(
         extended.make_own,
         self._num_ps,
-        divides_rate=getattr(updates, 'divide_rate', False),
+        divides_rate=updates.divide_rate,
       )
-    self.sync_session: session_lib.SyncSession | None = None
-    if isinstance(updates, policies.Waiting):
-      self.sync_session = self._make_session(updates)
+    self.sync_session = self._make_session(updates)
     metrics.offer(self, _CHIEF, is_chief=True)
     self._listen(self._listener())
     self._facts = dashboard.begin(
@@ -215,7 +207,9 @@ class ParameterServerStrategy(
       _CHIEF, self.guard.do_without, joining.admit
     )
 
-  def _make_session(self, policy: policies.Waiting) -> session_lib.SyncSession:
+  def _make_session(self, policy: policies.Policy) -> sessions.Session:
+    if not policy.waits:
+      return sessions.NoSync(self._make_step_log() if self.guard else None)
     sync_session = session_lib.SyncSession(
       policy,
       ps_state.SyncState(
@@ -245,8 +239,17 @@ class ParameterServerStrategy(
     )
     return sync_session
 
-  def _has_staleness(self, updates: policies.Policy | None) -> bool:
-    return not isinstance(updates, policies.Sync)
+  def _make_step_log(self) -> step_log_lib.StepLog:
+    assert self.guard is not None
+    return step_log_lib.StepLog(
+      step_log_lib.rings(self.extended.make_own, self._num_ps),
+      slots=itertools.count(),
+      own=str(_CHIEF),
+      tell=self.guard.events.tell_repeated,
+    )
+
+  def _has_staleness(self, updates: policies.Policy) -> bool:
+    return not updates.makes_one_update
 
   def close(self) -> None:
     """Notifies ps and workers that training is done; twice is harmless.

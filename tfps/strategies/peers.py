@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.server import local_pool
-from tfps.training import step_log as step_log_lib
 from tfps.updates import policies
+from tfps.updates import sessions
+from tfps.updates import step_log as step_log_lib
 from tfps.updates.sync import failure_detector
 from tfps.updates.sync import ps_state
 from tfps.updates.sync import session as session_lib
@@ -59,37 +60,26 @@ class Peers:
       num_replicas_in_sync=num_replicas,
     )
 
-  def step_log(self, make_own: Callable[..., Any], tell: Tell) -> Any:
-    """Returns the log of this process' steps, kept on each ps.
-
-    Args:
-      make_own: makes variables on ps; see `variables.shared_extended`.
-      tell: is told about repeated steps.
-    """
-    return step_log_lib.StepLog(
-      step_log_lib.rings(make_own, self._cluster.num_ps),
-      slots=itertools.repeat(self.index),
-      own=str(self.tasks[self.index]),
-      tell=tell,
-    )
-
-  def sync_session(
+  def session(
     self,
     session_class: type[session_lib.SyncSession],
-    policy: policies.Waiting,
+    policy: policies.Policy,
     make_own: Callable[..., Any],
     tell: Tell | None,
-  ) -> session_lib.SyncSession:
-    """Returns the session in which all tasks synchronize steps.
+  ) -> sessions.Session:
+    """Returns the session in which all tasks do steps.
 
-    It finds out which of the others are lost; see `failure_detector`.
+    One in which they wait for each other finds out which of the others are
+    lost; see `failure_detector`.
 
     Args:
-      session_class: the class of the session.
+      session_class: the class of such a session.
       policy: says what steps wait for.
       make_own: makes variables on ps; see `variables.shared_extended`.
       tell: is told about repeated steps; None without recovery.
     """
+    if not policy.waits:
+      return sessions.NoSync(self._step_log(make_own, tell) if tell else None)
     session = session_class(
       policy,
       ps_state.SyncState(
@@ -108,3 +98,14 @@ class Peers:
       timeout_secs=policy.timeout_secs,
     )
     return session
+
+  def _step_log(
+    self, make_own: Callable[..., Any], tell: Tell
+  ) -> step_log_lib.StepLog:
+    """Returns the log of this process' steps, kept on each ps."""
+    return step_log_lib.StepLog(
+      step_log_lib.rings(make_own, self._cluster.num_ps),
+      slots=itertools.repeat(self.index),
+      own=str(self.tasks[self.index]),
+      tell=tell,
+    )

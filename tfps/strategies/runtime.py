@@ -10,10 +10,9 @@ from tfps.recovery import preemption
 from tfps.server import connection
 from tfps.server import control_messages
 from tfps.server import job_facts
-from tfps.training import step_log as step_log_lib
 from tfps.updates import reports
+from tfps.updates import sessions
 from tfps.updates import staleness as staleness_lib
-from tfps.updates.sync import session as session_lib
 from tfps.variables import placement_ledger
 from tfps.wire import traffic
 from tfps.wire import transfers as transfers_lib
@@ -32,17 +31,14 @@ class Runtime:
     transfers: transfers values between ps and workers.
     staleness: measures the staleness of gradients; None if they are never
       stale.
-    sync_session: synchronizes the workers' updates; None if they are not.
-    step_log: logs the steps that are applied; None without a `Recovery`, and if
-      the sync session logs them.
+    sync_session: logs the steps of workers, or synchronizes them.
     guard: recovers from lost tasks; None without a `Recovery`.
   """
 
   extended: Any
   transfers: transfers_lib.Transfers
   staleness: staleness_lib.Staleness | None
-  sync_session: session_lib.SyncSession | None
-  step_log: step_log_lib.StepLog | None
+  sync_session: sessions.Session
   guard: _Guard | None
 
   _requests: control_messages.Listener

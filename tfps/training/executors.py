@@ -17,7 +17,7 @@ from tfps.input import per_worker
 from tfps.input import readers as readers_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import step_program
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 
 if TYPE_CHECKING:
   from tfps.training import coordinator as coordinator_lib
@@ -75,7 +75,7 @@ class Executor(Protocol):
     """Context in which to trace functions, before a task can be lost."""
 
   def syncing(
-    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+    self, session: sessions.Session, updates_left: Callable[[], int]
   ) -> contextlib.AbstractContextManager[None]:
     """Context of steps whose workers wait for each other.
 
@@ -198,7 +198,7 @@ class ScheduledExecutor(Executor):
 
   @contextlib.contextmanager
   def syncing(
-    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+    self, session: sessions.Session, updates_left: Callable[[], int]
   ) -> Iterator[None]:
     if not session.makes_one_update or self.call('train', updates_left) < 1:
       yield

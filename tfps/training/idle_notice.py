@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfps._compat import closure_queue
 from tfps._utils import deadlines
 from tfps._utils import timeouts
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 
 Surviving = Callable[[Callable[[], Any]], Any]
 
@@ -39,8 +39,8 @@ class IdleNotice:
       timeout_secs: how many seconds to wait until all functions are executing.
       surviving: calls a function that uses a ps, again after a repair.
     """
-    sync_session = session_lib.of(self._strategy)
-    if sync_session is None or self._is_on:
+    sync_session = sessions.of(self._strategy)
+    if not sync_session.waits or self._is_on:
       return
     deadline = deadlines.after(timeout_secs)
     while self._queue.num_queued and not self._queue.failed:
@@ -52,19 +52,12 @@ class IdleNotice:
 
   def begin_at_once(self) -> None:
     """Announces it after all queued functions were cancelled."""
-    sync_session = session_lib.of(self._strategy)
-    if sync_session is not None:
-      self._is_on = True
-      sync_session.try_to_rest(True)
+    self._is_on = True
+    sessions.of(self._strategy).try_to_rest(True)
 
   def awaited(self) -> contextlib.AbstractContextManager[None]:
     """Announces it while the caller waits for a result, scheduling nothing."""
-    sync_session = session_lib.of(self._strategy)
-    return (
-      contextlib.nullcontext()
-      if sync_session is None
-      else sync_session.awaited()
-    )
+    return sessions.of(self._strategy).awaited()
 
   def end(
     self,
@@ -79,8 +72,8 @@ class IdleNotice:
       timeout_secs: how many seconds to wait for that.
       surviving: as for `begin`.
     """
-    sync_session = session_lib.of(self._strategy)
-    if sync_session is None:
+    sync_session = sessions.of(self._strategy)
+    if not sync_session.waits:
       return
     deadline = deadlines.after(timeout_secs)
     while not (done := is_done()) and self._is_on:

@@ -17,7 +17,7 @@ from tfps.server import task_monitor
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import executors
 from tfps.training import step_program
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 
 _Result = TypeVar('_Result')
 
@@ -113,13 +113,14 @@ class LocalExecutor(executors.Executor):
 
   @contextlib.contextmanager
   def syncing(
-    self, session: session_lib.SyncSession, updates_left: Callable[[], int]
+    self, session: sessions.Session, updates_left: Callable[[], int]
   ) -> Iterator[None]:
     del updates_left  # each worker stops by itself, and the last may be alone
     try:
       yield
     finally:
-      self.surviving(lambda: session.end(session.worker()))
+      if session.waits:
+        self.surviving(lambda: session.end(session.worker()))
 
   def submit(
     self,

@@ -14,14 +14,13 @@ from tfps.input import sources
 from tfps.input import tracing
 from tfps.monitor import families
 from tfps.monitor import registry as registry_lib
-from tfps.training import attempts as attempts_lib
 from tfps.training import checkpoints as checkpoints_lib
 from tfps.training import executors as executors_lib
 from tfps.training import progress as progress_lib
 from tfps.training import queue_supply as queue_supply_lib
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_program
-from tfps.updates.sync import session as session_lib
+from tfps.updates import attempts as attempts_lib
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -68,11 +67,9 @@ class TrainingLoop:
     )
     self._transfers = transfers.of(strategy)
     self._transfers.check_execution(progress.spec.steps_per_execution)
-    self._sync_session = session_lib.of(strategy)
+    self._sync_session = sessions.of(strategy)
     # Whether the gradients of all workers make one update.
-    self._makes_one_update = (
-      self._sync_session is not None and self._sync_session.makes_one_update
-    )
+    self._makes_one_update = self._sync_session.makes_one_update
     self._metrics = registry_lib.of_process()
     self._program: step_program.StepProgram
     self._batches: Any = None
@@ -176,11 +173,11 @@ class TrainingLoop:
     return self._spec.sizes(self._start, may_be_cut=self._counts is not None)
 
   def _attempt(self, to_do: step_program.Execution) -> Any:
-    if self._sync_session is not None:
-      return self._sync_session.attempt(to_do.num_steps)
     if self._counts is not None:
       return attempts_lib.Countable(self._counts, to_do)
-    return None
+    return self._sync_session.attempt(
+      to_do.num_steps, is_logged=to_do.is_logged
+    )
 
   def _collect(self) -> None:
     """Waits for one execution or more, and reports their progress."""
@@ -235,14 +232,12 @@ class TrainingLoop:
     except tracing.NeedsOrderError:
       readers = self._executor.readers(dataset_fn)
     self._spec.check_end(readers)
-    step_log = step_log_lib.of(self._strategy)
+    step_log = self._sync_session.step_log
     make_program = functools.partial(self._make_program, step_fn)
     full = self._spec.steps_per_execution
     with self._executor.tracing():
       if step_log is not None:
-        self._counts = attempts_lib.Counts(
-          self._strategy, step_log, self._executor.global_step
-        )
+        self._counts = attempts_lib.Counts(step_log, self._executor.global_step)
       if readers is not None:
         self._supply = queue_supply_lib.Supply(
           readers,
@@ -287,8 +282,6 @@ class TrainingLoop:
 
   def _syncing(self) -> contextlib.AbstractContextManager[None]:
     """Context of synchronous updates, which stop at the last step."""
-    if self._sync_session is None:
-      return contextlib.nullcontext()
     return self._executor.syncing(
       self._sync_session, lambda: self._spec.steps - self._read_global_step()
     )

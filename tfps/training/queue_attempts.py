@@ -10,10 +10,8 @@ from tfps._utils import timeouts
 from tfps.input import readers as readers_lib
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import worker_reader
-from tfps.training import attempts as attempts_lib
-from tfps.training import step_log as step_log_lib
+from tfps.updates import attempts as attempts_lib
 from tfps.updates.sync import participation
-from tfps.updates.sync import session as session_lib
 
 _AGAIN = object()
 
@@ -28,14 +26,12 @@ class Steps(Protocol):
     num_steps: how many steps a full execution has.
     sizes: how many batches a step may take, in descending order: one for each
       of its replicas, or for some of them if there are fewer batches.
-    step_log: the step log; None without a `Recovery`.
-    sync_session: synchronizes workers; None without synchronous updates.
+    sync_session: logs the steps of workers, or synchronizes them.
   """
 
   num_steps: int
   sizes: tuple[int, ...]
-  step_log: step_log_lib.StepLog | None
-  sync_session: session_lib.SyncSession | None
+  sync_session: Any
 
   def attempt(self) -> attempts_lib.Attempt | None:
     """Returns an attempt that handles interruptions; None if not logged."""
@@ -118,7 +114,8 @@ class Attempt:
     self._uncounted: list[split_progress_lib.ProgressUpdate] = []
     self._is_counted_later = False
     self._shift: participation.QueueParticipation | None = None
-    if steps.sync_session is not None:
+    self._step_log = steps.sync_session.step_log
+    if steps.sync_session.waits:
       self._shift = participation.QueueParticipation(steps.sync_session)
 
   def note(self) -> None:
@@ -252,8 +249,8 @@ class Attempt:
   def _do_one(
     self, reader: worker_reader.WorkerReader, size: int, told: _ExtraArgs
   ) -> int:
-    if self._steps.step_log is not None:
-      self._task = self._steps.step_log.task()
+    if self._step_log is not None:
+      self._task = self._step_log.task()
     self._about_to_do(1)
     given = self._given(reader, 1, size)
     counted, result = self._steps.do_one(size, given, self._singles, *told)
@@ -288,8 +285,8 @@ class Attempt:
           reader.progress_after(number * self._width)
         )
       self._execution = None
-    elif self._task and self._steps.step_log is not None:
-      self._steps.step_log.tell(self._task, 1)
+    elif self._task and self._step_log is not None:
+      self._step_log.tell(self._task, 1)
     self._readers.release(reader)
     self.num_steps = number
     return number > 0

@@ -7,10 +7,10 @@ import numpy as np
 
 from tfps.input import readers as readers_lib
 from tfps.input import sources
-from tfps.training import attempts as attempts_lib
 from tfps.training import queue_sources
 from tfps.training import step_program as step_program_lib
-from tfps.updates.sync import session as session_lib
+from tfps.updates import attempts as attempts_lib
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 
 
@@ -27,7 +27,7 @@ class Supply:
     num_steps: how many steps a full execution has.
     counts: counts the steps of interrupted executions; None without a
       `Recovery`.
-    sync_session: synchronizes workers; None without synchronous updates.
+    sync_session: logs the steps of workers, or synchronizes them.
 
   Attributes:
     program: the program of full executions.
@@ -41,7 +41,7 @@ class Supply:
     make_program: Callable[[sources.Source, int], step_program_lib.StepProgram],
     num_steps: int,
     counts: attempts_lib.Counts | None,
-    sync_session: session_lib.SyncSession | None,
+    sync_session: sessions.Session,
   ) -> None:
     self._readers = readers
     readers.split_progress.trace()
@@ -96,11 +96,10 @@ class _Steps:
     sizes: tuple[int, ...],
     single: Callable[[int], step_program_lib.Execution],
     counts: attempts_lib.Counts | None,
-    sync_session: session_lib.SyncSession | None,
+    sync_session: sessions.Session,
   ) -> None:
     self.num_steps = full.num_steps
     self.sizes = sizes
-    self.step_log = None if counts is None else counts.step_log
     self.sync_session = sync_session
     self.full = full
     self._single = single

@@ -8,18 +8,9 @@ import tensorflow as tf
 
 from tfps._compat import functions
 from tfps._compat import writes
-from tfps.training import step_log as step_log_lib
-from tfps.updates.sync import step_sync
+from tfps.updates import steppers
 from tfps.wire import traffic as traffic_lib
 from tfps.wire import transfers
-
-# Logs or synchronizes the steps of an execution: each is traced in its `step`.
-Stepper = (
-  step_log_lib.StepLogWriter
-  | step_log_lib.NoStepLogWriter
-  | step_sync.BarrierStep
-  | step_sync.StaleSyncStep
-)
 
 
 class OutOfScopeError(TypeError):
@@ -85,10 +76,10 @@ def repeat(
   *,
   own: transfers.Transfers,
   workspace: traffic_lib.Workspace,
-  stepper: Stepper,
+  stepper: steppers.Stepper,
   after: Callable[[tf.Tensor | int], Any],
   note_size: Callable[[int], object],
-) -> tuple[tf.Tensor, Stepper]:
+) -> tuple[tf.Tensor, steppers.Stepper]:
   """Traces steps, in a loop if their form has one.
 
   Args:
@@ -109,19 +100,16 @@ def repeat(
   """
 
   def unroll(
-    number: int, later: Stepper, done: tf.Tensor | int
+    number: int, later: steppers.Stepper, done: tf.Tensor | int
   ) -> list[tf.Tensor]:
-    is_alone = isinstance(
-      later, step_log_lib.StepLogWriter | step_log_lib.NoStepLogWriter
-    )
-    steps = own.steps(workspace, number, None if is_alone else later)
+    steps = own.steps(workspace, number, later if later.waits else None)
     batches = after(done)
     vectors = []
     for i in range(number):
       first = writes.num_operations()
       with later.step(i + 1), steps.step():
         vectors.append(step(batches))
-        if is_alone:
+        if not later.waits:
           writes.put_last(first)
     for tensor in functions.foreign_captures():
       raise OutOfScopeError(tensor)

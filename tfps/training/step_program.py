@@ -19,11 +19,9 @@ import tensorflow as tf
 from tfps._compat import autograph
 from tfps.input import sources
 from tfps.monitor import registry as registry_lib
-from tfps.training import step_log as step_log_lib
 from tfps.training import step_loop
 from tfps.training import unrolling as unrolling_lib
-from tfps.updates.sync import session as session_lib
-from tfps.updates.sync import step_sync
+from tfps.updates import sessions
 from tfps.variables import step_replicas
 from tfps.wire import transfers
 
@@ -165,18 +163,9 @@ def trace(
   """Traces an execution; see `StepProgram` and `step_loop.repeat`."""
   step = _Step(strategy, step_fn, source.draw)
   own = transfers.of(strategy)
-  sync_session = session_lib.of(strategy)
+  sync_session = sessions.of(strategy)
 
   marked: set[int] = set()
-
-  def make_stepper(*told: tf.Tensor) -> step_loop.Stepper:
-    if sync_session is None:
-      return step_log_lib.writer(strategy, *told)
-    return sync_session.sync_step(
-      *told,
-      count=lambda: global_step.assign_add(1),
-      comes_and_goes=source.may_be_empty,
-    )
 
   @tf.function(autograph=False)
   def steps(
@@ -189,26 +178,28 @@ def trace(
       number,
       own=own,
       workspace=workspace,
-      stepper=make_stepper(*told),
+      stepper=sync_session.sync_step(
+        *told,
+        count=lambda: global_step.assign_add(1),
+        comes_and_goes=source.may_be_empty,
+      ),
       after=functools.partial(source.after, batches),
       note_size=note_size,
     )
     marked.update(stepper.marked)
-    if isinstance(stepper, step_sync.StaleSyncStep):
-      with tf.control_dependencies(stepper.written):
-        global_step.assign_add(total)
+    stepper.count_together(lambda: global_step.assign_add(total))
     num_bytes = tf.reshape(workspace.counted(), [-1])
     vector = [tf.reduce_mean(rows, axis=0), tf.cast(num_bytes, rows.dtype)]
-    return tf.concat(vector, axis=0), step_sync.num_counted(stepper, number)
+    return tf.concat(vector, axis=0), stepper.num_counted(number)
 
   def count_all(
     given: Any,
     total: tf.Tensor,
     last: tf.Tensor,
     counted: tf.Tensor,
-    *id: tf.Tensor,
+    *told: tf.Tensor,
   ) -> None:
-    counting = step_log_lib.writer(strategy, *id).step(last)
+    counting = sync_session.sync_step(*told).step(last)
     # A function's result waits for all its updates.
     with (
       tf.control_dependencies([counted]),
@@ -220,7 +211,7 @@ def trace(
   def execution(given: Any, number: tf.Tensor, *told: tf.Tensor) -> Any:
     ahead = source.read_ahead(given)
     batches = source.batches(given)
-    if sync_session is None:
+    if not sync_session.waits:
       # Sent to the ps before the steps: once these are applied, the ps counts
       # them without the worker, which may be lost.
       total = tf.cast(number, tf.int64)
@@ -232,10 +223,7 @@ def trace(
       source.end(given, counted)
     return _with_ahead(ahead, vector, counted)
 
-  if sync_session is not None:
-    spec: Any = (session_lib.WORKER,)
-  else:
-    spec = step_log_lib.id_spec(strategy, is_logged=form.is_logged)
+  spec = sync_session.specs(is_logged=form.is_logged)
   function = transfers.trace_until_stable(
     lambda: tf.function(execution, autograph=False).get_concrete_function(
       source.spec, NUMBER, *spec

@@ -3,10 +3,35 @@
 import dataclasses
 import math
 from typing import Any
+from typing import ClassVar
+
+
+class Policy:
+  """Base class of update policies, with what most of them have in common.
+
+  Attributes:
+    steps_per_update: number of a worker's steps that make one update.
+    waits: whether workers wait for each other.
+    makes_one_update: whether a step of all workers makes one update.
+    divide_rate: whether to divide the learning rate of an update by its
+      staleness.
+    backup_workers: number of workers for which an update need not wait.
+    timeout_secs: seconds for which others wait for a worker that is dead or
+      frozen.
+    outer: optimizer of the change that local steps make; None for the step's.
+  """
+
+  steps_per_update: ClassVar[Any] = 1
+  waits: ClassVar[bool] = False
+  makes_one_update: ClassVar[bool] = False
+  divide_rate: bool = False
+  backup_workers: int = 0
+  timeout_secs: float = 0.0
+  outer: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Async:
+class Async(Policy):
   """Applies each step's gradients on their own, as they arrive.
 
   Attributes:
@@ -17,11 +42,10 @@ class Async:
   """
 
   divide_rate: bool = False
-  steps_per_update = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Accumulate:
+class Accumulate(Policy):
   """Makes one update of n steps, by the mean of their gradients.
 
   A worker pulls parameters once for n steps, computes the gradients of all of
@@ -34,7 +58,6 @@ class Accumulate:
   """
 
   n: int
-  outer = None
 
   def __post_init__(self) -> None:
     _check_number(self)
@@ -46,7 +69,7 @@ class Accumulate:
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalSteps:
+class LocalSteps(Policy):
   """Lets each worker do n local steps, then pushes the resulting change.
 
   A worker takes gradient steps on its own copy of the parameters. The ps get
@@ -106,7 +129,7 @@ class LocalSteps:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sync:
+class Sync(Policy):
   """Makes one update of a step of all workers, by their gradients' mean.
 
   With n workers, b of them backups, each update is the mean of the first n - b
@@ -127,8 +150,9 @@ class Sync:
 
   backup_workers: int = 0
   timeout_secs: float = 15.0
-  steps_per_update = 1
+
   waits = True
+  makes_one_update = True
 
   def __post_init__(self) -> None:
     _check_count(self, 'backup_workers', self.backup_workers)
@@ -136,7 +160,7 @@ class Sync:
 
 
 @dataclasses.dataclass(frozen=True)
-class BoundedStaleness:
+class BoundedStaleness(Policy):
   """Applies gradients as they arrive, and limits the lead of workers.
 
   A worker begins a step once it is no more than `max_lead` steps ahead of the
@@ -161,7 +185,7 @@ class BoundedStaleness:
   max_lead: int
   timeout_secs: float = 15.0
   divide_rate: bool = False
-  steps_per_update = 1
+
   waits = True
 
   def __post_init__(self) -> None:
@@ -169,10 +193,23 @@ class BoundedStaleness:
     _check_secs(self)
 
 
-Policy = Async | Accumulate | LocalSteps | Sync | BoundedStaleness
+def checked(updates: Any) -> Policy:
+  """Returns the update policy that a strategy was given, `Async` for None.
 
-# Policies with which workers wait for each other.
-Waiting = Sync | BoundedStaleness
+  Args:
+    updates: the strategy's argument of this name.
+
+  Raises:
+    ValueError: it is no update policy.
+  """
+  if updates is None:
+    return Async()
+  if not isinstance(updates, Policy):
+    raise ValueError(
+      f'updates is {updates!r}, which is no update policy. Give one of '
+      'tfps.updates, such as tfps.updates.Sync().'
+    )
+  return updates
 
 
 def _check_count(policy: Any, name: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from tfps.updates import sessions
 from tfps.updates import staleness as staleness_lib
 from tfps.updates.sync import session as session_lib
 
@@ -38,19 +39,21 @@ class UpdatesReport:
 
 
 def report(
-  sync_session: session_lib.SyncSession | None,
+  sync_session: sessions.Session,
   staleness: staleness_lib.Staleness | None,
 ) -> UpdatesReport:
   """Returns a strategy's report.
 
   Args:
-    sync_session: session of its workers, if they are synchronized.
+    sync_session: session of its workers.
     staleness: staleness of its gradients, if it is measured.
 
   Raises:
     tf.errors.OpError: a ps is lost.
   """
-  if sync_session is not None and sync_session.makes_one_update:
+  if isinstance(sync_session, session_lib.SyncSession) and (
+    sync_session.makes_one_update
+  ):
     point = sync_session.total()
     return UpdatesReport(
       updates=point.updates,

@@ -28,3 +28,16 @@ def write(variable: Any, rows: Any, values: Any) -> Any:
   return tf.raw_ops.ResourceScatterUpdate(
     resource=variable.handle, indices=rows, updates=values
   )
+
+
+def raise_to(variable: Any, rows: Any, values: Any) -> Any:
+  """Raises rows of a variable to values, if less; returns the operation.
+
+  Args:
+    variable: as for `read`.
+    rows: as for `read`.
+    values: of numbers, of the shape of the rows.
+  """
+  return tf.raw_ops.ResourceScatterMax(
+    resource=variable.handle, indices=rows, updates=values
+  )

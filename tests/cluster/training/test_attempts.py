@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.support import marked
 from tests.support import turns
 from tfps import testing
-from tfps.training import attempts
+from tfps.updates import attempts
 
 
 @pytest.fixture(scope='module')
@@ -40,8 +40,10 @@ def test_what_is_applied_everywhere_is_counted_and_not_repeated(program, body):
 def test_a_step_that_was_applied_on_one_ps_is_told(program):
   to_do, attempt = program.begun()
   program.call(attempt, to_do, limits=[2, 2])
-  (slot,) = np.flatnonzero(program.strategy.step_log._rings[1].numpy())
-  program.strategy.step_log._rings[1].scatter_update(
+  (slot,) = np.flatnonzero(
+    program.strategy.sync_session.step_log._rings[1].numpy()
+  )
+  program.strategy.sync_session.step_log._rings[1].scatter_update(
     tf.IndexedSlices(tf.constant([attempt.id + 3], tf.int64), [slot])
   )
   assert program.call(attempt, to_do) is None
@@ -103,7 +105,7 @@ def test_single_steps_are_not_marked_and_told_when_repeated(program):
 def test_who_only_counts_repeats_all_and_tells_how_much(program):
   to_do, _ = program.begun()
   attempt = attempts.Attempt(
-    program.strategy.step_log, marked.NUM_STEPS, is_logged=True
+    program.strategy.sync_session.step_log, marked.NUM_STEPS, is_logged=True
   )
   program.call(attempt, to_do, limits=[3, 3])
   assert program.call(attempt, to_do) is not None

@@ -50,7 +50,7 @@ class _Meeting:
       gradient = tf.numpy_function(self._compute, [worker], tf.float32)
       gradient = tf.ensure_shape(gradient, [])
       sync_step.meet([aggregation.Piece(self.number, gradient)], self._update)
-    return sync_step.num_counted()
+    return sync_step.num_counted(1)
 
   def _compute(self, worker):
     if worker == 2:

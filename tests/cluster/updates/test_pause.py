@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.support import slopes
 from tests.support import waiting
 import tfps
-from tfps.updates.sync import session as session_lib
+from tfps.updates import sessions
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
@@ -55,7 +55,7 @@ def test_it_waits_for_the_second_update_of_a_step(tfps_cluster, steps_before):
     is_paused = threading.Event()
 
     def pause():
-      with session_lib.of(strategy).paused():
+      with sessions.of(strategy).paused():
         found = number(first), number(second), int(coordinator.global_step)
         is_paused.set()
       return found
@@ -87,7 +87,7 @@ def test_one_that_was_ended_by_a_new_beginning_is_an_error(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
   )
-  sync_session = session_lib.of(strategy)
+  sync_session = sessions.of(strategy)
   with pytest.raises(tf.errors.AbortedError), sync_session.paused():
     sync_session.start()
   with sync_session.paused():

@@ -31,11 +31,12 @@ def attempt():
       step_out=nothing,
       agree=lambda ready, finished: turnout,
       settle=lambda: True,
+      step_log=None,
+      waits=True,
     )
     steps = types.SimpleNamespace(
       num_steps=2,
       sizes=(1,),
-      step_log=None,
       sync_session=sync_session,
       join=list,
     )

@@ -14,13 +14,15 @@ import weakref
 import tensorflow as tf
 
 from tfps._compat import writes
+from tfps.updates import sessions
+from tfps.updates import steppers
 from tfps.updates.allreduce import membership as membership_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 from tfps.updates.sync import participation
 from tfps.updates.sync import step_sync
 
 
-class AllReduceStep:
+class AllReduceStep(steppers.Stepper):
   """Steps of which each begins to add up once the last has been applied.
 
   So the variables of a worker contain a whole number of steps whenever another
@@ -33,11 +35,8 @@ class AllReduceStep:
     in_step: returns a context in which a step is traced.
 
   Attributes:
-    marked: steps to write to the step log; none.
     written: tensors after which all updates of the steps so far are made.
   """
-
-  marked: frozenset[int] = frozenset()
 
   def __init__(
     self,
@@ -53,16 +52,9 @@ class AllReduceStep:
     self._count = count
 
   def state(self) -> tuple[tf.Tensor, ...]:
-    """Returns what the next step needs of those before it."""
     return (step_sync.token_after(self.written),)
 
   def after(self, num_steps: Any, *state: tf.Tensor) -> 'AllReduceStep':
-    """Returns the steps that follow others, for a loop.
-
-    Args:
-      num_steps: how many steps there were before.
-      *state: the `state` after them.
-    """
     del num_steps
     later = copy.copy(self)
     later.written = list(state)
@@ -70,7 +62,6 @@ class AllReduceStep:
 
   @contextlib.contextmanager
   def step(self, number: Any) -> Iterator[None]:
-    """Returns a context in which one step is traced."""
     del number
     first = writes.num_operations()
     with self._in_step(), self._reduction.step(self.written):
@@ -81,7 +72,7 @@ class AllReduceStep:
       self.written = [tf.identity(self._num_steps.assign_add(1))]
 
 
-class AllReduceSession:
+class AllReduceSession(sessions.Session):
   """Steps of this worker, and its membership in the group.
 
   Args:
@@ -94,7 +85,6 @@ class AllReduceSession:
       twice because an execution was interrupted.
 
   Attributes:
-    makes_one_update: whether a step of all workers makes one update.
     is_in_step: whether a step is being traced.
   """
 
@@ -174,8 +164,10 @@ class AllReduceSession:
         member.end()
         member.join()
 
-  def attempt(self, num_steps: int) -> participation.Attempt:
-    """Returns the attempt of an execution of a number of steps."""
+  def attempt(
+    self, num_steps: int, *, is_logged: bool = False
+  ) -> participation.Attempt:
+    del is_logged
     return participation.Attempt(self, num_steps)
 
   def prepare(self, attempt: participation.Attempt) -> bool:
@@ -262,7 +254,7 @@ class AllReduceSession:
     finally:
       self.is_in_step = False
 
-  def sum_rows(self, rows: tf.Tensor, after: AllReduceStep) -> tf.Tensor:
+  def sum_rows(self, rows: tf.Tensor, after: Any) -> tf.Tensor:
     """Returns the sums of what the workers' steps add to metrics.
 
     Args:
@@ -274,10 +266,6 @@ class AllReduceSession:
     with self._reduction.step(after.written):
       (total,) = self._reduction.sum([rows])
     return total
-
-  def around(self, steps: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of steps, which needs nothing around it here."""
-    return steps
 
   def sync_step(
     self,

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.updates import policies
+from tfps.updates import sessions
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
 from tfps.updates.sync import executions as executions_lib
 from tfps.updates.sync import participation
@@ -22,10 +23,8 @@ from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import step_sync
 from tfps.updates.sync import update_pauses
 
-WORKER = protocol_ops_lib.WORKER
 
-
-class SyncSession:
+class SyncSession(sessions.Session):
   """Synchronizes the workers that execute steps of one strategy.
 
   Args:
@@ -37,14 +36,16 @@ class SyncSession:
       applied twice because it failed.
 
   Attributes:
-    makes_one_update: whether a step of all workers makes one update.
+    policy: as given.
+    state: as given.
+    name: as given.
   """
 
   _step_class: type[step_sync.BarrierStep] = step_sync.BarrierStep
 
   def __init__(
     self,
-    policy: policies.Waiting,
+    policy: policies.Policy,
     state: ps_state_lib.SyncState,
     *,
     name: str,
@@ -56,9 +57,10 @@ class SyncSession:
     self.policy = policy
     self.state = state
     self.name = name
-    self.makes_one_update = isinstance(policy, policies.Sync)
-    spare = policy.backup_workers if isinstance(policy, policies.Sync) else 0
-    self.sync_ops = protocol_ops_lib.SyncOps(state, spare=spare, name=name)
+    self.makes_one_update = policy.makes_one_update
+    self.sync_ops = protocol_ops_lib.SyncOps(
+      state, spare=policy.backup_workers, name=name
+    )
     self.staleness_bound: bounded_staleness_lib.StalenessBound | None = None
     if isinstance(policy, policies.BoundedStaleness):
       self.staleness_bound = bounded_staleness_lib.StalenessBound(
@@ -194,14 +196,15 @@ class SyncSession:
         self._send_last()
 
   def leave(self, attempt: Any) -> None:
-    """Notes that an execution ended."""
     with self._lock:
       worker = self._executions.end(attempt)
       if worker is not None and attempt.comes_and_goes and self._rests:
         self._ps.try_to_call('leave_out', worker, ps_state_lib.AWAY)
 
-  def attempt(self, num_steps: int) -> participation.Attempt:
-    """Returns the attempt of an execution of a number of steps."""
+  def attempt(
+    self, num_steps: int, *, is_logged: bool = False
+  ) -> participation.Attempt:
+    del is_logged
     return participation.Attempt(self, num_steps)
 
   def expect(self, attempt: participation.Participation) -> None:
@@ -319,16 +322,6 @@ class SyncSession:
     """
     return step_sync.execution(steps, self.sync_ops, self.staleness_bound)
 
-  def sum_rows(self, rows: tf.Tensor, after: Any) -> tf.Tensor:
-    """Returns what the steps add to metrics: each worker's by itself.
-
-    Args:
-      rows: what this worker's steps add, a row for each.
-      after: the steps.
-    """
-    del after
-    return rows
-
   def sync_step(
     self,
     worker: tf.Tensor,
@@ -366,9 +359,3 @@ def _unlimited() -> int:
 def _now() -> int:
   """Returns a version above all earlier ones of any process."""
   return time.time_ns() // 1000
-
-
-def of(strategy: Any) -> SyncSession | None:
-  """Returns a strategy's session; None if its workers are asynchronous."""
-  found: SyncSession | None = getattr(strategy, 'sync_session', None)
-  return found

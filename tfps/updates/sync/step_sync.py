@@ -10,13 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import writes
+from tfps.updates import steppers
 from tfps.updates.sync import aggregation as aggregation_lib
 from tfps.updates.sync import bounded_staleness as bounded_staleness_lib
 from tfps.updates.sync import protocol_ops as protocol_ops_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 
 
-class BarrierStep:
+class BarrierStep(steppers.Stepper):
   """Steps of which those of all workers make one update.
 
   Each time that a step has an optimizer apply gradients is a point, at which
@@ -31,12 +32,10 @@ class BarrierStep:
     count: called where the first point of a step makes its update.
 
   Attributes:
-    marked: steps to write to the step log; none.
     comes_and_goes: whether workers take part only while they have batches, so
       that a step must have a single point.
   """
 
-  marked: frozenset[int] = frozenset()
   comes_and_goes = False
 
   def __init__(
@@ -67,17 +66,10 @@ class BarrierStep:
     self._takes_part = tf.constant(value=True)
 
   def state(self) -> tuple[tf.Tensor, ...]:
-    """Returns what the next step needs of those before it."""
     tickets = tf.stack([tf.stack(ticket) for ticket in self._points])
     return tickets, self._all_count, self._num_counted
 
   def after(self, num_steps: Any, *state: tf.Tensor) -> Any:
-    """Returns the steps that follow others, for a loop.
-
-    Args:
-      num_steps: how many steps there were before.
-      *state: the `state` after them.
-    """
     del num_steps
     tickets, all_count, num_counted = state
     later = copy.copy(self)
@@ -90,7 +82,6 @@ class BarrierStep:
 
   @contextlib.contextmanager
   def step(self, number: Any) -> Iterator[None]:
-    """Returns a context in which one step is traced."""
     del number
     self._num_met = 0
     self._counts = tf.constant(value=True)
@@ -98,8 +89,9 @@ class BarrierStep:
     self._all_count &= self._counts
     self._num_counted += tf.cast(self._all_count, tf.int64)
 
-  def num_counted(self) -> tf.Tensor:
+  def num_counted(self, num_steps: tf.Tensor | int) -> tf.Tensor:
     """Returns the number of steps applied, up to the first that was not."""
+    del num_steps
     return self._num_counted
 
   def meet(
@@ -167,7 +159,7 @@ class BarrierStep:
     return ticket._replace(version=version)
 
 
-class StaleSyncStep:
+class StaleSyncStep(steppers.Stepper):
   """Steps of workers that keep within a number of steps of each other.
 
   Args:
@@ -175,12 +167,9 @@ class StaleSyncStep:
     worker: number of the worker that executes the function.
 
   Attributes:
-    marked: steps to write to the step log; none.
     gate: tensors after which the next step may read variables.
     written: tensors after which all updates of the steps so far are made.
   """
-
-  marked: frozenset[int] = frozenset()
 
   def __init__(
     self,
@@ -193,11 +182,9 @@ class StaleSyncStep:
     self._worker = worker
 
   def state(self) -> tuple[tf.Tensor, ...]:
-    """Returns what the next step needs of those before it."""
     return (token_after(self.gate),)
 
   def after(self, num_steps: Any, *state: tf.Tensor) -> 'StaleSyncStep':
-    """Returns the steps that follow others; see `BarrierStep.after`."""
     del num_steps
     later = StaleSyncStep(self._staleness_bound, self._worker)
     later.gate = later.written = list(state)
@@ -212,6 +199,10 @@ class StaleSyncStep:
     done = after_writes(first, self._worker)
     self.written = [done]
     self.gate = [self._staleness_bound.advance(done)]
+
+  def count_together(self, count: Callable[[], object]) -> None:
+    with tf.control_dependencies(self.written):
+      count()
 
 
 def execution(
@@ -241,13 +232,6 @@ def execution(
     return result
 
   return execute
-
-
-def num_counted(steps: Any, num_steps: tf.Tensor | int) -> tf.Tensor:
-  """Returns the number of steps applied; all where none can be late."""
-  if isinstance(steps, BarrierStep):
-    return steps.num_counted()
-  return tf.cast(num_steps, tf.int64)
 
 
 def token_after(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

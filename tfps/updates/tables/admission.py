@@ -11,6 +11,7 @@ import math
 import tensorflow as tf
 
 from tfps._compat import open_shapes
+from tfps.updates import rows as rows_lib
 from tfps.updates.tables import addresses
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index
@@ -144,7 +145,7 @@ class BloomCounter(Admission):
     numbers = 1 + tf.reduce_min(tf.cast(held, tf.int32), axis=1, keepdims=True)
     numbers = tf.minimum(numbers, _MOST_PER_CELL)
     raised = tf.maximum(held, tf.cast(numbers, tf.uint8))
-    written = resources.raise_to(cells, places, raised)
+    written = rows_lib.raise_to(cells, places, raised)
     with resources.after(written):
       return numbers[:, 0] >= self.min_count
 

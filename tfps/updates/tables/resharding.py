@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfps._compat import open_shapes
 from tfps.updates import apply
+from tfps.updates import rows as rows_lib
 from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import counts as counts_lib
@@ -299,7 +300,7 @@ def _raise_cells(
   shard: shard_lib.Shard, first: tf.Tensor, values: tf.Tensor
 ) -> Sequence[Any]:
   places = first + tf.range(tf.size(values, tf.int64))
-  return [places, resources.raise_to(shard.values[_CELLS], places, values)]
+  return [places, rows_lib.raise_to(shard.values[_CELLS], places, values)]
 
 
 def _types(shape: list[Any], variables: Sequence[Any]) -> list[tf.TensorSpec]:

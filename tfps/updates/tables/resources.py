@@ -131,13 +131,6 @@ def scatter(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
   return rows_lib.write(variable, rows, values)
 
 
-def raise_to(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> Any:
-  """Raises rows of a variable to values; returns the operation."""
-  return tf.raw_ops.ResourceScatterMax(
-    resource=variable.handle, indices=rows, updates=values
-  )
-
-
 def fit(variable: Any, needed: tf.Tensor, *, has_spare: bool = True) -> Any:
   """Lets a variable grow, as `growing.fit`, unless its rows are stored."""
   if storage.of(variable) is not None:

@@ -26,6 +26,7 @@ from tfps._compat import replicated_writes
 from tfps._compat import writes
 from tfps._utils import timeouts
 from tfps.updates import rows as rows_lib
+from tfps.updates import steppers
 
 # A slot contains the sum of an execution's id and a number of steps. The bits
 # of an id are, from the highest: a number, the slot, and zeros for the steps.
@@ -123,7 +124,7 @@ class StepLog:
     return found
 
 
-class StepLogWriter:
+class StepLogWriter(steppers.Stepper):
   """Adds writes to the step log to a function that is being traced.
 
   Args:
@@ -133,6 +134,8 @@ class StepLogWriter:
   Attributes:
     marked: the ring buffers that are written, as `StepLog.read` orders them.
   """
+
+  waits = False
 
   def __init__(self, rings: Sequence[Any], id: tf.Tensor) -> None:
     self.marked: set[int] = set()
@@ -146,18 +149,17 @@ class StepLogWriter:
     }
 
   def state(self) -> tuple[()]:
-    """Returns what the next step needs of those before it: nothing."""
     return ()
 
-  def after(self, num_steps: tf.Tensor | int) -> 'StepLogWriter':
-    """Returns a writer whose numbers follow `num_steps`, for a loop."""
+  def after(self, num_steps: Any, *state: tf.Tensor) -> 'StepLogWriter':
+    del state
     writer = StepLogWriter(self._rings, self._id + tf.cast(num_steps, tf.int64))
     writer.marked = self.marked
     return writer
 
   @contextlib.contextmanager
-  def step(self, number: tf.Tensor | int) -> Iterator[None]:
-    """Context in which one step is traced.
+  def step(self, number: Any) -> Iterator[None]:
+    """Returns a context in which one step is traced.
 
     Args:
       number: the step's, from 1; an int, or int64 that the ps can have before
@@ -202,55 +204,19 @@ class StepLogWriter:
     return self._ids[device]
 
 
-class NoStepLogWriter:
+class NoStepLogWriter(steppers.Stepper):
   """Null object in place of a `StepLogWriter`: writes nothing."""
 
-  marked: frozenset[int] = frozenset()
+  waits = False
 
   def state(self) -> tuple[()]:
-    """Returns no loop variables."""
     return ()
 
-  def after(self, num_steps: tf.Tensor | int) -> 'NoStepLogWriter':
-    """Returns this object for any number of steps."""
+  def after(self, num_steps: Any, *state: tf.Tensor) -> 'NoStepLogWriter':
     return self
 
-  def step(
-    self, number: tf.Tensor | int
-  ) -> contextlib.AbstractContextManager[None]:
-    """Returns a context that does nothing."""
+  def step(self, number: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-def of(strategy: tf.distribute.Strategy) -> StepLog | None:
-  """Returns a strategy's step log; None without a `Recovery`."""
-  found: StepLog | None = getattr(strategy, 'step_log', None)
-  return found
-
-
-def id_spec(
-  strategy: tf.distribute.Strategy, *, is_logged: bool
-) -> tuple[tf.TensorSpec, ...]:
-  """Returns the signature of a function's id argument, if it is logged.
-
-  Args:
-    strategy: executes the function.
-    is_logged: whether functions of its form are logged.
-  """
-  return (ID,) if of(strategy) is not None and is_logged else ()
-
-
-def writer(
-  strategy: tf.distribute.Strategy, id: tf.Tensor | None = None
-) -> StepLogWriter | NoStepLogWriter:
-  """Returns the log writer of a function that is being traced.
-
-  Args:
-    strategy: executes the function.
-    id: the execution's id; None to log nothing.
-  """
-  own = of(strategy)
-  return NoStepLogWriter() if own is None or id is None else own.writer(id)
 
 
 def _with_replicas(rings: Sequence[Any]) -> list[Any]:

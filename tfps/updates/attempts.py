@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps.training import step_log as step_log_lib
-from tfps.training import step_program as step_program_lib
+from tfps.updates import step_log as step_log_lib
 from tfps.variables import placement_ledger
 
 
@@ -118,15 +117,14 @@ class Countable(Attempt):
 
   Args:
     counts: counts these steps.
-    execution: the execution.
+    execution: the execution, with its `num_steps`, the ring buffers `marked` by
+      its steps, and whether it `is_logged`.
 
   Attributes:
     num_steps: how many steps were done, once it has ended.
   """
 
-  def __init__(
-    self, counts: 'Counts', execution: step_program_lib.Execution
-  ) -> None:
+  def __init__(self, counts: 'Counts', execution: Any) -> None:
     super().__init__(
       counts.step_log, execution.num_steps, is_logged=execution.is_logged
     )
@@ -154,8 +152,7 @@ class Counts:
   It traces, so make it in the strategy's scope, before a task can be lost.
 
   Args:
-    strategy: runs the executions.
-    step_log: their step log.
+    step_log: the step log of the executions.
     global_step: counts the steps that were applied.
 
   Attributes:
@@ -165,7 +162,6 @@ class Counts:
 
   def __init__(
     self,
-    strategy: tf.distribute.Strategy,
     step_log: step_log_lib.StepLog,
     global_step: tf.Variable,
   ) -> None:
@@ -178,7 +174,7 @@ class Counts:
       input_signature=[step_log_lib.ID, step_log_lib.ID], autograph=False
     )
     def add(last: tf.Tensor, num_steps: tf.Tensor) -> None:
-      with step_log_lib.writer(strategy, last).step(1):
+      with step_log.writer(last).step(1):
         global_step.assign_add(num_steps)
 
     self._add = add.get_concrete_function()

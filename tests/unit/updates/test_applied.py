@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfps.training import attempts
-from tfps.training import step_log as step_log_lib
+from tfps.updates import attempts
+from tfps.updates import step_log as step_log_lib
 
 
 @pytest.mark.parametrize(
