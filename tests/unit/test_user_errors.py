@@ -6,14 +6,18 @@ import pytest
 import tensorflow as tf
 
 import tfps
+from tfps import keras as keras_lib
 from tfps import plan
 from tfps import testing
 from tfps.cluster import flags as flags_lib
 from tfps.cluster import slurm
 from tfps.cluster import spec
 from tfps.cluster import topology
+from tfps.input import per_worker
 from tfps.training import hooks
 from tfps.training import train_spec
+from tfps.updates import attempts
+from tfps.updates.sync import ps_state
 from tfps.variables import partitioners
 from tfps.variables import placement
 from tfps.wire import codecs
@@ -175,6 +179,10 @@ _CASES = {
     lambda: tfps.updates.BoundedStaleness(-1),
     ('-1', 'max_lead', 'Give a number from 0 on'),
   ),
+  'too many workers to synchronize': (
+    lambda: ps_state.SyncState(tf.Variable, num_ps=1, num_workers=1025),
+    ('1025', 'cluster', 'Use tfps.updates.Async'),
+  ),
   'negative slots': (
     lambda: placement.ByteBalanced(num_slots=-1),
     ('-1', 'num_slots', 'Give 0 or more'),
@@ -223,6 +231,22 @@ _CASES = {
     lambda: tfps.input.Parquet('/nowhere/*'),
     ("'/nowhere/*'", 'paths', 'nothing matches'),
   ),
+  'files of an unknown file system': (
+    lambda: tfps.input.Files('nosuch://bucket/*'),
+    ("'nosuch://bucket/*'", 'files', 'list the files'),
+  ),
+  'files that are no paths': (
+    lambda: tfps.input.Files(7),
+    ('7', 'files', 'give a path'),
+  ),
+  'a file that is no path': (
+    lambda: tfps.input.Parquet(['/a', 7]),
+    ("['/a', 7]", 'paths', 'give a path'),
+  ),
+  'a function of datasets that returns another thing': (
+    lambda: per_worker.trace(lambda context: None, 1, 1),
+    ('None', 'dataset_fn', 'Return one'),
+  ),
   'a file twice': (
     lambda: tfps.input.Files(['/a', '/a']),
     ('/a', 'files', 'more than once'),
@@ -263,6 +287,14 @@ _CASES = {
     lambda: train_spec.TrainSpec(steps=0),
     ('0', 'steps', 'must be 1 or more'),
   ),
+  'too many steps at once for a step log': (
+    lambda: attempts.Attempt(None, 2**24, is_logged=True),
+    ('16777216', 'steps_per_execution', 'Give fewer'),
+  ),
+  'no steps to stop at': (
+    lambda: keras_lib.StopAtStep(0),
+    ('0', 'StopAtStep', 'Give 1 or more'),
+  ),
   'a hook at no time': (
     lambda: hooks.Every(print),
     ('either', 'Every', 'give either secs or steps'),
@@ -283,6 +315,16 @@ _CASES = {
       links=plan.Links(1000),
     ),
     ('0', 'num_workers', 'Give at least 1'),
+  ),
+  'a plan whose codec cannot pull': (
+    lambda: plan.Job(
+      plan.Model.of_bytes(1e6, compute_secs=1),
+      num_workers=1,
+      num_ps=1,
+      links=plan.Links(1000),
+      pull=codecs.TopK(0.1),
+    ),
+    ('TopK', 'pull', 'Use it as push'),
   ),
   'an unknown fault': (
     lambda: testing.Fault('melt', tfps.Task('ps', 0), 1, 1),

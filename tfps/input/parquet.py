@@ -50,6 +50,7 @@ class Parquet:
 
   Raises:
     ImportError: pyarrow is not installed.
+    TypeError: `paths` has something else than paths.
     ValueError: a pattern matches no file, a file cannot be read or has no such
       column, its type is not supported or another one than in the first file,
       there are no rows, or an argument is wrong.

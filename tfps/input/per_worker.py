@@ -106,7 +106,7 @@ def _trace(dataset_fn: Callable[[], tf.data.Dataset]) -> Any:
     traced = tf.function(dataset_fn).get_concrete_function()
   if not hasattr(traced.structured_outputs, 'element_spec'):
     raise ValueError(
-      f'dataset_fn: returned {traced.structured_outputs!r}, '
-      'which is not a tf.data.Dataset.'
+      f'dataset_fn: returned {traced.structured_outputs!r}, which is not a '
+      'tf.data.Dataset. Return one.'
     )
   return traced

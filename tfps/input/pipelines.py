@@ -73,7 +73,8 @@ class Pipelines:
     elif spec != self.element_spec:
       raise ValueError(
         f'dataset_fn: the elements for worker:{context.input_pipeline_id} are '
-        f'{spec}, but those for the first are {self.element_spec}.'
+        f'{spec}, but those for the first are {self.element_spec}. All must be '
+        'of one type, for example with batch(..., drop_remainder=True).'
       )
     return worker_reader.Pipeline(
       self.queue.splits,
@@ -96,7 +97,8 @@ class Pipelines:
       dataset = self._dataset_fn(context)
     if not hasattr(dataset, 'element_spec'):
       raise ValueError(
-        f'dataset_fn: returned {dataset!r}, which is not a tf.data.Dataset.'
+        f'dataset_fn: returned {dataset!r}, which is not a tf.data.Dataset. '
+        'Return one.'
       )
     self.queue = order.queue
     return self.queue.rest(dataset, position)

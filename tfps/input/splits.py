@@ -10,6 +10,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfps import errors
+
 _WILD = frozenset('*?[')
 
 Reader = Callable[[tf.Tensor], tf.data.Dataset]
@@ -40,6 +42,7 @@ class Files:
       dataset of its elements.
 
   Raises:
+    TypeError: `files` has something else than paths.
     ValueError: a pattern matches no file, or a file is listed twice.
   """
 
@@ -127,6 +130,7 @@ def shard(
     The paths, every `num_input_pipelines`-th from `input_pipeline_id` on.
 
   Raises:
+    TypeError: `files` has something else than paths.
     ValueError: there are fewer files than workers, a pattern matches no file,
       or a file is listed twice.
   """
@@ -149,9 +153,16 @@ def expand(files: Any, *, name: str = 'files') -> list[str]:
     name: the argument's name, for errors.
 
   Raises:
+    TypeError: there is something else than paths.
     ValueError: a pattern matches no file, or a file is listed twice.
   """
-  listed = [files] if isinstance(files, str | os.PathLike) else list(files)
+  kinds = str | os.PathLike
+  is_one = isinstance(files, kinds) or not isinstance(files, Iterable)
+  listed = [files] if is_one else list(files)
+  if not all(isinstance(each, kinds) for each in listed):
+    raise TypeError(
+      f'{name}={files!r}: give a path or a glob pattern, or several.'
+    )
   paths = [path for each in listed for path in _matching(os.fspath(each), name)]
   if not paths:
     raise ValueError(f'{name}={files!r}: give one file or more.')
@@ -171,9 +182,10 @@ def _matching(pattern: str, name: str) -> list[str]:
   try:
     paths = sorted(tf.io.gfile.glob(pattern))
   except tf.errors.OpError as error:
-    raise ValueError(f'{name}: {pattern!r} cannot be looked up: {error}') from (
-      error
-    )
+    raise ValueError(
+      f'{name}: {pattern!r} cannot be looked up: {errors.first_line(error)}. '
+      'Correct it, or list the files.'
+    ) from error
   if not paths:
     raise ValueError(
       f'{name}: nothing matches {pattern!r}. Patterns are looked up by the '

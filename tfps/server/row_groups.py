@@ -86,7 +86,9 @@ def open_file(path: str) -> Any:
       'again, or leave it out.'
     ) from error
   except OSError as error:
-    raise ValueError(f'{path}: cannot be read ({error}).') from error
+    raise ValueError(
+      f'{path}: cannot be read ({error}). Give a file that its tasks can read.'
+    ) from error
 
 
 def encode(columns: Sequence[Column]) -> str:
@@ -137,10 +139,17 @@ def read(
 def _source(path: str) -> Any:
   if '://' not in path:
     return path
+  import pyarrow as pa
   import pyarrow.fs
 
-  system, path = pyarrow.fs.FileSystem.from_uri(path)
-  return system.open_input_file(path)
+  try:
+    system, place = pyarrow.fs.FileSystem.from_uri(path)
+  except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    raise ValueError(
+      f'{path}: is of no file system that pyarrow knows ({error}). Give a '
+      'path, or a URI of one that it knows, such as s3://bucket/file.'
+    ) from error
+  return system.open_input_file(place)
 
 
 def _table(path: str, group: int, columns: Sequence[Column]) -> Any:

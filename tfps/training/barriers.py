@@ -170,7 +170,9 @@ def _slot(task: spec_lib.Task) -> int:
   slot = 0 if task.job == 'chief' else 1 + task.index
   if slot >= _NUM_SLOTS:
     raise ValueError(
-      f'{task}: between graphs there may be {_NUM_SLOTS - 1:,} workers.'
+      f'The cluster has {task}, but between graphs there may be at most '
+      f'{_NUM_SLOTS - 1:,} workers. Give fewer, or use a '
+      'tfps.ParameterServerStrategy.'
     )
   return slot
 

@@ -63,7 +63,7 @@ class Attempt:
     if num_steps > step_log_lib.MAX_STEPS:
       raise ValueError(
         f'steps_per_execution: {num_steps}, but with a Recovery an execution '
-        f'can have at most {step_log_lib.MAX_STEPS} steps.'
+        f'can have at most {step_log_lib.MAX_STEPS} steps. Give fewer.'
       )
     self.num_steps = num_steps
     self.id = step_log.new_id() if is_logged else None

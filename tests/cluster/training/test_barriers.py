@@ -54,6 +54,11 @@ def test_everyone_passes_once_all_have_come_again_and_again(of):
     assert _all_wait(each, 'epoch') == ['passed'] * 3
 
 
+def test_a_worker_too_many_is_named(of):
+  with pytest.raises(ValueError, match=r'worker:1023, .* 1,023 workers\. Give'):
+    of(Task('worker', 1023))
+
+
 def test_a_barrier_names_who_has_not_come(of):
   with pytest.raises(
     tfps.DeadlineError,

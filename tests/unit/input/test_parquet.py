@@ -263,6 +263,16 @@ def _as(first, *others):
   [
     (lambda folder: folder / '*.none', {}, "paths: nothing matches '.*none'"),
     (lambda folder: folder / 'none', {}, 'none: there is no such file'),
+    (
+      lambda folder: folder,
+      {},
+      r'cannot be read \(.* directory\)\. Give a file',
+    ),
+    (
+      lambda folder: 'nosuch://bucket/file',
+      {},
+      'nosuch://bucket/file: is of no file system that pyarrow knows .*Give a',
+    ),
     (lambda folder: [], {}, r'paths=\[\]: give one file or more'),
     (_text, {}, 'text.parquet: is not a Parquet file, or was cut short'),
     (_cut, {}, 'cut.parquet: is not a Parquet file, or was cut short'),
@@ -319,6 +329,8 @@ def _as(first, *others):
   ids=[
     'no match',
     'no file',
+    'a folder',
+    'no known file system',
     'no path',
     'text',
     'cut short',
