@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps import errors
 from tfps._compat import host_functions
 
 _MAX_BYTES = 2**30  # a graph has less than 2 GiB
@@ -83,8 +84,10 @@ def _graph(variant: Any) -> bytes:
     ).numpy()
   except tf.errors.OpError as error:
     raise ValueError(
-      _advice(f'which has no graph ({error.message})')
+      _advice(f'which has no graph ({errors.first_line(error)})')
     ) from error
+  if not graph:  # TensorFlow could not write it, and raises no error
+    raise ValueError(_advice('which has 2 GiB of values or more'))
   if len(graph) > _MAX_BYTES:
     raise ValueError(_advice(f'which has {len(graph) / 1e6:,.0f} MB of values'))
   definition = tf.compat.v1.GraphDef.FromString(graph)

@@ -1,0 +1,70 @@
+"""What a table that grows refuses, in a process without servers."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfps
+import tfps.keras
+
+
+class Own(keras.optimizers.Optimizer):
+  """An optimizer that tfps does not know."""
+
+  def update_step(self, gradient, variable, learning_rate):
+    variable.assign_sub(learning_rate * gradient)
+
+
+def _train(optimizer, *keys):
+  table = tfps.embeddings.Table(2, name='keyed')
+  with tf.GradientTape() as tape:
+    vectors = table.lookup(keys)
+  gradients = tape.gradient(vectors, table.trainable_variables)
+  optimizer.apply(gradients, table.trainable_variables)
+
+
+@pytest.mark.parametrize(
+  ('optimizer', 'complaint'),
+  [
+    (
+      keras.optimizers.SGD(0.1, use_ema=True, name='averages'),
+      r'^averages: use_ema does not work with rows_0, .*Leave it out',
+    ),
+    (
+      keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, name='adds'),
+      r'^adds: gradient_accumulation_steps does not .*updates\.Accumulate',
+    ),
+    (
+      Own(0.1),
+      r'^own: Own cannot update keyed/rows_0.* only SGD, .* one of these',
+    ),
+  ],
+  ids=lambda value: value.name if hasattr(value, 'name') else '',
+)
+def test_an_optimizer_that_cannot_train_it_is_named(optimizer, complaint):
+  with pytest.raises(ValueError, match=complaint):
+    _train(optimizer, 1)
+
+
+def test_slots_of_other_keys_are_refused():
+  optimizer, other = (keras.optimizers.Adagrad(0.1) for _ in range(2))
+  _train(optimizer, 1, 2)
+  saved = {}
+  optimizer.save_own_variables(saved)
+  _train(other, 7)
+  with pytest.raises(
+    ValueError, match=r'accumulator.* of the 2 keys .* Restore the table, too'
+  ):
+    other.load_own_variables(saved)
+
+
+def test_a_table_is_loaded_by_the_model_that_was_saved():
+  table = tfps.embeddings.Table(2, name='built')
+  table.lookup([1], training=True)
+  with pytest.raises(ValueError, match=r'^built: no table was saved .* Load'):
+    table.load_own_variables({})
+  saved = {}
+  table.save_own_variables(saved)
+  other = tfps.embeddings.Table(2, name='unbuilt')
+  with pytest.raises(ValueError, match=r'^unbuilt: .* built\. Call the model'):
+    other.load_own_variables(saved)
