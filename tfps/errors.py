@@ -106,7 +106,8 @@ def unwritable_directory(
 ) -> CheckpointError:
   """Returns the error for a directory that snapshots cannot be written to."""
   return CheckpointError(
-    f'{directory}, where snapshots are saved, cannot be written: {error}.'
+    f'{directory}, where snapshots are saved, cannot be written: {error}. Make '
+    'it writable, or give another directory.'
   )
 
 

@@ -139,7 +139,7 @@ class Reader:
       file.seek(part.entry.offset + (first - part.first) * row_bytes)
       data = file.read(num_bytes)
     if len(data) != num_bytes:
-      raise ValueError(f'{self._path}: {key} is cut off.')
+      raise ValueError(f'{self._path}: {key} is cut off')
     return np.frombuffer(data, kind).reshape([end - first, *row_shape])
 
   def _numpy_type(self, key: str) -> Any:
@@ -208,7 +208,7 @@ def _read_table(path: str) -> dict[bytes, bytes]:
   footer = data[-_FOOTER_BYTES:]
   (magic,) = struct.unpack('<Q', footer[-8:])
   if magic != _MAGIC:
-    raise ValueError(f'{path} is no table of TensorFlow.')
+    raise ValueError(f'{path} is damaged: it is no table of TensorFlow')
   _, _, position = _two_varints(footer, 0)
   offset, size, _ = _two_varints(footer, position)
   found: dict[bytes, bytes] = {}
@@ -223,7 +223,7 @@ def _block(
 ) -> Iterator[tuple[bytes, bytes]]:
   """Yields the entries of a block; keys are prefix-compressed."""
   if data[offset + size] != _UNCOMPRESSED:
-    raise ValueError(f'{path} is compressed.')
+    raise ValueError(f'{path} is damaged, or its table is compressed')
   block = data[offset : offset + size]
   (num_restarts,) = struct.unpack('<I', block[-4:])
   end, position, key = len(block) - 4 * (num_restarts + 1), 0, b''

@@ -117,7 +117,8 @@ class Server:
     except grpc.RpcError as error:
       raise errors.ServerStartError(
         f'{self.task} started its server at {self.address}, which does not '
-        f'answer this process: {error.code().name}, {error.details()}'
+        f'answer this process: {error.code().name}, {error.details()}. Give an '
+        'address at which this host can be reached.'
       ) from error
 
   @property
@@ -355,6 +356,6 @@ def _leave_on(number: signal.Signals) -> NoReturn:
 def main(args: Sequence[str]) -> None:
   """Serves the task of the flags or environment until training is done."""
   if len(args) > 1:
-    raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
+    raise app.UsageError(f'{args[1]!r} is no flag. Leave it out; see --help.')
   serve(resolver.resolve_cluster())
   signals.exit_now(0)

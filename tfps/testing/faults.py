@@ -179,7 +179,10 @@ def random_faults(
   choices = random.Random(seed)
   tasks = [task for job in jobs for task in cluster.cluster.tasks(job)]
   if not tasks:
-    raise ValueError(f'random_faults: no task is of the jobs {jobs}.')
+    raise ValueError(
+      f'random_faults: the cluster has no task of the jobs {jobs}. Give '
+      'jobs of its tasks.'
+    )
   writer, *_ = [
     t for j in ('chief', 'worker') for t in cluster.cluster.tasks(j)
   ]

@@ -74,7 +74,10 @@ def _shape(request: pytest.FixtureRequest) -> _Shape:
   try:
     shape = _Shape(*marker.args, **marker.kwargs)
     if shape.processes and shape.devices_per_worker > 1:
-      raise TypeError('devices_per_worker is for clusters in this process')
+      raise TypeError(
+        f'devices_per_worker={shape.devices_per_worker} is for clusters in '
+        'this process: leave out processes'
+      )
     return shape
   except TypeError as error:
     raise pytest.UsageError(

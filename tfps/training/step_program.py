@@ -284,7 +284,10 @@ class _Step:
       merged[_NUM_EXAMPLES] = step_replicas.num_examples(batch)
     names = tuple(merged)
     if self.names not in (None, names):
-      raise ValueError(f'step_fn: metrics {names} after {self.names}.')
+      raise ValueError(
+        f'step_fn: returned metrics {names} after {self.names}. Return those '
+        'of the same names each time.'
+      )
     self.names = names
     return _stack([_scalar(n, v) for n, v in merged.items()])
 

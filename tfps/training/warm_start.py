@@ -17,6 +17,8 @@ values, those of the optimizer included:
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -160,11 +162,9 @@ class _Plan:
     self, path: str, root: Any, vocabularies: Iterable[Vocabulary]
   ) -> None:
     self._path = path
-    try:
+    with _reading(path):
       self._reader = tensor_bundle.Reader(path)
       self._matches = checkpoint_graph.match(path, root)
-    except (tf.errors.OpError, ValueError) as error:
-      raise _unreadable(path, error) from error
     if not self._matches.saved:
       raise errors.CheckpointError(
         f'{path} has no value for any variable of {root!r}. Give warm_start '
@@ -223,7 +223,9 @@ class _Plan:
     if num_bytes > max_bytes and saved.variable.dtype != tf.string:
       self._restore_rows(saved, None)
     else:
-      row_writes.assign(saved.variable, self._reader.get(saved.key))
+      with _reading(self._path):
+        value = self._reader.get(saved.key)
+      row_writes.assign(saved.variable, value)
 
   def _restore_rows(
     self, saved: checkpoint_graph.Saved, move: np.ndarray | None
@@ -238,20 +240,20 @@ class _Plan:
     writer = row_writes.RowWriter(saved.variable)
     num_rows = int(saved.variable.shape[0])
     kept = 0
-    slices = self._reader.slices(saved.key, row_writes.SLICE_BYTES)
-    try:
-      for first, values in slices:
-        if move is None:
-          values = values[: max(0, num_rows - first)]
-          writer.write(first, values)
-        else:
-          targets = move[first : first + len(values)]
-          values = values[: len(targets)][targets >= 0]
-          writer.scatter(targets[targets >= 0], values)
-        kept += len(values)
-    except ValueError as error:
-      raise _unreadable(self._path, error) from error
+    for first, values in self._slices(saved.key):
+      if move is None:
+        values = values[: max(0, num_rows - first)]
+        writer.write(first, values)
+      else:
+        targets = move[first : first + len(values)]
+        values = values[: len(targets)][targets >= 0]
+        writer.scatter(targets[targets >= 0], values)
+      kept += len(values)
     return kept
+
+  def _slices(self, key: str) -> Iterator[tuple[int, Any]]:
+    with _reading(self._path):
+      yield from self._reader.slices(key, row_writes.SLICE_BYTES)
 
   def _move(self, vocabulary: Vocabulary) -> tuple[int, np.ndarray]:
     """Returns a table's identity and, for each old row, the new one or -1."""
@@ -344,7 +346,13 @@ def _check_values(saved: Iterable[checkpoint_graph.Saved]) -> None:
         )
 
 
-def _unreadable(path: str, error: Exception) -> errors.CheckpointError:
-  return errors.CheckpointError(
-    f'{path} cannot be read: {errors.first_line(error)}'
-  )
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  try:
+    yield
+  # A LookupError tells that a file ends early.
+  except (tf.errors.OpError, LookupError, ValueError) as error:
+    raise errors.CheckpointError(
+      f'{path} cannot be read: {errors.first_line(error)}. Copy it again from '
+      'where it was written, or give another one.'
+    ) from error

@@ -32,6 +32,24 @@ def _save(path, key, value, shards):
   )
 
 
+@pytest.mark.parametrize(
+  ('damage', 'complaint'),
+  [
+    (lambda data: data[:-1] + b'x', 'it is no table'),
+    # The type of the last block, with its checksum and the footer behind it.
+    (lambda data: data[:-53] + b'1' + data[-52:], 'its table is compressed'),
+  ],
+)
+def test_an_index_that_changes_meanwhile_is_told(tmp_path, damage, complaint):
+  path = str(tmp_path / 'saved')
+  _save(path, 'a', np.zeros([9, 3], 'f'), 1)
+  reader = tensor_bundle.Reader(path)
+  index = tmp_path / 'saved.index'
+  index.write_bytes(damage(index.read_bytes()))
+  with pytest.raises(ValueError, match=f'saved.index is .*{complaint}'):
+    reader.rows('a', 0, 1)
+
+
 @pytest.mark.parametrize('shards', [1, 3, 7])
 @pytest.mark.parametrize(
   ('shape', 'dtype'),

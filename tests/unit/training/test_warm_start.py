@@ -1,10 +1,14 @@
 """What a warm start cannot do is told before a variable is changed."""
 
+import pathlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfps
+from tfps._compat import tensor_bundle
+from tfps.variables import row_writes
 
 
 def _root():
@@ -20,6 +24,51 @@ def _vocabulary(old, new):
     )
 
   return start
+
+
+def _cut(path):
+  path.write_bytes(path.read_bytes()[:-10])
+
+
+def _flip(path):
+  data = bytearray(path.read_bytes())
+  data[100] ^= 255
+  path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+  ('name', 'damage'),
+  [
+    ('index', _cut),
+    ('data-00000-of-00001', _cut),
+    ('data-00000-of-00001', _flip),
+    ('data-00000-of-00001', pathlib.Path.unlink),
+  ],
+)
+def test_a_damaged_checkpoint_is_told(tmp_path, name, damage):
+  path = _root().write(str(tmp_path / 'old'))
+  damage(tmp_path / f'old.{name}')
+  with pytest.raises(
+    tfps.CheckpointError, match=r'/old cannot be read: .*\. Copy it again'
+  ):
+    tfps.checkpoints.warm_start(path, _root())
+
+
+def test_a_large_table_that_is_cut_off_is_told(tmp_path, monkeypatch):
+  monkeypatch.setattr(row_writes, 'SLICE_BYTES', 8)
+  root = _root()
+  path = root.write(str(tmp_path / 'old'))
+  theirs = tensor_bundle.Reader.slices
+
+  def slices(reader, *args):
+    (tmp_path / 'old.data-00000-of-00001').write_bytes(b'')
+    return theirs(reader, *args)
+
+  monkeypatch.setattr(tensor_bundle.Reader, 'slices', slices)
+  with pytest.raises(
+    tfps.CheckpointError, match=r'/old: table/.* is cut off\. Copy it again'
+  ):
+    tfps.checkpoints.warm_start(path, root)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ class Folder:
           )
     except OSError as error:
       raise errors.CheckpointError(
-        f'{self.path}, where deltas are written, cannot be used: {error}.'
+        f'{self.path}, where deltas are written, cannot be used: {error}. Give '
+        'another directory.'
       ) from error
 
   def bases(self) -> list[int]:

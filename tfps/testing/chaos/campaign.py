@@ -99,7 +99,7 @@ def main(args: Sequence[str]) -> int:
     app.UsageError: there are arguments other than flags.
   """
   if len(args) > 1:
-    raise app.UsageError(f'{args[1]!r} is no flag. See --help.')
+    raise app.UsageError(f'{args[1]!r} is no flag. Leave it out; see --help.')
   seeds = random.Random(_SEED.value)
   cells = [
     (fault, job, mode, random.Random(seeds.getrandbits(64)))
