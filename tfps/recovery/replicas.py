@@ -207,7 +207,7 @@ class Replicas:
     if not self._copying.acquire(timeout=secs):
       raise errors.DeadlineError(
         f'A copy of variables to their replicas has not ended after {secs:g} '
-        'seconds.'
+        'seconds. Check whether a ps hangs.'
       )
     try:
       yield

@@ -1,5 +1,7 @@
 """Vectors and towers of a model, exported apart from each other."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -95,6 +97,12 @@ def test_towers_are_exported_alone_and_vectors_left_outside(
   np.testing.assert_allclose(
     rest.serve(tf.constant(vectors[np.argsort(found)])), expected, 1e-5
   )
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pyarrow', None)
+  with pytest.raises(ImportError, match=r'pip .*tfps\[parquet\].* Vectors'):
+    tfps.serving.export_vectors(keras.layers.Dense(2), tmp_path / 'vectors')
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Replicas of variables get each update on another ps, too."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from tests.support import turns
 import tfps
 from tfps._compat import replicated_writes
+from tfps.recovery import replicas as replicas_lib
 from tfps.variables import partitioners
 
 IN_PROCESS = pytest.mark.tfps_cluster(workers=2, ps=3)
@@ -59,6 +62,45 @@ def _run(strategy, step, times):
   for _ in range(times):  # one after the other
     coordinator.schedule(tf.function(lambda: strategy.run(step)))
     coordinator.join()
+
+
+@IN_PROCESS
+def test_a_copy_that_does_not_end_is_told(tfps_cluster, tmp_path, set_timeouts):
+  set_timeouts(cancel_secs=0.1)
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path, replicas=1)
+  )
+  replicas = strategy.guard._replicas
+  with (
+    replicas._between_copies(),
+    pytest.raises(tfps.DeadlineError, match=r'not ended .*0\.1 .* Check wh'),
+  ):
+    replicas.copy()
+  strategy.close()
+
+
+@IN_PROCESS
+def test_a_replica_that_the_chief_does_not_create_is_told(
+  tfps_cluster, tmp_path
+):
+  recovery = tfps.Recovery(tmp_path, replicas=1, timeout_secs=0.1)
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster,
+    recovery=dataclasses.replace(recovery, replicas=0),
+  )
+  with strategy.scope():
+    lonely = tf.Variable(1.0, name='lonely')
+  (entry,) = (
+    each for each in strategy.guard._inventory.entries() if each.key == 'lonely'
+  )
+  replicas = replicas_lib.Replicas(recovery, 3, device='/job:chief/task:0')
+  with pytest.raises(
+    tfps.DeadlineError,
+    match=r'not created the replica of lonely .* 0\.1 seconds\. Check that',
+  ):
+    replicas.attach(entry)
+  del lonely
+  strategy.close()
 
 
 OPTIMIZERS = {

@@ -84,6 +84,29 @@ def test_a_part_that_cannot_be_read_is_an_error(tfps_cluster, tmp_path):
   del kept
 
 
+def test_a_part_that_the_chief_does_not_see_is_told(tmp_path, set_timeouts):
+  set_timeouts(file_visible_secs=0.1)
+  missing = tmp_path / 'values.index'
+  with pytest.raises(
+    snapshot_storage.DiskError,
+    match=rf'ps:1 has written {missing}, which the chief does not see.*Mount',
+  ):
+    snapshot_storage._wait_for(missing, '/job:ps/task:1/device:CPU:0')
+
+
+@IN_PROCESS
+@pytest.mark.parametrize('written_by', ['chief', 'ps'])
+def test_a_directory_that_cannot_be_written_is_told(
+  tfps_cluster, tmp_path, written_by
+):
+  (tmp_path / 'file').touch()
+  recovery = tfps.Recovery(tmp_path / 'file' / 'x', written_by=written_by)
+  with pytest.raises(
+    errors.CheckpointError, match=r'/file/x, .* cannot be written: .*\. Make it'
+  ):
+    tfps.ParameterServerStrategy(tfps_cluster.cluster, recovery=recovery)
+
+
 @IN_PROCESS
 def test_a_part_that_cannot_be_written_leaves_the_cut_before(
   tfps_cluster, tmp_path

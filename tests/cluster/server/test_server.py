@@ -1,5 +1,6 @@
 import socket
 
+from absl import app
 import pytest
 import tensorflow as tf
 
@@ -43,6 +44,19 @@ def test_a_task_that_runs_already_is_told(set_timeouts):
     address = server.address
     with pytest.raises(tfps.ServerStartError, match='by a server that is ps:0'):
       tfps.Server(_alone(address))
+
+
+def test_an_address_that_does_not_reach_this_host_is_told():
+  with pytest.raises(
+    tfps.ServerStartError,
+    match=r'at nosuchhost\.invalid:\d+, which .*UNAVAILABLE, .*\. Give an addr',
+  ):
+    tfps.Server(_alone('nosuchhost.invalid:0'))
+
+
+def test_an_argument_that_is_no_flag_is_told():
+  with pytest.raises(app.UsageError, match=r"'worker' is no flag\. Leave"):
+    server_lib.main(['server', 'worker'])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,12 @@ def test_a_cluster_without_tasks_is_refused(num_workers, num_ps, name):
     testing.InProcessCluster(num_workers, num_ps)
 
 
+def test_random_faults_of_no_task_are_refused(tfps_cluster):
+  jobs = ('evaluator',)
+  with pytest.raises(ValueError, match=r"jobs \('evaluator',\)\. Give jobs of"):
+    testing.random_faults(tfps_cluster, seed=0, until_secs=1, jobs=jobs)
+
+
 def _count(cluster: tfps.Cluster, num_steps: int) -> int:
   """Adds 1 in so many scheduled steps; the variable's value afterwards."""
   strategy = tfps.ParameterServerStrategy(cluster)

@@ -233,6 +233,24 @@ def test_steps_that_use_what_others_leave_stay_in_a_loop(
 
 
 @one_worker
+def test_steps_that_return_other_metrics_are_refused(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, wire=tfps.Wire(unroll=2)
+  )
+  names = iter('ab')
+  with (
+    tfps.Coordinator(strategy, timeout_secs=60) as coordinator,
+    pytest.raises(ValueError, match=r"\('b',\) after \('a',\)\. Return those"),
+  ):
+    coordinator.train(
+      lambda batch: {next(names): 1.0},
+      lambda context: tf.data.Dataset.range(4),
+      steps=4,
+      steps_per_execution=4,
+    )
+
+
+@one_worker
 @pytest.mark.parametrize('unroll', turns.rarely([1, 2], but=[2]))
 def test_any_number_of_steps_is_traced_once(tfps_cluster, unroll):
   strategy = tfps.ParameterServerStrategy(

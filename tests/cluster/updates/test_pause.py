@@ -10,6 +10,7 @@ from tests.support import slopes
 from tests.support import waiting
 import tfps
 from tfps.updates import sessions
+from tfps.updates.sync import ps_state
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
@@ -79,6 +80,22 @@ def test_it_waits_for_the_second_update_of_a_step(tfps_cluster, steps_before):
     assert pausing.result(60) == (steps_before + 1,) * 3
     training.result(60)
     assert (number(first), number(second)) == (6, 6)
+  strategy.close()
+
+
+def test_an_update_that_does_not_end_is_told(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync(timeout_secs=0.1)
+  )
+  sync_session = sessions.of(strategy)
+  zeros = ps_state.Point(*[0] * len(ps_state.Point._fields))
+  first = zeros._replace(leader=1)
+  sync_session.state.points.assign([first, zeros, zeros, zeros])
+  with (
+    pytest.raises(tf.errors.DeadlineExceededError, match=r'within 0\.1 .*pol'),
+    sync_session.paused(),
+  ):
+    pass
   strategy.close()
 
 

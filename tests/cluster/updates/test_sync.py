@@ -366,7 +366,7 @@ def test_a_large_variable_may_be_alone_on_a_ps(tfps_cluster):
   np.testing.assert_array_equal(large.numpy(), np.full([1 << 17], -1.0))
 
 
-def test_what_cannot_meet_is_refused(tfps_cluster):
+def test_what_cannot_meet_is_refused(tfps_cluster, monkeypatch):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()
   )
@@ -377,11 +377,24 @@ def test_what_cannot_meet_is_refused(tfps_cluster):
   def in_a_branch(batch):
     tf.cond(batch > 5, lambda: slopes.step(batch), lambda: None)
 
-  with (
-    tfps.Coordinator(strategy, timeout_secs=60) as coordinator,
-    pytest.raises(ValueError, match='Apply them outside of it'),
-  ):
-    coordinator.train(in_a_branch, _dataset_fn, steps=1)
+  def too_often(batch):
+    for _ in range(2):
+      slopes.step(batch)
+
+  on_the_chief = tf.Variable(0.0, tf.float64, name='own')
+
+  def elsewhere(batch):
+    slopes.optimizer.apply([batch], [on_the_chief])
+
+  monkeypatch.setattr(ps_state, 'MAX_POINTS', 1)  # as tracing takes long
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    for step, complaint in (
+      (in_a_branch, 'Apply them outside of it'),
+      (too_often, 'more than 1 times. Use fewer optimizers'),
+      (elsewhere, 'own.* is on .*/job:chief.*Create it in the strategy'),
+    ):
+      with pytest.raises(ValueError, match=complaint):
+        coordinator.train(step, _dataset_fn, steps=1)
   with pytest.raises(ValueError, match='Leave out prefetch'):
     tfps.ParameterServerStrategy(
       tfps_cluster.cluster,

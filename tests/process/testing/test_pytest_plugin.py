@@ -48,10 +48,19 @@ def test_a_wrong_marker_is_told(pytester):
     @pytest.mark.tfps_cluster(wrkers=2)
     def test_it(tfps_cluster):
       pass
+
+    @pytest.mark.tfps_cluster(processes=True, devices_per_worker=2)
+    def test_devices(tfps_cluster):
+      pass
   """)
   result = pytester.runpytest_subprocess()
-  result.assert_outcomes(errors=1)
-  result.stdout.fnmatch_lines(['*wrkers*It takes workers, ps, processes and *'])
+  result.assert_outcomes(errors=2)
+  result.stdout.fnmatch_lines(
+    [
+      '*wrkers*It takes workers, ps, processes and *',
+      '*devices_per_worker=2 is for *: leave out processes*',
+    ]
+  )
 
 
 def test_the_plugin_does_not_import_tensorflow():

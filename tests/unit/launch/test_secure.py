@@ -2,10 +2,12 @@
 
 import pathlib
 import shlex
+import sys
 
 import pytest
 
 from tests.support import enclosures
+from tfps import security
 from tfps.cluster import spec as spec_lib
 from tfps.launch import command as command_lib
 
@@ -27,6 +29,18 @@ def test_what_goes_without_it_is_said(capsys, words, complaint):
     command_lib.main(['--secure', *words, _PROGRAM])
   assert caught.value.code == 2
   assert complaint in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'cryptography', None)
+  monkeypatch.delitem(sys.modules, 'tfps.security.authority', raising=False)
+  monkeypatch.delattr(security, 'authority', raising=False)
+  with pytest.raises(SystemExit) as caught:
+    command_lib.main(['--secure', _PROGRAM])
+  assert caught.value.code == 2
+  said = capsys.readouterr().err
+  assert '--secure: Certificates need cryptography' in said
+  assert 'pip install "tfps[secure]"' in said
 
 
 def test_a_task_without_a_certificate_is_named(capsys, tmp_path):

@@ -1,6 +1,7 @@
 """Writers of metrics: log, JSON lines, TensorBoard."""
 
 import json
+import sys
 
 import pytest
 
@@ -97,6 +98,12 @@ def test_tensorboard_gets_scalars_and_histograms(readings, tmp_path):
   assert histogram.tensor_proto.tensor_shape.dim[1].size == 3
   metadata = events.SummaryMetadata('tfps/staleness_updates/chief:0')
   assert metadata.plugin_data.plugin_name == 'histograms'
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tensorboard.compat.proto', None)
+  with pytest.raises(ImportError, match=r'pip install "tfps\[tensorboard\]"'):
+    monitor.TensorBoard(tmp_path)
 
 
 def test_a_periodic_writer_writes_at_its_end_too():

@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 import pytest
 
 from tests.support import enclosures
@@ -63,6 +66,52 @@ def test_the_key_of_another_ca_signs_nothing(tmp_path):
   other = authority.Authority.new(valid=datetime.timedelta(hours=1))
   (folder / 'ca.key').write_bytes(other.key_pem())
   with pytest.raises(ValueError, match='the key is not that of the certif'):
+    enclosures.make(folder, enclosures.PS)
+
+
+def _of_no_job(*uris):
+  key = authority._new_key()
+  name = authority._common_name('other')
+  builder = authority._builder(key, valid=datetime.timedelta(hours=1))
+  builder = builder.subject_name(name).issuer_name(name)
+  if uris:
+    names = map(x509.UniformResourceIdentifier, uris)
+    builder = builder.add_extension(_SAN(names), False)
+  return authority._key_pem(key), builder.sign(key, hashes.SHA256())
+
+
+def _write_rsa_key(folder):
+  key = rsa.generate_private_key(65537, 2048)
+  (folder / 'ca.key').write_bytes(authority._key_pem(key))
+
+
+def _write_ca(*uris):
+  def write(folder):
+    key, certificate = _of_no_job(*uris)
+    (folder / 'ca.key').write_bytes(key)
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    (folder / 'ca.pem').write_bytes(pem)
+
+  return write
+
+
+@pytest.mark.parametrize(
+  ('write', 'complaint'),
+  [
+    (_write_rsa_key, 'the key is not one of an elliptic curve'),
+    (_write_ca(), 'the certificate does not name a job'),
+    (
+      _write_ca('https://other/job'),
+      r"the certificate names \['https://other/job'\], not one job",
+    ),
+  ],
+)
+def test_the_ca_of_another_program_signs_nothing(tmp_path, write, complaint):
+  folder = enclosures.make(tmp_path / 'certs')
+  write(folder)
+  with pytest.raises(
+    ValueError, match=rf'/ca\.pem and .*/ca\.key are no CA .*{complaint}\. Give'
+  ):
     enclosures.make(folder, enclosures.PS)
 
 

@@ -126,10 +126,11 @@ def _parts(
     rows, values = (
       _read_array(archive, f'{what}_{i}.npy') for what in ('rows', 'values')
     )
-    if values.shape != (part['num_changed'], part['row_bytes']):
-      raise ValueError(f'values_{i} has shape {values.shape}')
-    if rows.shape != values.shape[:1]:
-      raise ValueError(f'rows_{i} has shape {rows.shape}')
+    shape = part['num_changed'], part['row_bytes']
+    if values.shape != shape:
+      raise ValueError(f'values_{i} has shape {values.shape}, not {shape}')
+    if rows.shape != shape[:1]:
+      raise ValueError(f'rows_{i} has shape {rows.shape}, not {shape[:1]}')
     yield Part(
       part['variable'],
       part['name'],
