@@ -93,7 +93,7 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   if options.preload:
     raise ValueError('--preload forks tasks on this machine; leave it out.')
   placed = place(job.tasks(), _hosts(options))
-  ssh = shlex.split(options.ssh)
+  ssh = _ssh(options.ssh)
   cluster = _cluster(placed, {} if options.dry_run else _ports(ssh, placed))
   envs = {task: _env(job, task, placed) for task in placed}
   if options.dry_run:
@@ -118,6 +118,19 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   secs = job.grace_secs + timeouts.current().told_end_secs
   patient = dataclasses.replace(job, grace_secs=secs)
   return local.supervise(patient, options, cluster, command)
+
+
+def _ssh(text: str) -> list[str]:
+  try:
+    words = shlex.split(text)
+  except ValueError:  # a quote is not closed
+    words = []
+  if not words:
+    raise ValueError(
+      f'--ssh={text!r} is no command. Give ssh and its options, quoted as for '
+      'a shell.'
+    )
+  return words
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -284,9 +297,12 @@ def _free_ports(ssh: Sequence[str], host: Host, number: int) -> list[str] | str:
       timeout=secs,
     )
   except subprocess.TimeoutExpired:
-    return f'{host.name} did not answer {ssh[0]} within {secs:g} seconds.'
+    return (
+      f'{host.name} did not answer {ssh[0]} within {secs:g} seconds. Check '
+      'that it is up, or leave it out.'
+    )
   except OSError as error:
-    return f'--ssh: {error}'
+    return f'--ssh: {error}. Install it, or give another command.'
   found = done.stdout.split()[-number:]
   if done.returncode == 0 and len(found) == number:
     return found

@@ -306,6 +306,22 @@ def test_the_constructor_sets_the_default_deadline(coordinator, gate):
   coordinator.join(60)
 
 
+def test_a_queue_that_stays_full_names_who_executes(
+  coordinator, gate, monkeypatch
+):
+  # TensorFlow's own limit is 262,144.
+  monkeypatch.setattr(coordinator._queue._queue, 'maxsize', 1)
+  coordinator_lib.Coordinator(coordinator.strategy, timeout_secs=0.2)
+  # One for each worker, one that is queued, and one too many.
+  functions = [gate.function] * 4
+  with pytest.raises(
+    errors.DeadlineError, match=r'schedule.*worker:\d has been executing'
+  ):
+    list(map(coordinator.schedule, functions))
+  gate.opened.set()
+  coordinator.join(60)
+
+
 @pytest.fixture
 def _heeds_ctrl_c():
   # A suite that runs in the background ignores it.

@@ -119,6 +119,26 @@ def test_options_that_do_not_fit_are_refused(capsys, words, complaint):
   assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+  ('ssh', 'complaint'),
+  [
+    ('', "--ssh='' is no command. Give ssh and"),
+    ('ssh "', "--ssh='ssh \"' is no command. Give ssh and"),
+    ('no-such-ssh', "'no-such-ssh'. Install it"),
+    ('false', 'h1: false ended with 1. Each host must answer ssh'),
+    ("sh -c 'sleep 60'", 'h1 did not answer sh within 0.1 seconds. Check that'),
+  ],
+)
+def test_a_host_that_cannot_be_reached_is_named(
+  capsys, set_timeouts, ssh, complaint
+):
+  set_timeouts(ssh_secs=0.1)
+  with pytest.raises(SystemExit) as end:
+    command.main([f'--ssh={ssh}', '--hosts=h1:9', programs.LAUNCHED])
+  assert end.value.code == 2
+  assert complaint in capsys.readouterr().err
+
+
 def test_each_worker_has_gpus_of_its_host(capsys):
   words = ['--hosts=h1:3,h2:4', '--num_ps=2', '--num_workers=4']
   gpus = ['--gpus_per_worker=2', '--dry_run', programs.LAUNCHED]

@@ -280,17 +280,8 @@ class AllReduceSession(sessions.Session):
       worker: number of the worker that executes it, an int64 scalar.
       count: called at the end of each step.
       comes_and_goes: whether workers take part only while they have batches.
-
-    Raises:
-      ValueError: they do.
     """
-    del worker
-    if comes_and_goes:
-      raise ValueError(
-        'AllReduceStrategy: a SplitQueue is kept on a ps, and there is none. '
-        'Divide the data by strategy.input_context(), or take a '
-        'HybridStrategy.'
-      )
+    del worker, comes_and_goes  # they do not: there is no SplitQueue
     return AllReduceStep(self._reduction, self._num_steps, count, self._in_step)
 
   def expect(self, attempt: participation.Participation) -> None:
