@@ -132,7 +132,13 @@ class SharedVariables:
   ) -> SharedVariable:
     variable = _variable(memory, kwargs)
     value = kwargs['initial_value']
-    variable.assign(value() if callable(value) else value)
+    value = tf.convert_to_tensor(
+      value() if callable(value) else value, variable.dtype
+    )
+    variable.shape.assert_is_compatible_with(value.shape)
+    # What an earlier program has left may have grown to another shape, which
+    # `variable.assign` would refuse.
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
     self._name_table.add(variable.memory.name, _entry(variable))
     return variable
 

@@ -1,5 +1,7 @@
 """Tables that grow are saved and restored with all keys, rows and slots."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -127,3 +129,37 @@ def test_a_new_run_begins_with_the_last_snapshot(
       assert model.get_layer('keyed').table.num_keys() == 1600
       np.testing.assert_allclose(_fit(model), second, rtol=1e-4)
     strategy.close()
+
+
+@contextlib.contextmanager
+def _table(cluster, directory, **options):
+  keras.utils.clear_session()  # as in each run, names are counted from 0 on
+  recovery = tfps.Recovery(directory, every_secs=3600)
+  strategy = tfps.ParameterServerStrategy(cluster, recovery=recovery)
+  try:
+    with strategy.scope():
+      table = tfps.embeddings.Table(2, name='grown', **options)
+      table.build()
+      yield table, strategy.guard
+  finally:
+    strategy.close()
+
+
+def test_a_run_on_the_same_ps_begins_anew_although_tables_have_grown(
+  tfps_cluster, tmp_path
+):
+  with _table(tfps_cluster.cluster, tmp_path) as (table, guard):
+    found = table.lookup(_IDS[:3], training=True)
+    guard.keep()
+  with _table(tfps_cluster.cluster, tmp_path) as (table, _):
+    np.testing.assert_array_equal(table.lookup(_IDS[:3]), found)
+    assert table.num_keys() == 3
+  eviction = tfps.embeddings.Lru(10)
+  with (
+    pytest.raises(
+      tfps.CheckpointError,
+      match=r'cannot be restored: grown/.* no scores, .* Make it with the adm',
+    ),
+    _table(tfps_cluster.cluster, tmp_path, num_shards=1, eviction=eviction),
+  ):
+    pass
