@@ -57,7 +57,8 @@ class Forked:
     pid = self._next(timeout_secs)
     if pid is None:
       raise errors.DeadlineError(
-        f'No process was forked within {timeout_secs:g} seconds.'
+        f'No process was forked within {timeout_secs:g} seconds. Check the '
+        'load of this machine, or leave out preload.'
       )
     self.pid = pid
 

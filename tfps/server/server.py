@@ -100,7 +100,8 @@ class Server:
       )
     except tf.errors.OpError as error:
       raise errors.ServerStartError(
-        f'{self.task} could not start its server at {address}: {error.message}'
+        f'{self.task} could not start its server at {address}: {error.message}.'
+        ' Correct the address, or the config.'
       ) from error
     self._start()
 

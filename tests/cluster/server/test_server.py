@@ -54,6 +54,15 @@ def test_an_address_that_does_not_reach_this_host_is_told():
     tfps.Server(_alone('nosuchhost.invalid:0'))
 
 
+def test_a_config_that_tensorflow_refuses_is_told():
+  config = tf.compat.v1.ConfigProto(device_filters=['nonsense'])
+  with pytest.raises(
+    tfps.ServerStartError,
+    match=r'ps:0 could not start .*: Invalid device filter: nonsense\. Correct',
+  ):
+    tfps.Server(_alone('localhost:0'), config=config)
+
+
 def test_an_argument_that_is_no_flag_is_told():
   with pytest.raises(app.UsageError, match=r"'worker' is no flag\. Leave"):
     server_lib.main(['server', 'worker'])

@@ -56,6 +56,7 @@ def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
       return False
     with gzip.open(path, 'rt') as file:
       found.update(json.load(file))
+    assert trace_command.main([f'--address={address}', '--steps=99999999']) == 1
     arrows = _arrows(found)
     # An execution is in the trace as a whole, or without arrows.
     return all(
@@ -83,7 +84,9 @@ def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
       )
     strategy.close()
   assert set(_names(found).values()) == {'chief:0', *_WORKERS, *_PS}
-  assert 's of chief:0, ps:0, ps:1, ' in capfd.readouterr().out
+  said = capfd.readouterr()
+  assert 's of chief:0, ps:0, ps:1, ' in said.out
+  assert 'tfps trace: --steps=99999999 take ' in said.err
   (kept, *_) = logs.glob('plugins/profile/*/ps-1.xplane.pb')
   assert profiler.parse(kept.read_bytes()).events
 

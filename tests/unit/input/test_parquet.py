@@ -148,6 +148,24 @@ def test_a_null_is_told_with_its_row_group(one, values, type_, complaint):
     one(values, type_)
 
 
+@pytest.mark.parametrize(
+  ('column', 'complaint'),
+  [
+    ({'x': [1, 2]}, 'has 2 rows, and had 1 when the file was listed'),
+    ({'y': [1]}, 'has 1 row groups and the columns y, which is not how it'),
+  ],
+)
+def test_a_file_that_is_changed_meanwhile_is_told(tmp_path, column, complaint):
+  path = write(tmp_path / 'one.parquet', {'x': [1]})
+  dataset = tfps.input.Parquet(path).dataset()
+  write(path, column)
+  with pytest.raises(
+    tf.errors.InvalidArgumentError,
+    match=rf'one\.parquet, row group 0: .*{complaint}.* Do not change files',
+  ):
+    list(dataset)
+
+
 def test_batches_are_those_of_row_groups(numbers):
   found = tfps.input.Parquet(numbers, columns='n', batch_size=4)
   batches = [values_of(element['n']) for element in found.dataset()]
