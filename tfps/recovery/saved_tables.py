@@ -1,4 +1,4 @@
-"""Tables in snapshots, which may have another number of shards there.
+"""Tables in snapshots, which may have other shards or policies there.
 
 The names of variables tell tables and shards: a table's are made one after the
 other, shard by shard, and first the rows.
@@ -55,8 +55,12 @@ def find(keys: Iterable[str]) -> list[_Keys]:
 
 
 def are_alike(one: Iterable[str], other: Iterable[str]) -> bool:
-  """Returns whether tables have the same numbers of shards."""
-  return [len(t) for t in find(one)] == [len(t) for t in find(other)]
+  """Returns whether tables have as many shards, of the same variables."""
+  return [_names(t) for t in find(one)] == [_names(t) for t in find(other)]
+
+
+def _names(table: _Keys) -> list[set[str]]:
+  return [set(shard) for shard in table]
 
 
 class SavedTables:
@@ -74,7 +78,7 @@ class SavedTables:
     self._inventory = inventory
 
   def restore(self, shards: Sequence[shard_lib.Shard]) -> None:
-    """Restores a table whose number of shards is another one there.
+    """Restores a table that has other shards or policies there.
 
     Args:
       shards: its shards.
@@ -117,12 +121,12 @@ class SavedTables:
       resharding.restore_slots(slots, shards, saved)
 
   def _find(self, shards: Sequence[shard_lib.Shard]) -> _Keys:
-    """Returns where the table's shards are if there are more or less."""
+    """Returns where the table's shards are, unless they are like these."""
     key = self._key(shards[0].rows)
     own = find(entry.key for entry in self._inventory.entries())
     number = [table[0][_ROWS] for table in own].index(key)
     saved = find(self._snapshot.contents)[number : number + 1]
-    if not saved or len(saved[0]) == len(shards):
+    if not saved or _names(saved[0]) == _names(own[number]):
       return []
     return saved[0]
 

@@ -155,11 +155,70 @@ def test_a_run_on_the_same_ps_begins_anew_although_tables_have_grown(
     np.testing.assert_array_equal(table.lookup(_IDS[:3]), found)
     assert table.num_keys() == 3
   eviction = tfps.embeddings.Lru(10)
-  with (
-    pytest.raises(
-      tfps.CheckpointError,
-      match=r'cannot be restored: grown/.* no scores, .* Make it with the adm',
-    ),
-    _table(tfps_cluster.cluster, tmp_path, num_shards=1, eviction=eviction),
+  for num_shards in (1, 2):
+    with (
+      pytest.raises(
+        tfps.CheckpointError,
+        match=r'cannot be restored: grown/.* no scores, .* Make it with the',
+      ),
+      _table(
+        tfps_cluster.cluster, tmp_path, num_shards=num_shards, eviction=eviction
+      ),
+    ):
+      pass
+
+
+def test_a_snapshot_of_a_table_that_evicts_is_restored_without_evicted_keys(
+  tfps_cluster, tmp_path
+):
+  eviction = tfps.embeddings.Lru(40)
+  with _table(tfps_cluster.cluster, tmp_path, eviction=eviction) as (
+    one,
+    guard,
   ):
-    pass
+    for ids in np.split(_IDS[:400], 20):
+      one.lookup(ids, training=True)
+    kept = {key: row.tolist() for key, row in _items(one)}
+    guard.keep()
+  assert 0 < len(kept) < 100
+  with _table(tfps_cluster.cluster, tmp_path) as (other, _):
+    assert {key: row.tolist() for key, row in _items(other)} == kept
+    assert other.num_keys() == len(kept)
+
+
+def _items(table):
+  for keys, rows in table.items():
+    yield from zip(keys.tolist(), rows, strict=True)
+
+
+def _update(table, optimizer, ids):
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(table.lookup(ids) ** 2)
+  weights = table.trainable_weights
+  optimizer.apply(tape.gradient(loss, weights), weights)
+
+
+def test_a_checkpoint_of_other_policies_is_restored_by_key_or_refused(tmp_path):
+  tables, optimizers, checkpoints = [], [], []
+  for eviction in (tfps.embeddings.Lru(40), None):
+    table = tfps.embeddings.Table(2, 'normal', name='grown', eviction=eviction)
+    table.build()
+    optimizer = keras.optimizers.Adagrad(0.1)
+    optimizer.build(table.trainable_weights)
+    for ids in np.split(_IDS[:400], 20):
+      _update(table, optimizer, ids)
+    tables.append(table)
+    optimizers.append(optimizer)
+    checkpoints.append(tf.train.Checkpoint(table=table, optimizer=optimizer))
+  evicting, plain = tables
+  kept = dict(_items(evicting))
+  saved = [each.save(tmp_path / str(i)) for i, each in enumerate(checkpoints)]
+  with pytest.raises(ValueError, match='no scores, which this one needs'):
+    checkpoints[0].restore(saved[1])
+  for each in checkpoints:
+    each.restore(saved[0])
+  ids = np.array(list(kept)[:20])
+  for table, optimizer in zip(tables, optimizers, strict=True):
+    assert dict(_items(table)).keys() == kept.keys()
+    _update(table, optimizer, ids)  # by slots that have followed their keys
+  np.testing.assert_array_equal(evicting.lookup(ids), plain.lookup(ids))

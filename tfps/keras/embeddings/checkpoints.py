@@ -1,11 +1,12 @@
-"""Checkpoints of TensorFlow, restored to tables with other numbers of shards.
+"""Checkpoints of TensorFlow, restored to tables of other shards or policies.
 
 A checkpoint has the variables of each shard by name, and optimizers' slots in
-lists by number. If the numbers of shards are the same, TensorFlow restores all.
-If not, keys are given to the shards that they belong to, slots follow them, and
-those of other variables are found by their order.
+lists by number. If a table has the same, TensorFlow restores all. If not, keys
+are given to the shards that they belong to, slots follow them, and those of
+other variables are found by their order.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
@@ -55,9 +56,13 @@ def take_part() -> None:
   checkpoint_visits.take_part(_visit)
 
 
-def num_shards(visit: Visit) -> int:
-  """Returns how many shards the checkpoint has of the table of a visit."""
-  return len(visit.once(_Graph).tables.get(visit.node, ()))
+def saved_names(visit: Visit) -> list[set[str]]:
+  """Returns the names of each shard's variables in the checkpoint.
+
+  Args:
+    visit: of the table.
+  """
+  return [set(each) for each in visit.once(_Graph).tables.get(visit.node, ())]
 
 
 def restore_table(
@@ -65,7 +70,7 @@ def restore_table(
   shards: Sequence[Any],
   variables: Sequence[Mapping[str, Any]],
 ) -> None:
-  """Restores a table with another number of shards than the checkpoint has.
+  """Restores a table with other shards or variables than the checkpoint has.
 
   Args:
     visit: of the table.
@@ -80,8 +85,14 @@ def restore_table(
       (node, variables[min(number, last)][name])
       for number, nodes in enumerate(saved)
       for name, node in nodes.items()
+      if name in variables[0]
     ],
-    [part for own in variables[len(saved) :] for part in own.values()],
+    [
+      part
+      for number, own in enumerate(variables)
+      for name, part in own.items()
+      if number >= len(saved) or name not in saved[number]
+    ],
     _FIRST,
     lambda: resharding.restore(
       shards, [graph.saved_shard(nodes) for nodes in saved]
@@ -108,7 +119,8 @@ def _restore_list(visit: Visit, parts: Sequence[Any]) -> bool:
   present = [
     (table_slots.table_of(part), part) for part in parts if part is not None
   ]
-  if _pattern(saved.parts) == _pattern(present):
+  own = _pattern(present, lambda owner: set(owner[0][owner[1]].values))
+  if graph.pattern(saved) == own:
     return False
   if not saved.are_slots:
     return True  # they are parts of other objects, too
@@ -172,11 +184,21 @@ def _by_table(parts: Sequence[_Owned]) -> list[_OfTable]:
   return list(found.values())
 
 
-def _pattern(parts: Sequence[_Owned]) -> list[int | None]:
-  """Returns which table each part is of, by the order in which they occur."""
-  keys = [None if owner is None else _key(owner) for owner, _ in parts]
-  tables = list(dict.fromkeys(key for key in keys if key is not None))
-  return [None if key is None else tables.index(key) for key in keys]
+def _pattern(
+  parts: Sequence[_Owned], names_of: Callable[[Any], set[str]]
+) -> list[tuple[int, set[str]] | None]:
+  """Returns which table each part is of, by the order in which they occur.
+
+  Args:
+    parts: parts of a list.
+    names_of: returns the names of the variables of a table's shard.
+  """
+  owners = [owner for owner, _ in parts]
+  tables = list(dict.fromkeys(_key(each) for each in owners if each))
+  return [
+    (tables.index(_key(owner)), names_of(owner)) if owner else None
+    for owner in owners
+  ]
 
 
 def _key(owner: tuple[Any, int]) -> int:
@@ -224,6 +246,12 @@ class _Graph:
     for node, parts in enumerate(self._nodes):
       if node not in self.tables and _UPDATED in parts:
         self._add_lists(parts)
+
+  def pattern(self, parts: _List) -> list[tuple[int, set[str]] | None]:
+    """Returns which table each part of a list is of, as `_pattern` does."""
+    return _pattern(
+      parts.parts, lambda owner: set(self.tables[owner[0]][owner[1]])
+    )
 
   def saved_shard(self, nodes: Mapping[str, int]) -> saved_shards.SavedShard:
     """Returns a shard, given its variables by name."""

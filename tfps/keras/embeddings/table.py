@@ -241,7 +241,7 @@ class Table(keras.layers.Layer):
     }
 
   def restore_otherwise(self, visit: checkpoints.Visit) -> bool:
-    """Restores a checkpoint of a table with another number of shards.
+    """Restores a checkpoint of a table with other shards or policies.
 
     Args:
       visit: of the table.
@@ -249,8 +249,8 @@ class Table(keras.layers.Layer):
     Returns:
       Whether it does; if not, TensorFlow is to restore the variables.
     """
-    number = checkpoints.num_shards(visit)
-    if not number or number == len(self._made):
+    names = checkpoints.saved_names(visit)
+    if not names or names == [set(made) for made in self._made]:
       return False
     if self._have_values():
       checkpoints.restore_table(visit, self._shards, self._made)
