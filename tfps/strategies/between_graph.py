@@ -194,7 +194,7 @@ class BetweenGraphStrategy(
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self.staleness: staleness_lib.Staleness | None = None
-    if not updates.makes_one_update:  # of gradients that are never stale
+    if not updates.makes_one_update:  # else no gradient is ever stale
       self.staleness = staleness_lib.Staleness(
         extended.make_own,
         self._cluster.num_ps,

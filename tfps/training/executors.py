@@ -1,4 +1,4 @@
-"""Executor of a training loop that schedules on a coordinator's workers."""
+"""Executors of a training loop: their interface, and that of a coordinator."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
