@@ -1,6 +1,8 @@
 """Command that fetches the ratings of MovieLens 100K.
 
-python examples/movies/data.py
+    python examples/movies/data.py
+
+See `movielens.py` about where they come from.
 """
 
 import pathlib

@@ -254,12 +254,12 @@ class _Steps:
     self._carried = carried
 
   def attempt(self) -> attempts_lib.Attempt | None:
-    if self.sync_session.step_log is None:
+    if self.sync_session.waits:  # `queue_attempts` takes part in it itself
       return None
     is_logged = self._executions.form(self.num_steps).is_logged
-    return attempts_lib.Attempt(
-      self.sync_session.step_log, self.num_steps, is_logged=is_logged
-    )
+    attempt: attempts_lib.Attempt | None
+    attempt = self.sync_session.attempt(self.num_steps, is_logged=is_logged)
+    return attempt
 
   def do_all(
     self, function: Callable[..., Any], given: Any, *ids: Any

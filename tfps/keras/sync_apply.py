@@ -7,15 +7,15 @@ from typing import Any
 
 from tfps._compat import reads
 from tfps.keras import shards
+from tfps.updates import sessions
 from tfps.wire import step_transfers as step_transfers_lib
-from tfps.wire import transfers
 
 Own = Callable[..., Any]  # Keras' own method
 
 
 def is_asked_for(optimizer: Any) -> bool:
   """Returns whether an optimizer's gradients are averaged over workers."""
-  if not transfers.of(optimizer._distribution_strategy).makes_one_update:
+  if not sessions.of(optimizer._distribution_strategy).makes_one_update:
     return False
   steps = reads.reader()
   return (

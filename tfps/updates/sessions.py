@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfps.updates import attempts
 from tfps.updates import step_log as step_log_lib
 from tfps.updates import steppers
+from tfps.updates.sync import participation
 
 WORKER = tf.TensorSpec([], tf.int64)
 
@@ -43,7 +44,7 @@ class Session:
     del is_logged
     return (WORKER,)
 
-  def attempt(self, num_steps: int, *, is_logged: bool) -> Any:
+  def attempt(self, num_steps: int, *, is_logged: bool = False) -> Any:
     """Returns what calls an execution's function, and again after a loss.
 
     Args:
@@ -54,7 +55,9 @@ class Session:
       An attempt, which has further arguments of the function as `args`; None if
       the function is called as it is.
     """
-    raise NotImplementedError
+    del is_logged
+    own: Any = self
+    return participation.Attempt(own, num_steps)
 
   def sync_step(self, *told: tf.Tensor, **options: Any) -> steppers.Stepper:
     """Returns the stepper of the function that is being traced.
@@ -144,7 +147,7 @@ class NoSync(Session):
     return (step_log_lib.ID,) if self.step_log and is_logged else ()
 
   def attempt(
-    self, num_steps: int, *, is_logged: bool
+    self, num_steps: int, *, is_logged: bool = False
   ) -> attempts.Attempt | None:
     if self.step_log is None:
       return None

@@ -71,11 +71,6 @@ class Transfers:
     """True if workers wait for each other's updates."""
     return getattr(self.policy, 'waits', False)
 
-  @property
-  def makes_one_update(self) -> bool:
-    """True if a step of all workers makes one update."""
-    return getattr(self.policy, 'makes_one_update', False)
-
   def workspace(self) -> traffic_lib.Workspace:
     """Returns a new workspace for the function that is being traced."""
     return traffic_lib.Workspace(traffic_lib.Traffic(self._num_ps))

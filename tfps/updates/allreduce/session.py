@@ -164,12 +164,6 @@ class AllReduceSession(sessions.Session):
         member.end()
         member.join()
 
-  def attempt(
-    self, num_steps: int, *, is_logged: bool = False
-  ) -> participation.Attempt:
-    del is_logged
-    return participation.Attempt(self, num_steps)
-
   def prepare(self, attempt: participation.Attempt) -> bool:
     """Joins the group if due; returns whether steps are left to do.
 

@@ -201,12 +201,6 @@ class SyncSession(sessions.Session):
       if worker is not None and attempt.comes_and_goes and self._rests:
         self._ps.try_to_call('leave_out', worker, ps_state_lib.AWAY)
 
-  def attempt(
-    self, num_steps: int, *, is_logged: bool = False
-  ) -> participation.Attempt:
-    del is_logged
-    return participation.Attempt(self, num_steps)
-
   def expect(self, attempt: participation.Participation) -> None:
     """Notes that an execution is scheduled."""
     with self._lock:
