@@ -23,6 +23,8 @@ from benchmarks import workloads
 _NUM_ROUNDS = 5
 _SECS = 5.0  # of a turn
 _WARM_UP_SECS = 4.0
+_IDLE_SECS = 2.0
+_MAX_IDLE_CPUS = 0.2
 _CHUNK = workloads.NUM_WORKERS * workloads.STEPS_PER_EXECUTION
 
 
@@ -78,6 +80,9 @@ def in_turns(
   Args:
     by_name: the sides.
     quick: whether what is measured may mean nothing.
+
+  Raises:
+    RuntimeError: one takes CPU time, and so slows others, while it waits.
   """
   turns: dict[str, list[Turn]] = {name: [] for name in by_name}
   with contextlib.ExitStack() as stack:
@@ -85,6 +90,8 @@ def in_turns(
     for name, one in by_name.items():  # in turns, as many start slowly
       stack.enter_context(one)
       steps[name] = _warm_up(one, quick=quick)
+      if not quick:
+        _check_waits(name, one)
     for _ in range(1 if quick else _NUM_ROUNDS):
       for name, one in by_name.items():
         turns[name].append(take_turn(one, steps[name]))
@@ -114,6 +121,16 @@ def _warm_up(one: sides.Side, *, quick: bool) -> int:
     steps = whole_chunks(min(8.0 * steps, _WARM_UP_SECS * turn.steps_per_sec))
     turn = take_turn(one, steps)
   return _CHUNK if quick else whole_chunks(_SECS * turn.steps_per_sec)
+
+
+def _check_waits(name: str, one: sides.Side) -> None:
+  """Checks that a side takes no CPU time while others have their turns."""
+  pids = one.pids().values()
+  cpu_secs = usage.tree_cpu_secs(pids)
+  time.sleep(_IDLE_SECS)
+  num_cpus = (usage.tree_cpu_secs(pids) - cpu_secs) / _IDLE_SECS
+  if num_cpus > _MAX_IDLE_CPUS:
+    raise RuntimeError(f'{name} uses {num_cpus:.2g} CPUs while it waits.')
 
 
 def whole_chunks(steps: float) -> int:

@@ -27,6 +27,7 @@ _OURS = {
   'ours, between graphs, 20 a call': task.BETWEEN,
   'ours, all-reduce, 20 a call': task.ALL_REDUCE,
 }
+_KEYED = 'ours, coordinator, any keys, 20 a call'
 _TITLES = {'mlp': dense.TITLES['mlp'], 'clicks': embedding.TITLE}
 _NOTES = (
   *dense.NOTES,
@@ -111,6 +112,20 @@ PEERS: Mapping[str, Peer] = {
       [['paddlepaddle==2.6.2', 'numpy==1.26.4', 'protobuf==4.25.8']],
     ),
   ),
+  'TensorFlow Recommenders Addons 0.8, any keys, session': Peer(
+    'tfra',
+    launches.parameter_servers,
+    envs.Environment(
+      'tfra',
+      'tensorflow_recommenders_addons',
+      [
+        ['tensorflow==2.16.2', 'tf_keras==2.16.0'],
+        ['--no-deps', 'tensorflow-recommenders-addons==0.8.1'],
+        ['typeguard', 'packaging'],
+      ],
+    ),
+    models=('clicks',),
+  ),
   'MultiWorkerMirroredStrategy, 20 a call': Peer(
     'mwms', launches.multi_worker, envs.Environment('tf_keras', 'tf_keras')
   ),
@@ -147,6 +162,8 @@ def _table_of(
   quick: bool,
 ) -> tables.Table:
   by_name = {name: steady.side(how, model) for name, how in _OURS.items()}
+  if model == 'clicks':
+    by_name[_KEYED] = steady.side(task.COORDINATOR, 'keyed')
   notes = [*_NOTES, *left_out]
   for name, python in pythons.items():
     if model in PEERS[name].models:

@@ -23,6 +23,8 @@ def _torch() -> dict[str, str]:
     'MASTER_PORT': str(ports.pick()),
     'GLOO_SOCKET_IFNAME': 'lo',
     'TP_SOCKET_IFNAME': 'lo',
+    # As `torchrun` has it for several processes of a host.
+    'OMP_NUM_THREADS': '1',
   }
 
 
@@ -47,20 +49,31 @@ def torch_rpc() -> dict[str, tuple[list[str], dict[str, str]]]:
 
 def multi_worker() -> dict[str, tuple[list[str], dict[str, str]]]:
   """Workers, with TF_CONFIG."""
-  addresses = [f'{_HOST}:{ports.pick()}' for _ in WORKERS]
+  return _with_tf_config({'worker': NUM_WORKERS})
+
+
+def parameter_servers() -> dict[str, tuple[list[str], dict[str, str]]]:
+  """Ps and workers, with TF_CONFIG."""
+  return _with_tf_config({'ps': NUM_PS, 'worker': NUM_WORKERS})
+
+
+def _with_tf_config(
+  numbers: Mapping[str, int],
+) -> dict[str, tuple[list[str], dict[str, str]]]:
+  """So many tasks of each job, with TF_CONFIG."""
+  cluster = {
+    job: [f'{_HOST}:{ports.pick()}' for _ in range(number)]
+    for job, number in numbers.items()
+  }
+
+  def config(job: str, index: int) -> str:
+    task = {'type': job, 'index': index}
+    return json.dumps({'cluster': cluster, 'task': task})
+
   return {
-    task: (
-      [],
-      {
-        'TF_CONFIG': json.dumps(
-          {
-            'cluster': {'worker': addresses},
-            'task': {'type': 'worker', 'index': i},
-          }
-        )
-      },
-    )
-    for i, task in enumerate(WORKERS)
+    f'{job}:{i}': ([], {'TF_CONFIG': config(job, i)})
+    for job, addresses in cluster.items()
+    for i in range(len(addresses))
   }
 
 

@@ -153,7 +153,14 @@ def main(name: str, folder: str, job: str, index: str) -> None:
   task, names = f'{job}:{index}', list(_names())
   if job == 'ps':
     _shards.append(Shard(name, int(index)))
-  rpc.init_rpc(task, rank=names.index(task), world_size=len(names))
+  # Through shared memory, it would take CPU time from others while it waits.
+  options = rpc.TensorPipeRpcBackendOptions(_transports=['uv'])
+  rpc.init_rpc(
+    task,
+    rank=names.index(task),
+    world_size=len(names),
+    rpc_backend_options=options,
+  )
   if job == 'worker':
     worker = Worker(name, int(index))
     for num_steps in orders.numbers_of_steps(folder, task):

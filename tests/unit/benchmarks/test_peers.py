@@ -107,6 +107,15 @@ def test_multi_worker_tasks_have_no_ps():
   assert list(configs[0]['cluster']) == ['worker']
 
 
+def test_tasks_of_parameter_servers_know_all_of_them():
+  tasks = launches.parameter_servers()
+  assert list(tasks) == ['ps:0', 'ps:1', 'worker:0', 'worker:1']
+  configs = [json.loads(env['TF_CONFIG']) for _, env in tasks.values()]
+  assert configs[1]['task'] == {'type': 'ps', 'index': 1}
+  (addresses,) = {str(config['cluster']) for config in configs}
+  assert addresses.count('127.0.0.1:') == 4
+
+
 def test_paddle_has_a_port_for_each_task():
   tasks = launches.paddle()
   ports = [env['PADDLE_PORT'] for _, env in tasks.values()]

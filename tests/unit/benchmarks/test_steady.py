@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import time
 
 import psutil
 import pytest
@@ -147,3 +148,11 @@ def test_orders_are_done_when_the_next_is_asked_for(tmp_path):
   assert next(taken) == 'epoch 20'
   assert answers.read_text() == 'done\n'
   assert next(taken, None) is None
+
+
+def test_a_side_that_works_while_others_have_their_turns_is_refused():
+  busy = 'from benchmarks import steady\nwhile True: pass\n'
+  with _side(busy, tasks=('worker:0',)) as side:
+    time.sleep(0.5)
+    with pytest.raises(RuntimeError, match=r'^busy uses .* CPUs while it'):
+      steady._check_waits('busy', side)
