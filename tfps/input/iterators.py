@@ -97,6 +97,18 @@ class RestartableIterator:
     return self._iterator
 
 
+def begin_again(iterator: Any, dataset: tf.data.Dataset) -> None:
+  """Lets an iterator begin a dataset, whatever it has iterated over.
+
+  Args:
+    iterator: the iterator; its handle stays the same.
+    dataset: has elements of the same type, and is on the iterator's device.
+  """
+  (handle,) = tf.nest.flatten(iterator, expand_composites=True)
+  variant = tf.data.experimental.to_variant(dataset)
+  tf.raw_ops.MakeIterator(dataset=variant, iterator=handle)
+
+
 def emptying(element_spec: Any) -> Emptying:
   """Returns a function that empties iterators on servers.
 

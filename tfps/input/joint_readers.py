@@ -34,8 +34,11 @@ class JointReaders(readers.QueueReaders):
     devices: the workers' devices, which hold their batches.
     replicas: the replicas of a step.
     dataset_fn: makes the dataset of a split, on a worker.
+    num_interruptions: returns how many executions have been interrupted, after
+      which batches are read again; None if training ends then.
 
   Attributes:
+    outlasts: whether training outlasts an interruption.
     devices: the same.
     per_worker: how many batches of a step one worker takes.
   """
@@ -45,6 +48,7 @@ class JointReaders(readers.QueueReaders):
     devices: Sequence[str],
     replicas: step_replicas.Replicas,
     dataset_fn: per_worker_lib.DatasetFn,
+    num_interruptions: Callable[[], int] | None,
   ) -> None:
     pipelines = pipelines_lib.Pipelines(dataset_fn)
     with captured_datasets.sent():
@@ -58,12 +62,26 @@ class JointReaders(readers.QueueReaders):
     super().__init__(pipelines)
     self.devices = tuple(devices)
     self.per_worker = replicas.per_worker
-    new_tokens = readers.new_tokens()
+    self._traced = traced
+    self._new_tokens = readers.new_tokens()
+    self.outlasts = num_interruptions is not None
+    self._num_interruptions = num_interruptions or (lambda: 0)
+    self._begin()
+
+  def _begin(self) -> None:
+    """Makes readers; the splits of those before are free for them."""
+    self._begun_after = self._num_interruptions()
     self._readers = [
       worker_reader.WorkerReader(
-        next(new_tokens), self.split_progress, pipeline, f'worker:{i}', device
+        next(self._new_tokens),
+        self.split_progress,
+        pipeline,
+        f'worker:{i}',
+        device,
       )
-      for i, (pipeline, device) in enumerate(zip(traced, devices, strict=True))
+      for i, (pipeline, device) in enumerate(
+        zip(self._traced, self.devices, strict=True)
+      )
     ]
     tokens = tuple(reader.token for reader in self._readers)
     self._owners = split_progress_lib.Owners(tokens, are_alive=True)
@@ -77,6 +95,8 @@ class JointReaders(readers.QueueReaders):
     Returns:
       How many of them each worker has; fewer than wanted if no split is free.
     """
+    if self._num_interruptions() != self._begun_after:
+      self._begin()
     found = self.on_each(
       lambda reader: reader.gather(wanted, self._taking, self.until)
     )
@@ -149,6 +169,15 @@ class JointReaders(readers.QueueReaders):
     with tf.device(None):
       splits, values = zip(*tables, strict=True)
       return tf.concat(splits, axis=0), tf.concat(values, axis=1)
+
+  def record(self, number: int) -> None:
+    """Records the progress of splits after so many batches of each worker.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    for reader in self._readers:
+      self.split_progress.record(reader.progress_after(number))
 
   def use(self, numbers: Sequence[int]) -> None:
     """Drops the batches that have been trained on: so many of each worker."""

@@ -270,8 +270,11 @@ class _Steps:
     result = [(self.num_steps, np.array(vector), others)]
     return batches, int(number), bool(ended), int(counted), result
 
-  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    vector, others = _arrays(function(given, _constants(self._carried)))
+  def do_whole(
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> Any:
+    fetched = function(given, _constants(self._carried), *told)
+    vector, others = _arrays(fetched)
     return self.num_steps, vector[:-1], others
 
   def do_one(

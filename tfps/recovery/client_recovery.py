@@ -29,6 +29,7 @@ from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.recovery import stuck_calls
 from tfps.server import fencing
 from tfps.server import ps_addresses
+from tfps.updates.sync import session as sync_session
 from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
@@ -46,6 +47,7 @@ class ClientRecovery:
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
     fence: fence of this process.
+    notes: consistency notes of the job; by default those without a container.
 
   Attributes:
     events: listener and counts of lost tasks.
@@ -66,6 +68,7 @@ class ClientRecovery:
     device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
     fence: fencing.Fence,
+    notes: consistency_note_lib.ConsistencyNotes | None = None,
   ) -> None:
     self._address_book = address_book
     self._replicas = replicas_lib.Replicas(
@@ -78,7 +81,7 @@ class ClientRecovery:
     self.num_interruptions = 0
     self._own = threading.local()  # whether a thread is in `surviving`
     self._is_stopped = False
-    self._notes = consistency_note_lib.ConsistencyNotes()
+    self._notes = notes or consistency_note_lib.ConsistencyNotes()
     self._snapshotter: snapshotter_lib.Snapshotter | None = None
     self._inventory = inventory.Inventory()
     if is_chief:
@@ -204,18 +207,17 @@ class ClientRecovery:
     if self._snapshotter is not None and is_quiet:
       self._snapshotter.save_at_last()
 
-  def use_sync(
-    self, start: Callable[[], object], quiet: snapshotter_lib.Quiet | None
-  ) -> None:
+  def use_sync(self, session: sync_session.SyncSession) -> None:
     """Adapts the chief's snapshots to synchronous workers.
 
     Args:
-      start: called each time variables were restored.
-      quiet: see `Snapshotter.quiesce_with`; None for this process' gate.
+      session: synchronizes the workers.
     """
     if self._snapshotter is not None:
-      self._snapshotter.on_restored(start)
-      self._snapshotter.quiesce_with(quiet)
+      self._snapshotter.on_restored(session.start)
+      self._snapshotter.quiesce_with(
+        session.paused if session.makes_one_update else None
+      )
 
   def stop(self) -> None:
     """Stops snapshots and repairs; stopping twice is harmless.

@@ -27,6 +27,7 @@ from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.server import task_monitor as task_monitor_lib
+from tfps.updates.sync import session as sync_session
 from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
@@ -228,6 +229,20 @@ class CoordinatorRecovery(repair_interface.Repairs):
       handler.gate, secs, self.tell_rest
     ):
       self.snapshotter.save_at_last()
+
+  def use_sync(self, session: sync_session.SyncSession) -> None:
+    """Adapts snapshots and repairs to synchronous workers.
+
+    Args:
+      session: synchronizes the workers.
+    """
+    self.tell_rest = session.try_to_rest
+    self.snapshotter.on_restored(session.start)
+    self.snapshotter.quiesce_with(
+      session.paused
+      if session.makes_one_update
+      else lambda: self.snapshotter.alone(session.try_to_rest)
+    )
 
   def stop(self) -> None:
     """Stops snapshots and repairs; stopping twice is harmless."""

@@ -338,8 +338,7 @@ class BetweenGraphStrategy(
   def _start_session(self, sync_session: session_lib.SyncSession) -> None:
     sync_session.start()
     if self.guard is not None:
-      quiet = sync_session.paused if sync_session.makes_one_update else None
-      self.guard.use_sync(sync_session.start, quiet)
+      self.guard.use_sync(sync_session)
 
   def _find_replicas(self) -> step_replicas.Replicas:
     names = (device.name for device in tf.config.list_logical_devices())

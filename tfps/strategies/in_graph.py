@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import time
 from typing import Any
 from typing import TypeVar
+import weakref
 
 import tensorflow as tf
 
@@ -27,6 +28,8 @@ from tfps.cluster import topology
 from tfps.input import iterators
 from tfps.input import joint_readers
 from tfps.input import per_worker
+from tfps.recovery import client_recovery
+from tfps.recovery import config as recovery_config
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import trainer
@@ -56,8 +59,9 @@ class InGraphStrategy(
   worker is ahead of another.
 
   Ps and workers run `tfps.serve`. The graph needs all of them: when a task is
-  lost, the running call raises an error that names it. A program that is
-  restarted continues from its checkpoint.
+  lost, the running call raises an error that names it, and a program that is
+  restarted continues from its checkpoint. With a `Recovery`, training goes on
+  once a lost ps is back, or another one has taken its place.
 
   In a step of `train`, each worker takes the next batch of its own dataset. If
   a worker's loss is the mean over a batch of n examples, this is the step of a
@@ -78,6 +82,8 @@ class InGraphStrategy(
       `tfps.partitioners`. By default variables are not sharded.
     placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
+    recovery: how training survives the loss of a ps; see `tfps.Recovery`. By
+      default it does not.
     timeout_secs: how long a ps or worker may not answer, for example because it
       is frozen, before calls that wait for it raise an error.
     by_host: whether the workers of a host sum their gradients on one of them,
@@ -93,6 +99,7 @@ class InGraphStrategy(
       answered at their addresses; names them.
     errors.ServerStartError: the chief's port is in use.
     errors.ClusterMismatchError: a task was started with another cluster.
+    errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the cluster has no ps or no worker, workers have different
       numbers of devices, `timeout_secs` is not above 0, or `host_of` names a
       task that is not in the cluster.
@@ -109,12 +116,15 @@ class InGraphStrategy(
   task = spec_lib.Task('chief', 0)
   is_chief = True
 
+  guard: client_recovery.ClientRecovery | None
+
   def __init__(
     self,
     cluster: Any,
     variable_partitioner: Callable[..., Sequence[int]] | None = None,
     *,
     placement: placement_lib.Placement | None = None,
+    recovery: recovery_config.Recovery | None = None,
     timeout_secs: float = 30.0,
     by_host: bool = True,
     host_of: Mapping[str, str] | None = None,
@@ -131,10 +141,15 @@ class InGraphStrategy(
       cluster,
       variable_partitioner,
       placement=placement,
+      recovery=recovery,
       connect_timeout_secs=connect_timeout_secs,
     )
     self._timeout_secs = timeout_secs
-    self._monitor = task_monitor.TaskMonitor(self.addresses(), dict)
+    # Ps that recovery waits for may be silent.
+    needed = self._workers() if self.guard else self.addresses()
+    self._monitor = task_monitor.TaskMonitor(needed, dict)
+    # Those in use, of which the loops of training have only the handles.
+    self._iterators: weakref.WeakSet[Iterators] = weakref.WeakSet()
     self._probed_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
     # TensorFlow would require a coordinator to call the steps.
@@ -152,13 +167,19 @@ class InGraphStrategy(
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""
-    return self._monitor
+    return task_monitor.TaskMonitor(self.addresses(), dict)
+
+  @property
+  def num_interruptions(self) -> int:
+    """Number of calls that the loss of a ps interrupted, and were repeated."""
+    return self.guard.num_interruptions if self.guard else 0
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
-    """Calls a function while monitoring all ps and workers.
+    """Calls a function while monitoring all tasks that it needs.
 
     Use it for calls of your own: `strategy.surviving(lambda: step())`. `train`
-    and Keras' `fit` use it themselves.
+    and Keras' `fit` use it themselves. With a `Recovery`, it calls the function
+    again when a ps that was lost has been restored.
 
     Args:
       function: the function.
@@ -168,7 +189,8 @@ class InGraphStrategy(
 
     Raises:
       errors.UnreachableError: tasks have ended or restarted; names them.
-      errors.DeadlineError: tasks are frozen; names them.
+      errors.DeadlineError: tasks are frozen, or a ps has not restarted in time;
+        names them.
     """
     now = time.monotonic()
     if now > self._probed_at + timeouts.current().probe_every_secs:
@@ -176,7 +198,18 @@ class InGraphStrategy(
       # one of them is frozen.
       self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
       self._probed_at = now
-    return self._monitor.follow('InGraphStrategy', function, self._timeout_secs)
+    guard = self.guard
+
+    def call() -> _Result:
+      for each in list(self._iterators):
+        each.begin_again_if_due()
+      return function()
+
+    return self._monitor.follow(
+      'InGraphStrategy',
+      function if guard is None else lambda: guard.surviving(call),
+      self._timeout_secs,
+    )
 
   def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
     """Returns the batches of the workers, for `train`.
@@ -187,7 +220,9 @@ class InGraphStrategy(
     Raises:
       ValueError: the workers' datasets have elements of different types.
     """
-    return self.surviving(lambda: Iterators(self, dataset_fn))
+    made = self.surviving(lambda: Iterators(self, dataset_fn))
+    self._iterators.add(made)
+    return made
 
   def readers(
     self, dataset_fn: per_worker.DatasetFn
@@ -203,8 +238,9 @@ class InGraphStrategy(
     """
     devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
     replicas = self.extended.replicas
+    number = (lambda: self.num_interruptions) if self.guard else None
     return self.surviving(
-      lambda: joint_readers.JointReaders(devices, replicas, dataset_fn)
+      lambda: joint_readers.JointReaders(devices, replicas, dataset_fn, number)
     )
 
   def addresses(self) -> dict[spec_lib.Task, str]:
@@ -229,6 +265,11 @@ class InGraphStrategy(
       self.hosts = topology.Topology.of(cluster, self._host_of).hosts
     super()._connect_to_cluster(coordinator_name)
 
+  def _make_guard(
+    self, recovery: recovery_config.Recovery, **beside: Any
+  ) -> client_recovery.ClientRecovery:
+    return client_recovery.ClientRecovery(recovery, is_chief=True, **beside)
+
   def _has_staleness(self, updates: policies.Policy) -> bool:
     return False
 
@@ -252,13 +293,32 @@ class Iterators:
     made = per_worker.trace(
       dataset_fn, len(workers), strategy.num_replicas_in_sync
     )
+    self._devices = [f'{_device(worker)}/device:CPU:0' for worker in workers]
+    self._made = made
     specs = [fn.structured_outputs.element_spec for fn in made]
     self.spec = [tf.data.IteratorSpec(spec) for spec in specs]
     emptying = iterators.emptying(specs[0])
     self.iterator = []
-    for worker, fn in zip(workers, made, strict=True):
-      with tf.device(f'{_device(worker)}/device:CPU:0'):
+    for device, fn in zip(self._devices, made, strict=True):
+      with tf.device(device):
         self.iterator.append(iterators.over(fn(), emptying))
+    self._num_interruptions = lambda: strategy.num_interruptions
+    self._begun_after = strategy.num_interruptions
+
+  def begin_again_if_due(self) -> None:
+    """Lets all iterators begin their datasets again after an interruption.
+
+    It may have left them at, or near, their ends; see `RestartableIterator`.
+    """
+    number = self._num_interruptions()
+    if number == self._begun_after:
+      return
+    for device, fn, iterator in zip(
+      self._devices, self._made, self.iterator, strict=True
+    ):
+      with tf.device(device):
+        iterators.begin_again(iterator, fn())
+    self._begun_after = number
 
 
 def _device(worker: spec_lib.Task) -> str:

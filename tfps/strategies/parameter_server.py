@@ -152,7 +152,7 @@ class ParameterServerStrategy(
       (device.name for device in tf.config.list_logical_devices()),
       span_workers=self._steps_span_workers,
     )
-    self.guard: coordinator_recovery_lib.CoordinatorRecovery | None = None
+    self.guard = None
     if recovery is not None:
       extended.shared = shared_variables.SharedVariables(
         is_chief=True,
@@ -160,12 +160,11 @@ class ParameterServerStrategy(
         chief=str(_CHIEF),
         container=self._job,
       )
-      self.guard = coordinator_recovery_lib.CoordinatorRecovery(
+      self.guard = self._make_guard(
         recovery,
         shared=extended.shared,
         notes=consistency_note.ConsistencyNotes(self._job),
         address_book=self._address_book,
-        workers=self._workers(),
         device=_DEVICE,
         greet=self._greet,
         fence=self._fence,
@@ -197,15 +196,23 @@ class ParameterServerStrategy(
       variable_partitioner=variable_partitioner,
     )
 
+  def _make_guard(
+    self, recovery: recovery_config.Recovery, **beside: Any
+  ) -> runtime.Guard:
+    return coordinator_recovery_lib.CoordinatorRecovery(
+      recovery, workers=self._workers(), **beside
+    )
+
   def _listener(self) -> control_messages.Listener:
-    if self.guard is None:
+    guard = self.guard
+    if guard is None:
       return control_messages.Listener(_CHIEF)
+    if not isinstance(guard, coordinator_recovery_lib.CoordinatorRecovery):
+      return control_messages.Listener(_CHIEF, guard.do_without)
     joining = worker_admission.WorkerAdmission(
-      self.guard, self._registration, self._note_worker
+      guard, self._registration, self._note_worker
     )
-    return control_messages.Listener(
-      _CHIEF, self.guard.do_without, joining.admit
-    )
+    return control_messages.Listener(_CHIEF, guard.do_without, joining.admit)
 
   def _make_session(self, policy: policies.Policy) -> sessions.Session:
     if not policy.waits:
@@ -223,14 +230,7 @@ class ParameterServerStrategy(
     )
     sync_session.start()
     if self.guard is not None:
-      self.guard.tell_rest = sync_session.try_to_rest
-      snapshotter = self.guard.snapshotter
-      snapshotter.quiesce_with(
-        sync_session.paused
-        if sync_session.makes_one_update
-        else lambda: snapshotter.alone(sync_session.try_to_rest)
-      )
-      self.guard.snapshotter.on_restored(sync_session.start)
+      self.guard.use_sync(sync_session)
     failure_detector.FailureDetector(
       sync_session,
       self._workers,

@@ -17,7 +17,7 @@ from tfps.variables import placement_ledger
 from tfps.wire import traffic
 from tfps.wire import transfers as transfers_lib
 
-_Guard = (
+Guard = (
   client_recovery.ClientRecovery | coordinator_recovery.CoordinatorRecovery
 )
 
@@ -39,7 +39,7 @@ class Runtime:
   transfers: transfers_lib.Transfers
   staleness: staleness_lib.Staleness | None
   sync_session: sessions.Session
-  guard: _Guard | None
+  guard: Guard | None
 
   _requests: control_messages.Listener
   _preemption: preemption.Preemption

@@ -11,10 +11,8 @@ from tfps.input import joint_readers
 from tfps.training import queue_attempts
 
 
-class Attempt:
+class Attempt(queue_attempts.Interruptible):
   """Does steps on batches of a queue; see `queue_attempts.Attempt`.
-
-  It is never called again: training ends when a worker is lost.
 
   Args:
     readers: the readers of all workers.
@@ -22,7 +20,6 @@ class Attempt:
     steps: executes them.
 
   Attributes:
-    num_steps: how many steps were done, once it has ended.
     sat_out: False, as no other process does steps.
   """
 
@@ -34,30 +31,31 @@ class Attempt:
     wanted: int,
     steps: queue_attempts.Steps,
   ) -> None:
-    self.num_steps = wanted
+    super().__init__(wanted, steps)
     self._readers = readers
-    self._wanted = wanted
-    self._steps = steps
-    self._results: list[Any] = []
+    self._is_interrupted = False
 
   def note(self) -> None:
     """Does nothing; see `queue_attempts.Attempt`."""
 
   def __call__(self, function: Callable[..., Any]) -> Any:
     """Executes the steps; see `queue_attempts.Attempt`."""
+    if self._is_interrupted and self._end_interrupted(self._record):
+      return self._steps.join(self._singles)
     full = self._steps.num_steps * self._readers.per_worker
     ready = self._readers.gather(self._wanted * self._readers.per_worker)
+    self._is_interrupted = True  # unless it ends
     if min(ready) == full:
-      self._do_all(function, full)
+      result = self._do_all(function, full)
       self.num_steps = self._steps.num_steps
-    else:
-      self._do_singly(ready)
-      self.num_steps = len(self._results)
+      return self._steps.join([result])
+    self._do_singly(ready)
+    self.num_steps = len(self._singles)
     if not self.num_steps and not self._readers.finished:
       time.sleep(timeouts.current().poll_secs)
-    return self._steps.join(self._results)
+    return self._steps.join(self._singles)
 
-  def _do_all(self, function: Callable[..., Any], full: int) -> None:
+  def _do_all(self, function: Callable[..., Any], full: int) -> Any:
     readers = self._readers
     own = [readers.per_worker] * len(readers.devices)
     given = (readers.buffers(), *readers.table(self._steps.num_steps, own))
@@ -65,10 +63,12 @@ class Attempt:
       'tfps-ahead',
       lambda: readers.on_each(lambda reader: reader.read_ahead(full)),
     )
-    result = self._steps.do_whole(function, given)
-    self._results.append(result)
+    result = self._do_full(
+      lambda *told: self._steps.do_whole(function, given, *told)
+    )
     readers.use([full] * len(readers.devices))
     readers.add_read_ahead(ahead.result())
+    return result
 
   def _do_singly(self, ready: list[int]) -> None:
     """Does single steps.
@@ -76,7 +76,7 @@ class Attempt:
     Args:
       ready: by worker, how many batches are buffered.
     """
-    while len(self._results) < self._wanted:
+    while len(self._singles) < self._wanted:
       numbers = _shares(ready, self._readers.per_worker, self._steps.sizes)
       if not any(numbers):
         return
@@ -84,10 +84,13 @@ class Attempt:
         tuple(self._readers.pick(numbers)),
         *self._readers.table(1, numbers),
       )
-      _, result = self._steps.do_one(sum(numbers), given, self._results)
-      self._results.append(result)
+      _, result = self._do_single(sum(numbers), given)
+      self._singles.append(result)
       self._readers.use(numbers)
       ready = [left - n for left, n in zip(ready, numbers, strict=True)]
+
+  def _record(self, num_steps: int) -> None:
+    self._readers.record(num_steps * self._readers.per_worker)
 
 
 def _shares(

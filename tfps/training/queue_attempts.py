@@ -51,12 +51,15 @@ class Steps(Protocol):
       many steps count, and the result.
     """
 
-  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
+  def do_whole(
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> Any:
     """Executes all steps at once, without prefetching.
 
     Args:
       function: the execution's.
       given: its input; see `sources.Source`.
+      *told: its further arguments.
 
     Returns:
       The execution's result.
@@ -81,7 +84,71 @@ class Steps(Protocol):
     """Returns the execution's result from those of its single steps."""
 
 
-class Attempt:
+class Interruptible:
+  """Base class of attempts: what is known of their steps after a loss.
+
+  Args:
+    wanted: how many steps to do, if there are enough batches.
+    steps: executes them.
+
+  Attributes:
+    num_steps: how many steps were done, once it has ended.
+  """
+
+  def __init__(self, wanted: int, steps: Steps) -> None:
+    self.num_steps = wanted
+    self._wanted = wanted
+    self._steps = steps
+    self._step_log = steps.sync_session.step_log
+    self._execution: attempts_lib.Attempt | None = None
+    self._singles: list[Any] = []
+    self._task = ''  # on which a single step was started
+
+  def _do_full(self, call: Callable[..., Any], *told: Any) -> Any:
+    """Does a full execution.
+
+    Args:
+      call: executes it, with further arguments of its function.
+      *told: these, if it is not logged.
+    """
+    self._execution = self._steps.attempt()
+    if self._execution is None:
+      return call(*told)
+    return self._execution(call, *self._execution.args)
+
+  def _do_single(self, size: int, given: Any, *told: Any) -> tuple[int, Any]:
+    """Does a single step; see `Steps.do_one`."""
+    if self._step_log is not None:
+      self._task = self._step_log.task()
+    found = self._steps.do_one(size, given, self._singles, *told)
+    self._task = ''
+    return found
+
+  def _end_interrupted(self, record: Callable[[int], object]) -> bool:
+    """Returns whether steps done before an interruption end the attempt.
+
+    Args:
+      record: records the progress of splits after a number of steps of a full
+        execution, which does so only as a whole.
+
+    Raises:
+      tf.errors.OpError: a task is lost again.
+    """
+    number = len(self._singles)
+    if self._execution is not None:
+      again = self._execution(lambda *id: _AGAIN, *self._execution.args)
+      number = 0 if again is _AGAIN else self._execution.num_steps
+      if number:
+        record(number)
+      self._execution = None
+    elif self._task and self._step_log is not None:
+      self._step_log.tell(self._task, 1)
+      self._task = ''
+    self.num_steps = number
+    return number > 0
+
+
+class Attempt(Interruptible):
   """Does steps on batches of a queue, and repeats them after a loss if needed.
 
   With enough batches it does one full execution, otherwise single steps.
@@ -99,22 +166,16 @@ class Attempt:
   def __init__(
     self, readers: 'readers_lib.Readers', wanted: int, steps: Steps
   ) -> None:
-    self.num_steps = wanted
+    super().__init__(wanted, steps)
     self.sat_out = False
     self._readers = readers
-    self._wanted = wanted
-    self._steps = steps
     self._width = steps.sizes[0]
     self._reader: worker_reader.WorkerReader | None = None  # of an interruption
-    self._execution: attempts_lib.Attempt | None = None
-    self._singles: list[Any] = []
-    self._task = ''  # on which a single step was started
     self._results: list[Any] = []  # one, once the steps are done
     # Progress of splits to record once all workers have the updates.
     self._uncounted: list[split_progress_lib.ProgressUpdate] = []
     self._is_counted_later = False
     self._shift: participation.QueueParticipation | None = None
-    self._step_log = steps.sync_session.step_log
     if steps.sync_session.waits:
       self._shift = participation.QueueParticipation(steps.sync_session)
 
@@ -213,15 +274,10 @@ class Attempt:
     told: _ExtraArgs,
   ) -> Any:
     given = self._given(reader, self._wanted, self._width)
-    self._execution = self._steps.attempt()
-    if self._execution is None:
-      self._about_to_do(self._wanted)
-      outcome = self._steps.do_all(function, given, *told)
-    else:
-      outcome = self._execution(
-        lambda *id: self._steps.do_all(function, given, *id),
-        *self._execution.args,
-      )
+    self._about_to_do(self._wanted)
+    outcome = self._do_full(
+      lambda *own: self._steps.do_all(function, given, *own), *told
+    )
     batches, number, ended, counted, result = outcome
     if counted < self._wanted:
       self._give_back(reader)
@@ -249,12 +305,9 @@ class Attempt:
   def _do_one(
     self, reader: worker_reader.WorkerReader, size: int, told: _ExtraArgs
   ) -> int:
-    if self._step_log is not None:
-      self._task = self._step_log.task()
     self._about_to_do(1)
     given = self._given(reader, 1, size)
-    counted, result = self._steps.do_one(size, given, self._singles, *told)
-    self._task = ''
+    counted, result = self._do_single(size, given, *told)
     if counted:
       self._use(reader, size)
       self._singles.append(result)
@@ -276,17 +329,10 @@ class Attempt:
 
   def _is_settled(self, reader: worker_reader.WorkerReader) -> bool:
     """Returns whether steps done before an interruption end the attempt."""
-    number = len(self._singles)
-    if self._execution is not None:
-      again = self._execution(lambda *id: _AGAIN, *self._execution.args)
-      number = 0 if again is _AGAIN else self._execution.num_steps
-      if number:
-        self._readers.split_progress.record(
-          reader.progress_after(number * self._width)
-        )
-      self._execution = None
-    elif self._task and self._step_log is not None:
-      self._step_log.tell(self._task, 1)
+    is_settled = self._end_interrupted(
+      lambda number: self._readers.split_progress.record(
+        reader.progress_after(number * self._width)
+      )
+    )
     self._readers.release(reader)
-    self.num_steps = number
-    return number > 0
+    return is_settled

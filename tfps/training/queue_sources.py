@@ -69,7 +69,7 @@ def of(
     own = batch_list.Source(spec, add, ahead=0, width=replicas.per_worker)
     singles = {n: joint_batches.Dealt(own, n) for n in replicas.sizes}
     full = joint_batches.Lists(own, len(readers.devices))
-    return Sources(full, singles, may_wait=True)
+    return Sources(full, singles, may_wait=not readers.outlasts)
   width = len(replicas.devices)
   return Sources(
     batch_list.Source(spec, add, ahead=num_steps * width, width=width),

@@ -117,8 +117,10 @@ class _Steps:
     *vector, number, ended, counted = vector.numpy()
     return batches, int(number), bool(ended), int(counted), np.array(vector)
 
-  def do_whole(self, function: Callable[..., Any], given: Any) -> Any:
-    (vector,) = function(*self.full.args(given))
+  def do_whole(
+    self, function: Callable[..., Any], given: Any, *told: Any
+  ) -> Any:
+    (vector,) = function(*self.full.args(given, *told))
     return np.array(vector[:-1])
 
   def do_one(
