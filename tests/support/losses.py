@@ -21,13 +21,20 @@ from tfps.recovery import events as events_lib
 
 
 def counters(strategy):
-  """Zeros of several types on several ps, which may be cut into shards."""
+  """Zeros of several types on several ps, which may be cut into shards.
+
+  A step of several replicas changes them once.
+  """
+  once = tf.VariableAggregation.ONLY_FIRST_REPLICA
   with strategy.scope():
     return [
-      tf.Variable(0, dtype=tf.int64, trainable=False, name='count'),
-      tf.Variable(0.0, name='number'),
-      tf.Variable(tf.zeros([5, 2]), name='table'),
-      tf.Variable(tf.zeros([3], tf.float64), name='vector'),
+      tf.Variable(value, trainable=False, aggregation=once, name=name)
+      for name, value in (
+        ('count', tf.zeros([], tf.int64)),
+        ('number', 0.0),
+        ('table', tf.zeros([5, 2])),
+        ('vector', tf.zeros([3], tf.float64)),
+      )
     ]
 
 
@@ -131,7 +138,7 @@ class Events:
 @contextlib.contextmanager
 def trainer(strategy) -> Iterator[Any]:
   """The object with `train` and `surviving`: a coordinator or the strategy."""
-  if isinstance(strategy, tfps.BetweenGraphStrategy):
+  if hasattr(strategy, 'train'):
     yield strategy
   else:
     with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:

@@ -1,7 +1,7 @@
 """Training goes on after each fault, in each mode, with each way to recover.
 
 The cluster is shared by all cases, and healed before each. This process is the
-chief: it has a coordinator, or is a client between graphs.
+chief: it has a coordinator, is a client between graphs, or calls one graph.
 """
 
 import functools
@@ -26,6 +26,7 @@ _PER_EXECUTION = 2
 _MODES = {
   'between graphs': tfps.BetweenGraphStrategy,
   'coordinator': tfps.ParameterServerStrategy,
+  'in graph': tfps.replication.InGraphStrategy,
 }
 _RECOVERIES: dict[str, dict[str, Any]] = {
   'snapshots': {'every_secs': 0.3},
@@ -118,6 +119,7 @@ _DEFAULT = {
   ('coordinator', 'snapshots', 'all ps are killed'),
   ('coordinator', 'replicas', 'a ps and a worker are killed'),
   ('between graphs', 'snapshots', 'a ps is killed'),
+  ('in graph', 'replicas', 'a ps is killed'),
 }
 
 
@@ -125,7 +127,8 @@ def _cases():
   for mode in _MODES:
     for recovery in _RECOVERIES:
       for fault in FAULTS:
-        # Between graphs, this process is the only worker.
+        # Between graphs, this process is the only worker; in graph, all workers
+        # are needed.
         if mode == 'coordinator' or 'worker' not in fault:
           case = mode, recovery, fault
           marks = [] if case in _DEFAULT else [pytest.mark.exhaustive]
@@ -152,7 +155,7 @@ def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
       per_execution=_PER_EXECUTION,
     )
     values = trainer.surviving(lambda: losses.values(variables))
-  if fault == 'a ps stays away' and mode == 'between graphs':
+  if fault == 'a ps stays away' and mode != 'coordinator':
     for ps in range(3):  # its host would serve it in other cases, too
       processes.kill('ps', ps)
   back = [e for e in story.events.of('back') if 'ps:' in ''.join(e.tasks)]
@@ -184,6 +187,7 @@ def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
     ('coordinator', 'ps:1'),
     ('coordinator', 'worker:0'),
     ('between graphs', 'ps:1'),
+    ('in graph', 'ps:1'),
   ],
 )
 def test_a_loss_while_steps_are_unrolled_loses_nothing(
@@ -268,7 +272,7 @@ def test_without_recovery_a_lost_ps_is_an_error(processes, mode):
   strategy = _MODES[mode](processes.cluster)
   variables = losses.counters(strategy)
   fn = tf.function(lambda: losses.add_one(variables))
-  if mode == 'between graphs':
+  if mode != 'coordinator':
     fn()
     losses.lose(processes, ('ps', 0), ('ps', 1))()
     with pytest.raises(tf.errors.OpError):

@@ -1,4 +1,7 @@
-"""With a recovery, one graph over all workers outlasts the loss of a ps."""
+"""With a recovery, one graph over all workers outlasts the loss of a ps.
+
+`test_failover` in tests/process/recovery has each fault with each recovery.
+"""
 
 import math
 import threading
@@ -59,7 +62,9 @@ class _Counting:
     return {-float(number.numpy()) for number in self._numbers}
 
 
-def test_steps_since_the_snapshot_are_done_again(tfps_cluster, tmp_path):
+def test_steps_are_done_again_with_what_workers_read_anew(
+  tfps_cluster, tmp_path
+):
   events = losses.Events()
   strategy = _Strategy(
     tfps_cluster.cluster, recovery=_recovery(tmp_path, on_event=events)
@@ -70,45 +75,7 @@ def test_steps_since_the_snapshot_are_done_again(tfps_cluster, tmp_path):
   assert result.step == 240
   assert counting.counts() == {240.0}
   assert [event.tasks for event in events.of('back')] == [('ps:1',)]
-  # What the workers read begins anew.
   assert int(counting.latest.numpy()) < 235
-  # Both at once, and while nothing is executed.
-  losses.lose(tfps_cluster, ('ps', 0), ('ps', 1))()
-  assert counting.train(300).step == 300
-  assert counting.counts() == {300.0}
-  strategy.close()
-
-
-def test_with_replicas_what_may_be_done_twice_is_reported(
-  tfps_cluster, tmp_path
-):
-  strategy = _Strategy(
-    tfps_cluster.cluster,
-    recovery=_recovery(tmp_path, replicas=1, every_secs=600),
-  )
-  counting = _Counting(strategy)
-  at = losses.At(60, losses.lose(tfps_cluster, ('ps', 0)))
-  result = counting.train(240, at)
-  assert result.step == 240
-  repeated = strategy.recovery_report().steps_repeated
-  assert min(counting.counts()) >= 240
-  assert max(counting.counts()) <= 240 + repeated
-  assert repeated <= 1
-  strategy.close()
-
-
-def test_another_ps_takes_the_place_of_one_that_does_not_come_back(
-  tfps_cluster, tmp_path
-):
-  strategy = _Strategy(
-    tfps_cluster.cluster,
-    recovery=_recovery(tmp_path, take_over_secs=1.0),
-  )
-  counting = _Counting(strategy)
-  at = losses.At(60, lambda: tfps_cluster.kill('ps', 1))
-  counting.train(240, at)
-  assert counting.counts() == {240.0}
-  assert 'serves ps:1, too' in tfps_cluster.log('ps', 0)
   strategy.close()
 
 
@@ -133,7 +100,10 @@ def test_a_lost_worker_is_named(tfps_cluster, tmp_path):
     counting.train(10**9, at)
 
 
-@pytest.mark.parametrize('takes', ['datasets', 'arrays'])
+@pytest.mark.parametrize(
+  'takes',
+  ['datasets', pytest.param('arrays', marks=pytest.mark.exhaustive)],
+)
 def test_fit_goes_on(tfps_cluster, tmp_path, takes):
   strategy = _Strategy(
     tfps_cluster.cluster,
@@ -170,10 +140,17 @@ def test_fit_goes_on(tfps_cluster, tmp_path, takes):
   strategy.close()
 
 
-@pytest.mark.parametrize('batch', [5, 7])
-@pytest.mark.parametrize('replicas', [0, 1])
+@pytest.mark.parametrize(
+  ('replicas', 'batch'),
+  [
+    (0, 5),
+    pytest.param(0, 7, marks=pytest.mark.exhaustive),
+    pytest.param(1, 5, marks=pytest.mark.exhaustive),
+    (1, 7),
+  ],
+)
 def test_what_a_lost_ps_has_interrupted_is_read_again(
-  tfps_cluster, tmp_path, batch, replicas
+  tfps_cluster, tmp_path, replicas, batch
 ):
   total, size = 120, 60
   strategy = _Strategy(
