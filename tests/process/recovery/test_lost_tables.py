@@ -23,25 +23,31 @@ def _batches(context):
   )
 
 
+def _rare(*case):
+  return pytest.param(*case, marks=pytest.mark.exhaustive)
+
+
 _EVICTS = {'eviction': tfps.embeddings.Lru(10**6)}
 
 
 @pytest.mark.parametrize(
-  ('lost', 'replicas', 'policies'),
+  ('strategy_class', 'lost', 'replicas', 'policies'),
   [
-    (0, 0, {'memory_bytes': 4096}),
-    pytest.param(1, 1, _EVICTS, marks=pytest.mark.exhaustive),
+    (tfps.ParameterServerStrategy, 0, 0, {'memory_bytes': 4096}),
+    _rare(tfps.ParameterServerStrategy, 1, 1, _EVICTS),
+    _rare(tfps.replication.InGraphStrategy, 0, 0, {'memory_bytes': 4096}),
+    _rare(tfps.replication.InGraphStrategy, 1, 1, _EVICTS),
   ],
 )
 def test_no_key_is_lost_or_doubled(
-  processes, tmp_path, lost, replicas, policies
+  processes, tmp_path, strategy_class, lost, replicas, policies
 ):
   policies = dict(policies)
   if memory_bytes := policies.pop('memory_bytes', None):
     policies['storage'] = tfps.embeddings.Storage(
       memory_bytes, str(tmp_path / 'rows')
     )
-  strategy = tfps.ParameterServerStrategy(
+  strategy = strategy_class(
     processes.cluster,
     recovery=tfps.Recovery(tmp_path, every_secs=0.5, replicas=replicas),
   )
@@ -58,8 +64,8 @@ def test_no_key_is_lost_or_doubled(
     gradients = tape.gradient(loss, variables)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
-  with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
-    coordinator.train(
+  with losses.trainer(strategy) as trainer:
+    trainer.train(
       step,
       _batches,
       steps=_STEPS * 3,
@@ -80,4 +86,3 @@ def test_no_key_is_lost_or_doubled(
     assert set(stored) <= set(keys)
     assert _STEPS * 3 <= rows[0] <= _STEPS * 3 + repeated
     assert abs(rows[1:].sum() / _NEW - rows[0]) <= repeated
-  strategy.close()
