@@ -142,7 +142,7 @@ def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
     worker = tf.constant(2, tf.int64)
     protocol = sync_session.sync_ops._protocol
     return sync_session.state.locked(
-      protocol.look, 0, worker, version, version, 1
+      protocol.look, 0, worker, version, version, tf.constant(True), 1
     )
 
   leads, *_ = arrive()

@@ -74,7 +74,7 @@ class GradientAggregator:
 
   def add(
     self, pieces: Sequence[Piece], ticket: protocol_ops_lib.StepTicket
-  ) -> list[tf.Tensor]:
+  ) -> tf.Tensor:
     """Sends gradients to the ps, which add them up.
 
     Args:
@@ -82,13 +82,14 @@ class GradientAggregator:
       ticket: ticket with which they were computed.
 
     Returns:
-      Tensors on this device, after which all ps have added them.
+      Whether all ps have added them, on this device; False if any has dropped
+      them.
     """
     added = [
       self._sums[device].add([pieces[i] for i in indices], ticket)
       for device, indices in self._indices.items()
     ]
-    return [tf.identity(count) for count in added]
+    return tf.reduce_all([tf.identity(is_added) for is_added in added])
 
   def take_means(self, version: tf.Tensor) -> list[Any]:
     """Returns the means of a version's gradients, on the ps, one per piece."""
@@ -181,7 +182,7 @@ class _DeviceSums:
       ],
     )
     version = tf.where(begins, ticket.version, version)
-    return [count], self._set_tag(version, count)
+    return [begins | fits], self._set_tag(version, count)
 
   def _parts(self, gradients: Sequence[Any]) -> Any:
     dense = {

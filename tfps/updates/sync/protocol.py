@@ -18,9 +18,13 @@ worker that begins or returns is admitted between two updates of the first
 point, so that what it computes is part of the next.
 
 Invariant: a version is made once, by one leader, of the gradients of at least
-the quorum, each computed from the version before. Gradients that arrive later
-are counted as late and are part of no update. Versions never decrease, so a
-worker from before a `start` can change nothing.
+the quorum, each computed from the version before. Gradients that any ps has
+dropped are counted as late. Versions never decrease, and a `start` closes the
+sums of before, so that a worker from before it can change nothing.
+
+A gradient on its way while an update is made may be computed from variables
+that one ps has updated, and be in the sum of another. A leader that is lost may
+have updated some ps, which `repeated` counts.
 
 Each transition runs under the lock of ps:0, in a function that is being traced.
 """
@@ -64,13 +68,14 @@ class SyncProtocol:
     Args:
       worker: the worker's number, an int64 scalar.
     """
+    points, led = _without_lead(self._points(), worker)
     # If it failed within a step, others may be waiting for it there.
     was_within = self._state.step_of(worker) > ps_state_lib.NO_STEP
+    was_within |= led
     with tf.control_dependencies([was_within]):
       noted = self._state.set_member(worker, ps_state_lib.RUNNING)
       noted += self._state.set_step(worker, ps_state_lib.NO_STEP)
-    points = self._points()
-    waits = self._is_led_by_others(points, worker)
+    waits = self._is_led(points)
     mine = tf.one_hot(0, ps_state_lib.MAX_POINTS, dtype=tf.int64) * _count(
       waits
     )
@@ -82,12 +87,11 @@ class SyncProtocol:
     with tf.control_dependencies(noted):
       return (waits, points.version, self._quorum()), noted + taken
 
-  def _is_led_by_others(self, points: Point, worker: tf.Tensor) -> tf.Tensor:
-    """Returns whether another worker is making an update of the first point."""
+  def _is_led(self, points: Point) -> tf.Tensor:
+    """Returns whether to wait for the update of the first point."""
     if self._spare:
       return tf.constant(value=False)
-    leader = points.leader[0]
-    return (leader > 0) & tf.not_equal(leader, worker + 1)
+    return points.leader[0] > 0
 
   def end(self, worker: tf.Tensor) -> Any:
     """Counts an execution of a worker."""
@@ -124,6 +128,7 @@ class SyncProtocol:
     worker: tf.Tensor,
     version: tf.Tensor,
     step: tf.Tensor,
+    is_added: tf.Tensor,
     arrives: int,
   ) -> Any:
     """Decides whether a worker leads, waits or continues at a point.
@@ -133,6 +138,7 @@ class SyncProtocol:
       worker: the worker's number, an int64 scalar.
       version: version with which it computed gradients.
       step: version of the first point at which its step began.
+      is_added: whether its gradients were added up on all ps.
       arrives: 1 when its gradients have arrived, 0 when it was released.
     """
     point = self._state.point(number)
@@ -140,17 +146,19 @@ class SyncProtocol:
     is_current = is_next & (point.version < point.goal)
     arrived = point.arrived + _count(is_current) * arrives
     noted = self._state.set_member(worker, ps_state_lib.RUNNING)
-    if number == 0:
-      noted += self._note_arrival(worker, step, is_current, arrives)
+    begins = arrives > 0 and number == 0
+    noted += self._note_arrival(worker, step, is_current, begins=begins)
+    if arrives:
+      noted += self._state.set_reached(worker, number + 1)
     with tf.control_dependencies(noted):
       quorum = enough = self._quorum()
       come = arrived
       if number:
         within = self._state.num_members_in(step)
         enough = tf.maximum(tf.minimum(quorum, within), 1)
-      elif not self._spare:
+      if not self._spare:
         # Gradients of lost workers must not replace those of others.
-        come = self._state.num_members_in(version)
+        come = self._state.num_members_in(step, reached=number + 1)
     is_paused = tf.not_equal(
       self._state.read_executions()[ps_state_lib.PAUSED], 0
     )
@@ -165,14 +173,12 @@ class SyncProtocol:
       leader=tf.where(leads, worker + 1, point.leader),
       even=point.even + _count(waits & is_even),
       odd=point.odd + _count(waits & ~is_even),
-      late=point.late + _count(~is_next) * arrives,
+      late=point.late + _count(~is_added) * arrives,
     )
     written = self._state.set_point(number, new)
     next_version = tf.where(waits, version, point.version)
-    if self._spare:  # late by design, unless there are no more updates
-      counts = is_current | ~is_next
-    else:
-      counts = is_current & tf.equal(point.leader, 0)
+    # With backup workers late by design, unless there are no more updates.
+    counts = is_current | ~is_next if self._spare else is_added
     found = (leads, waits, next_version, quorum, enough, counts)
     return found, noted + written
 
@@ -181,10 +187,11 @@ class SyncProtocol:
     worker: tf.Tensor,
     step: tf.Tensor,
     is_current: tf.Tensor,
-    arrives: int,
+    *,
+    begins: bool,
   ) -> list[tf.Operation]:
     """Sets the step of a worker that arrives, or waits though excluded."""
-    if not arrives:
+    if not begins:
       step = tf.where(is_current, step, self._state.step_of(worker))
     return self._state.set_step(worker, step)
 
@@ -231,12 +238,7 @@ class SyncProtocol:
     with tf.control_dependencies(written):
       written += self._state.expect_all_if_done()
     written += self._state.set_step(worker, ps_state_lib.NO_STEP)
-    points = self._points()
-    led = tf.equal(points.leader, worker + 1)
-    points = points._replace(
-      leader=tf.where(led, tf.zeros_like(points.leader), points.leader),
-      repeated=points.repeated + _count(led),
-    )
+    points, _ = _without_lead(self._points(), worker)
     return (points.version,), written + self._release_all(is_news, points)
 
   def dismiss(self, are_busy: tf.Tensor) -> Any:
@@ -273,9 +275,10 @@ class SyncProtocol:
     return (found,), written + self._release_all(tf.equal(value, 0), points)
 
   def cut_short(self, worker: tf.Tensor) -> Any:
-    """Takes a worker out of its step."""
+    """Takes a worker out of its step, and gives up an update that it leads."""
     written = self._state.set_step(worker, ps_state_lib.NO_STEP)
-    return (worker,), written + self._release_all(True)
+    points, _ = _without_lead(self._points(), worker)
+    return (worker,), written + self._release_all(True, points)
 
   def _may_have_more_points(self, points: Point) -> tf.Tensor:
     """Returns whether a step may make updates at other points than the first.
@@ -294,7 +297,8 @@ class SyncProtocol:
     """
     points = self._points()
     zeros = tf.zeros_like(points.version)
-    versions = tf.maximum(points.version + 1, version)
+    # Sums of the version in between are closed.
+    versions = tf.maximum(points.version + 2, version)
     points = points._replace(
       version=versions, goal=versions + updates, arrived=zeros, leader=zeros
     )
@@ -343,6 +347,16 @@ class SyncProtocol:
     left = tf.where(last >= 0, last - ended, members)
     there = tf.minimum(members, left)
     return tf.maximum(tf.minimum(self._wanted(members), there), 1)
+
+
+def _without_lead(points: Point, worker: tf.Tensor) -> tuple[Point, tf.Tensor]:
+  """Returns points that a worker does not lead, and whether it led any."""
+  led = tf.equal(points.leader, worker + 1)
+  points = points._replace(
+    leader=tf.where(led, tf.zeros_like(points.leader), points.leader),
+    repeated=points.repeated + _count(led),
+  )
+  return points, tf.reduce_any(led)
 
 
 def _count(condition: tf.Tensor) -> tf.Tensor:

@@ -5,12 +5,15 @@ workers wait there for the next version.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any
 from typing import NamedTuple
 
 from absl import logging
 import tensorflow as tf
 
+from tfps.updates import apply
+from tfps.updates import ps_lock
 from tfps.updates.sync import protocol
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import wait_queue
@@ -125,7 +128,12 @@ class SyncOps:
     return self._state.locked(self._protocol.end, worker).op
 
   def arrive(
-    self, point: int, worker: tf.Tensor, ticket: StepTicket, step: tf.Tensor
+    self,
+    point: int,
+    worker: tf.Tensor,
+    ticket: StepTicket,
+    step: tf.Tensor,
+    is_added: tf.Tensor,
   ) -> Arrival:
     """Reports a worker's gradients and waits for the next version.
 
@@ -134,11 +142,12 @@ class SyncOps:
       worker: the worker's number, an int64 scalar.
       ticket: ticket with which the gradients were computed.
       step: version of the first point at which the step began.
+      is_added: whether the gradients were added up.
     """
 
     def look(version: tf.Tensor, arrives: int) -> Any:
       return self._state.locked(
-        self._protocol.look, point, worker, version, step, arrives
+        self._protocol.look, point, worker, version, step, is_added, arrives
       )
 
     def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
@@ -147,9 +156,10 @@ class SyncOps:
         *found, _ = look(version, 0)
       return *found, rest[-1]
 
-    before = (
-      [self._leave_if_late(point, worker, ticket.version)] if point else []
-    )
+    with tf.control_dependencies([is_added]):
+      before = (
+        [self._leave_if_late(point, worker, ticket.version)] if point else []
+      )
     with tf.device(self._state.device), tf.control_dependencies(before):
       leads, _, version, quorum, enough, counts = tf.while_loop(
         lambda leads, waits, *rest: waits,
@@ -245,7 +255,19 @@ class SyncOps:
       version: next version; larger than all before, by time.
       updates: limit of the number of updates.
     """
-    return self._state.locked(self._protocol.start, version, updates).op
+    versions = self._state.locked(self._protocol.start, version, updates)
+    for tags in self._state.tags:
+      drop = functools.partial(_drop_sums, tags)
+      ps_lock.run([ps_lock.Job(tags, drop, [versions])])
+    return versions.op
+
+
+def _drop_sums(tags: Any, versions: tf.Tensor) -> list[Any]:
+  """Drops the sums of gradients of before a start, and closes them."""
+  before = apply.read(tags)
+  closed = tf.stack([versions - 1, tf.fill(tf.shape(versions), ALL)], axis=1)
+  are_old = before[:, :1] < versions[:, tf.newaxis]
+  return [apply.write(tags, tf.where(are_old, closed, before))]
 
 
 class HostCalls:

@@ -70,6 +70,8 @@ class SyncState:
     members: AWAY, DONE, ABSENT, PRESENT or RUNNING, for each worker.
     steps: for each worker, the version at which it came to the first point of
       its step, or NO_STEP.
+    reached: for each worker, the number of points of its last step at which its
+      gradients have arrived.
     clocks: number of steps of each worker, plus a number common to all.
     executions: ENDED, LAST and PAUSED.
     tags: on each ps, for each point, the version whose gradients are added up,
@@ -97,6 +99,7 @@ class SyncState:
     members = self._all()
     self.members = make(0, 'tfps/sync/members', members)
     self.steps = make(0, 'tfps/sync/steps', self.no_steps())
+    self.reached = make(0, 'tfps/sync/reached', tf.zeros_like(members))
     self.clocks = make(0, 'tfps/sync/clocks', tf.zeros_like(members))
     none = tf.constant([0, -1, 0], tf.int64)
     self.executions = make(0, 'tfps/sync/executions', none)
@@ -160,6 +163,11 @@ class SyncState:
     """Sets the step of a worker, or NO_STEP."""
     return [rows_lib.write(self.steps, worker, tf.cast(step, tf.int64))]
 
+  def set_reached(self, worker: tf.Tensor, number: int) -> list[tf.Operation]:
+    """Sets the number of points that a worker has reached in its step."""
+    reached = tf.constant(number, tf.int64)
+    return [rows_lib.write(self.reached, worker, reached)]
+
   def step_of(self, worker: tf.Tensor) -> tf.Tensor:
     """Returns the step of a worker, or NO_STEP."""
     return rows_lib.read(self.steps, worker)
@@ -206,9 +214,15 @@ class SyncState:
     """Returns the number of included workers."""
     return tf.math.count_nonzero(apply.read(self.members) > ABSENT)
 
-  def num_members_in(self, step: tf.Tensor) -> tf.Tensor:
-    """Returns the number of included workers in a step."""
+  def num_members_in(self, step: tf.Tensor, *, reached: int = 0) -> tf.Tensor:
+    """Returns the number of included workers in a step.
+
+    Args:
+      step: version at which they came to the first point.
+      reached: how many points they must have reached.
+    """
     are_in = tf.equal(apply.read(self.steps), step)
+    are_in &= apply.read(self.reached) >= reached
     are_members = apply.read(self.members) > ABSENT
     return tf.math.count_nonzero(are_in & are_members)
 

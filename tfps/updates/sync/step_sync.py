@@ -128,9 +128,10 @@ class BarrierStep(steppers.Stepper):
           self._state, self._name, number, pieces
         )
     aggregator, ticket = self._aggregator[number], self._ticket(number)
-    added = aggregator.add(pieces, self._sync_ops.for_sums(ticket))
-    with tf.control_dependencies(added):
-      arrival = self._sync_ops.arrive(number, self._worker, ticket, self._step)
+    is_added = aggregator.add(pieces, self._sync_ops.for_sums(ticket))
+    arrival = self._sync_ops.arrive(
+      number, self._worker, ticket, self._step, is_added
+    )
 
     def lead() -> tuple[tf.Tensor, tf.Tensor]:
       first = writes.num_operations()
