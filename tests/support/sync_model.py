@@ -39,6 +39,7 @@ class Run:
     awaits: point and parity of the queue in which it waits, if it does.
     leads: point and version that it makes, if it does.
     is_lost: whether its worker is dead, or what it leads was given up.
+    is_left_out: whether others ceased to wait for it.
     starts: for each point, how many starts there were before its ticket.
   """
 
@@ -49,6 +50,7 @@ class Run:
   awaits: tuple[int, int] | None = None
   leads: tuple[int, int] | None = None
   is_lost: bool = False
+  is_left_out: bool = False
   starts: dict[int, int] = dataclasses.field(default_factory=dict)
   transitions: Any = None
 
@@ -221,11 +223,16 @@ class Model:
     assert run.is_lost or not self.is_quiet, 'an update within a pause'
     used = [self.gradients[number] for number in numbers]
     assert set(team) <= set(used), 'one that had come is not used'
-    assert len(used) >= enough, 'less than was wanted'
+    # Backup workers' tickets may have the smaller quorum of fewer members: what
+    # a ps drops for that is counted as late.
+    assert self.spare or len(used) >= enough, 'less than was wanted'
     for gradient in used:
       assert (gradient.point, gradient.version) == (point, version)
       # Some ps may be updated before others have closed their sums.
-      has_begun = gradient not in team or self.repeats[point, version]
+      has_begun = self.repeats[point, version] or (
+        gradient not in team
+        and (self.spare or self.has_rest or gradient.run.is_left_out)
+      )
       values = {version, version + bool(has_begun)}
       assert set(gradient.pulled) <= values, 'of other values'
       gradient.updates[i].add(version)
@@ -275,6 +282,7 @@ class Model:
   def _fail(self, run):
     """What the coordinator does when an execution has failed."""
     self._give_up(run.worker)
+    run.is_left_out = True
     self.session.fail(run.attempt, run.worker)
     if self.mode != OWN:
       self.pool.append(run.attempt)

@@ -176,8 +176,9 @@ class Workers(model.Model, stateful.RuleBasedStateMachine):
       if row.leader == i + 1:
         self.repeats[point, row.version] += 1
     for run in self.runs.values():
-      if run.worker == i and run.leads:
-        run.is_lost = True
+      if run.worker == i:
+        run.is_lost |= run.leads is not None
+        run.is_left_out = True
 
   def finish(self, i):
     """A worker without executions is done, or has no batches for now."""
