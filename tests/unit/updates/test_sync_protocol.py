@@ -263,7 +263,7 @@ class Workers(model.Model, stateful.RuleBasedStateMachine):
 
 TestWorkers = Workers.TestCase
 TestWorkers.settings = settings(
-  max_examples=60, deadline=None, derandomize=True
+  max_examples=20, deadline=None, derandomize=True
 )
 
 
