@@ -9,6 +9,7 @@ other workers move to them.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from concurrent import futures
 import contextlib
 from typing import Any
 from typing import TypeVar
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from tfps._compat import captured_datasets
 from tfps._utils import threads
+from tfps._utils import timeouts
 from tfps.input import per_worker as per_worker_lib
 from tfps.input import pipelines as pipelines_lib
 from tfps.input import readers
@@ -112,7 +114,8 @@ class JointReaders(readers.QueueReaders):
       call: gets a reader; runs on a thread, with the worker's device.
 
     Returns:
-      The results, by worker.
+      The results, by worker. If a call fails, the others have ended or are
+      lost, so that none is under way while a ps is restored.
     """
 
     def begin(reader: worker_reader.WorkerReader, device: str) -> Any:
@@ -126,6 +129,10 @@ class JointReaders(readers.QueueReaders):
       begin(reader, device)
       for reader, device in zip(self._readers, self.devices, strict=True)
     ]
+    ended, left = futures.wait(begun, return_when=futures.FIRST_EXCEPTION)
+    if left:
+      futures.wait(left, timeouts.current().lost_execution_secs)
+      begun = sorted(begun, key=lambda future: future not in ended)
     return [future.result() for future in begun]
 
   def buffers(self) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -32,7 +32,12 @@ Found = dict[int, int | None]  # incarnations by index of the ps
 
 # The next look at a lost ps is due after this part of the time it is lost.
 _POLL_RATIO = 0.25
-_CONNECTION_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError)
+# A call is also cancelled if its part on another task fails.
+_CONNECTION_ERRORS = (
+  tf.errors.UnavailableError,
+  tf.errors.AbortedError,
+  tf.errors.CancelledError,
+)
 # Raised by variables whose memory is gone, and by what depends on them.
 _MISSING_ERRORS = (
   tf.errors.NotFoundError,
