@@ -101,8 +101,8 @@ class InGraphStrategy(
     errors.ClusterMismatchError: a task was started with another cluster.
     errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the cluster has no ps or no worker, workers have different
-      numbers of devices, `timeout_secs` is not above 0, `recovery` has replicas,
-      or `host_of` names a task that is not in the cluster.
+      numbers of devices, `timeout_secs` is not above 0, `recovery` has
+      replicas, or `host_of` names a task that is not in the cluster.
   """
 
   # See `ParameterServerStrategy`.
@@ -137,8 +137,8 @@ class InGraphStrategy(
       )
     if recovery is not None and recovery.replicas:
       raise ValueError(
-        f'InGraphStrategy: recovery has replicas={recovery.replicas}, which may '
-        'lack the last step of one graph. Leave them out: snapshots have it.'
+        f'InGraphStrategy: recovery has replicas={recovery.replicas}, which '
+        'may lack the last step of one graph. Leave replicas out.'
       )
     self._host_of, self._is_by_host = host_of, by_host
     self.hosts: Mapping[spec_lib.Task, str] = {}
