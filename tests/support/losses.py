@@ -28,7 +28,7 @@ def counters(strategy):
   once = tf.VariableAggregation.ONLY_FIRST_REPLICA
   with strategy.scope():
     return [
-      tf.Variable(value, trainable=False, aggregation=once, name=name)
+      tf.Variable(value, trainable=name != 'count', aggregation=once, name=name)
       for name, value in (
         ('count', tf.zeros([], tf.int64)),
         ('number', 0.0),

@@ -1,6 +1,6 @@
 """With a recovery, one graph over all workers outlasts the loss of a ps.
 
-`test_failover` in tests/process/recovery has each fault with each recovery.
+`test_failover` in tests/process/recovery has each fault.
 """
 
 import math
@@ -135,8 +135,8 @@ def test_fit_goes_on(tfps_cluster, tmp_path, takes):
   )
   assert len(history.history['loss']) == 3
   assert strategy.recovery_report().ps_repaired == 1
-  # Those since the snapshot are lost.
-  assert 10 <= int(model.optimizer.iterations) <= 30
+  # Those since the snapshot are lost: of the six before the loss.
+  assert 24 <= int(model.optimizer.iterations) <= 30
   strategy.close()
 
 

@@ -267,19 +267,19 @@ TestWorkers.settings = settings(
 )
 
 
-def _workers(**options):
-  """All workers have begun a step."""
+def _workers(number, **options):
+  """All workers have begun a step, and gone on so far."""
   workers = Workers()
   workers.prepare(**options, mode=model.OWN, updates=model.UNLIMITED)
   for i in range(model.NUM_WORKERS):
     workers.begin(i=i, num_steps=1)
+  for i in range(model.NUM_WORKERS):
+    workers.advance(i=i, number=number)
   return workers
 
 
 def test_a_lost_worker_does_not_stand_in_for_another_at_a_later_point():
-  workers = _workers(spare=0, num_points=2)
-  for i in range(model.NUM_WORKERS):
-    workers.advance(i=i, number=12)
+  workers = _workers(12, spare=0, num_points=2)
   workers.die(2)  # while it waits at the second point
   workers.detect(2)
   workers.advance(i=0, number=12)
@@ -287,9 +287,7 @@ def test_a_lost_worker_does_not_stand_in_for_another_at_a_later_point():
 
 
 def test_who_was_left_out_at_a_later_point_goes_on_alone():
-  workers = _workers(spare=0, num_points=2)
-  for i in range(model.NUM_WORKERS):
-    workers.advance(i=i, number=12)
+  workers = _workers(12, spare=0, num_points=2)
   workers.freeze(2)
   workers.detect(2)
   for i in range(2):
@@ -300,26 +298,20 @@ def test_who_was_left_out_at_a_later_point_goes_on_alone():
 
 
 def test_a_gradient_beyond_the_quorum_is_counted_as_late():
-  workers = _workers(spare=1, num_points=1)
-  for i in range(model.NUM_WORKERS):
-    workers.advance(i=i, number=5)
+  workers = _workers(5, spare=1, num_points=1)
   assert [g.is_late for g in workers.gradients] == [False, False, True]
   workers.teardown()
 
 
 def test_a_leader_of_before_a_start_changes_nothing():
-  workers = _workers(spare=0, num_points=1)
-  for i in range(model.NUM_WORKERS):
-    workers.advance(i=i, number=5)
+  workers = _workers(5, spare=0, num_points=1)
   workers.restore({2})
   workers.advance(i=2, number=1)
   workers.teardown()
 
 
 def test_an_update_is_made_whose_leader_has_failed():
-  workers = _workers(spare=0, num_points=1)
-  for i in range(model.NUM_WORKERS):
-    workers.advance(i=i, number=6)
+  workers = _workers(6, spare=0, num_points=1)
   workers.fail(2)  # and is not restarted
   workers.teardown()
   assert max(workers.num_applied.values()) == 2  # by some ps
