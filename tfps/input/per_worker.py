@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import functools
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,7 +15,19 @@ from tfps.input import iterators as iterators_lib
 DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
-def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
+class Batches(NamedTuple):
+  """Batches of the workers.
+
+  Attributes:
+    iterator: an iterator on each worker, to pass to `schedule`.
+    spec: the iterators' common type.
+  """
+
+  iterator: Any
+  spec: Any
+
+
+def batches(coordinator: Any, dataset_fn: DatasetFn) -> Batches:
   """Makes an iterator on each worker, over that worker's own dataset.
 
   The function is traced once for each worker, so that `input_pipeline_id` is a
@@ -25,9 +38,6 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
   Args:
     coordinator: a `ClusterCoordinator` or our own.
     dataset_fn: makes the dataset of one worker.
-
-  Returns:
-    The iterators, to pass to `schedule`, and their common type.
 
   Raises:
     ValueError: the workers' datasets have elements of different types.
@@ -48,7 +58,7 @@ def iterators(coordinator: Any, dataset_fn: DatasetFn) -> tuple[Any, Any]:
   over = functools.partial(
     iterators_lib.over, emptying=iterators_lib.emptying(spec)
   )
-  return per_worker.iterators(coordinator, of_worker, over)
+  return Batches(*per_worker.iterators(coordinator, of_worker, over))
 
 
 def trace(

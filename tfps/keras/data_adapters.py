@@ -126,8 +126,8 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 
   Args:
     dataset_fn: makes a worker's dataset from its `InputContext`.
-    make: makes the iterators from an executor and `dataset_fn`; by default one
-      on each worker.
+    make: makes the batches, which have an `iterator`, from an executor and
+      `dataset_fn`; by default with an iterator on each worker.
   """
 
   def __init__(
@@ -136,7 +136,7 @@ class PerWorkerAdapter(keras_data.DataAdapter):
     make: Callable[[Any, per_worker.DatasetFn], Any] | None = None,
   ) -> None:
     self._dataset_fn = dataset_fn
-    self._make = make or (lambda *args: per_worker.iterators(*args)[0])
+    self._make = make or per_worker.batches
     self._batches: PerWorkerBatches | None = None
 
   def get_tf_dataset(self) -> tf.data.Dataset:
@@ -148,8 +148,8 @@ class PerWorkerAdapter(keras_data.DataAdapter):
       self._batches = PerWorkerBatches(self)
     return self._batches
 
-  def iterators(self, executor: Any) -> Any:
-    """Makes the workers' iterators."""
+  def make(self, executor: Any) -> Any:
+    """Makes the workers' batches."""
     return self._make(executor, self._dataset_fn)
 
   @property
@@ -167,7 +167,7 @@ class PerWorkerBatches:
   def __init__(self, adapter: PerWorkerAdapter) -> None:
     self.ends = data_ends.DataEnds()
     self._adapter = adapter
-    self._iterators: Any = None
+    self._made: Any = None
 
   def __iter__(self) -> 'PerWorkerBatches':
     return self
@@ -177,13 +177,13 @@ class PerWorkerBatches:
 
   def iterators(self, executor: Any) -> Any:
     """Returns the workers' iterators, which continue over all epochs."""
-    if self._iterators is None:
-      self._iterators = self._adapter.iterators(executor)
-    return self._iterators
+    if self._made is None:
+      self._made = self._adapter.make(executor)
+    return self._made.iterator
 
   def end(self) -> None:
     """Lets the next epoch begin with new iterators."""
-    self._iterators = None
+    self._made = None
     self.ends = data_ends.DataEnds()
 
 

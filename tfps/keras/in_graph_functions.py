@@ -45,7 +45,7 @@ def input_of(
     )
   train_functions.check_steps(x, steps_per_epoch)
   return data_adapters.PerWorkerAdapter(
-    x, lambda _, dataset_fn: strategy.batches(dataset_fn).iterator
+    x, lambda _, dataset_fn: strategy.batches(dataset_fn)
   )
 
 

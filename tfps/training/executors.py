@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
-import dataclasses
 from typing import Any
 from typing import Protocol
 from typing import TYPE_CHECKING
@@ -149,14 +148,6 @@ class Executor(Protocol):
     """Cancels executions that have not begun."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _PerWorker:
-  """Batches of the coordinator's workers, each with its own iterator."""
-
-  iterator: Any
-  spec: Any
-
-
 class ScheduledExecutor(Executor):
   """Executor that schedules steps on the workers of a coordinator.
 
@@ -188,7 +179,7 @@ class ScheduledExecutor(Executor):
     self.call('restore', checkpoints.restore)
 
   def batches(self, dataset_fn: per_worker.DatasetFn) -> Batches:
-    return _PerWorker(*per_worker.iterators(self._coordinator, dataset_fn))
+    return per_worker.batches(self._coordinator, dataset_fn)
 
   def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.Readers:
     return readers_lib.WorkerReaders(self._coordinator, dataset_fn)

@@ -15,7 +15,7 @@ def test_workers_of_a_stock_coordinator_know_who_they_are(tfps_cluster):
   resolver = tfps_cluster.cluster.resolver()
   strategy = tf.distribute.ParameterServerStrategy(resolver)
   coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-  iterators, _ = per_worker.iterators(coordinator, _number)
+  iterators, _ = per_worker.batches(coordinator, _number)
   step = tf.function(lambda iterator: next(iterator))
   seen = set()
 
