@@ -20,6 +20,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
+from tfps.recovery import error_classifier
 from tfps.recovery import events as events_lib
 from tfps.recovery import inventory as inventory_lib
 from tfps.recovery import replicas as replicas_lib
@@ -116,6 +117,8 @@ class ClientRepair:
   def is_due(self, error: tf.errors.OpError) -> bool:
     """Returns whether an error was caused by a lost ps."""
     if self._address_book.incarnations() != self.known:
+      return True
+    if error_classifier.is_cancelled_transfer(error):
       return True
     if isinstance(error, _CONNECTION_ERRORS):
       return '/job:ps' in str(error)

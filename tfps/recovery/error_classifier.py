@@ -8,6 +8,7 @@ import re
 import time
 
 from absl import logging
+import tensorflow as tf
 
 from tfps._utils import timeouts
 
@@ -91,3 +92,13 @@ class ChangeDetector:
     self._looked_at = self._clock()
     is_next = self._looked_at - looked_at < timeouts.current().look_memory_secs
     return bool(changed - self._silent or (is_next and self._silent & before))
+
+
+def is_cancelled_transfer(failure: Exception) -> bool:
+  """Returns whether an op was cancelled while it received a remote value.
+
+  If a part of a function fails on one task, TensorFlow cancels the parts on
+  other tasks and may report the cancellation instead of its cause.
+  """
+  text = 'RecvFromRemoteAsync is cancelled'
+  return isinstance(failure, tf.errors.CancelledError) and text in str(failure)

@@ -126,10 +126,10 @@ class PsRepairs:
     if num_repairs != self.num_repairs:
       return True
     if of('ps', self._incarnations()) == self.known:
-      is_of_ps = preemption_handler.is_loss_of_ps(failure)
-      return (is_of_ps or _is_cancelled_transfer(failure)) and self._reconnects(
+      may_pass = preemption_handler.is_loss_of_ps(
         failure
-      )
+      ) or error_classifier.is_cancelled_transfer(failure)
+      return may_pass and self._reconnects(failure)
     self._wait_for_repair()
     return True
 
@@ -286,13 +286,3 @@ class PsRepairs:
 def of(job: str, found: Incarnations) -> dict[int, int | None]:
   """Returns the incarnations of a job's tasks, by index."""
   return {i: value for (name, i), value in found.items() if name == job}
-
-
-def _is_cancelled_transfer(failure: Exception) -> bool:
-  """Returns whether an op was cancelled while it received a remote value.
-
-  If a part of a function fails on one task, TensorFlow cancels the parts on
-  other tasks and may report the cancellation instead of its cause.
-  """
-  text = 'RecvFromRemoteAsync is cancelled'
-  return isinstance(failure, tf.errors.CancelledError) and text in str(failure)

@@ -29,6 +29,7 @@ def _repair(found):
     (tf.errors.UnavailableError, 'no connection to /job:ps/task:1', True),
     # Another part of the call has failed, by a loss that was repaired since.
     (tf.errors.CancelledError, 'CANCELLED, from /job:ps/task:1', True),
+    (tf.errors.CancelledError, 'RecvFromRemoteAsync is cancelled.', True),
     (tf.errors.CancelledError, 'The dataset is closed.', False),
     (tf.errors.OutOfRangeError, 'End of /job:ps', False),
   ],
