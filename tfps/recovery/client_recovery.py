@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 import threading
+import time
 from typing import Any
 from typing import TypeVar
 
@@ -18,10 +19,12 @@ from tfps import errors
 from tfps._compat import cancellation
 from tfps._utils import deadlines
 from tfps._utils import quiesce_lock
+from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import client_repair
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
+from tfps.recovery import error_classifier
 from tfps.recovery import events
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
@@ -52,6 +55,8 @@ class ClientRecovery:
   Attributes:
     events: listener and counts of lost tasks.
     num_interruptions: number of calls that failed and were repeated.
+    on_loss: called, maybe repeatedly, before calls are waited for that a loss
+      has interrupted: ends what they wait for besides ps.
 
   Raises:
     errors.CheckpointError: the directory cannot be used.
@@ -79,6 +84,7 @@ class ClientRecovery:
     self._gate = quiesce_lock.QuiesceLock()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
+    self.on_loss: Callable[[], object] = lambda: None
     self._own = threading.local()  # whether a thread is in `surviving`
     self._is_stopped = False
     self._notes = notes or consistency_note_lib.ConsistencyNotes()
@@ -106,8 +112,13 @@ class ClientRecovery:
       inventory=self._inventory,
     )
     self._stuck_calls = stuck_calls.StuckCallCanceller(
-      self._calls, address_book.incarnations, lambda: self._repair.known
+      self._calls,
+      address_book.incarnations,
+      lambda: self._repair.known,
+      lambda: self.on_loss(),
     )
+    self._changes = error_classifier.ChangeDetector()
+    self._checked_at = 0.0
     self._restores = False
     if self._snapshotter is not None:
       self._repair.connect_to_moved()
@@ -142,6 +153,55 @@ class ClientRecovery:
     if self._restores:
       self._snapshotter.begin(entry)
     self._replicas.add(entry, is_new=self._restores)
+
+  @property
+  def begins_with_snapshot(self) -> bool:
+    """True if this is the chief, and variables begin with saved values."""
+    snapshotter = self._snapshotter
+    return self._restores and (
+      snapshotter is not None and snapshotter.begun_with is not None
+    )
+
+  def add_unsaved(self, variable: Any) -> None:
+    """Adds a variable that gets new memory after a loss, but no value.
+
+    Args:
+      variable: a `tf.Variable` on a ps.
+    """
+    self._inventory.unsaved.append(variable)
+
+  def on_restored(self, function: Callable[[], object]) -> None:
+    """Sets what is called after each repair, in the chief before others go on.
+
+    Args:
+      function: sets values of unsaved variables; repeated if a ps is lost.
+    """
+    self._repair.on_restored = function
+
+  def is_due(self, error: tf.errors.OpError) -> bool:
+    """Returns whether an error was caused by a lost ps, and is repaired."""
+    return not self._is_stopped and self._repair.is_due(error)
+
+  def check_ps(self) -> None:
+    """Checks, if the last check was long ago, that all ps are those in use.
+
+    It is for loops that wait for other processes, which may wait for a repair
+    by this one.
+
+    Raises:
+      tf.errors.UnavailableError: a ps is silent or has been restarted.
+    """
+    now = time.monotonic()
+    if self._is_stopped or (
+      now < self._checked_at + timeouts.current().probe_every_secs
+    ):
+      return
+    self._checked_at = now
+    found = self._address_book.incarnations()
+    if self._changes.has_changed(found, self._repair.known):
+      raise tf.errors.UnavailableError(
+        None, None, 'A ps does not answer, or has been restarted.'
+      )
 
   def begin_table(self, shards: Sequence[Any]) -> None:
     """See `Snapshotter.begin_table`; if the ps have no live variables."""
@@ -271,6 +331,7 @@ class ClientRecovery:
         self._restores = False
 
   def _repair_ps(self, deadline: float | None) -> None:
+    self.on_loss()
     with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
       self._repair.repair(deadline)
 

@@ -66,6 +66,7 @@ class ClientRepair:
 
   Attributes:
     known: incarnations of the ps in use, by index.
+    on_restored: called in each process once all ps have their variables.
   """
 
   def __init__(
@@ -92,6 +93,7 @@ class ClientRepair:
     self._fence = fence
     self._snapshotter = snapshotter
     self._inventory = inventory
+    self.on_restored: Callable[[], object] = lambda: None
     self.known: Found = address_book.incarnations()
     self._at = dict(address_book.addresses)  # as of the runtime
     # Ps with a new connection: their variables have to be created again.
@@ -249,6 +251,8 @@ class ClientRepair:
     if self._snapshotter is not None:
       secs = self._snapshotter.restore(lost, self._replicas)
       self._shared.announce(self._inventory.on(set(found)))
+    self.on_restored()
+    if self._snapshotter is not None:
       self._notes.write(found)
     self.known, self._reconnected = found, set()
     self._fence.take({'ps': lost})

@@ -71,9 +71,14 @@ class Inventory:
 
   A restarted program creates its variables in the same order and so finds them
   under the same keys.
+
+  Attributes:
+    unsaved: further variables that get new memory after a loss, and whose
+      values are not saved: whoever made them sets them again.
   """
 
   def __init__(self) -> None:
+    self.unsaved: list[Any] = []
     self._lock = threading.Lock()
     self._entries: list[Entry] = []
     self._names: collections.Counter[str] = collections.Counter()
@@ -110,16 +115,18 @@ class Inventory:
       return list(self._entries)
 
   def on(self, ps: set[int]) -> list[Any]:
-    """Returns variables and shards on ps.
+    """Returns variables and shards on ps, unsaved ones too.
 
     Args:
       ps: indices of the ps.
     """
+    saved = [
+      piece.variable for entry in self.entries() for piece in entry.pieces()
+    ]
     return [
-      piece.variable
-      for entry in self.entries()
-      for piece in entry.pieces()
-      if placement_ledger.ps_index(piece.variable.device) in ps
+      variable
+      for variable in (*saved, *self.unsaved)
+      if placement_ledger.ps_index(variable.device) in ps
     ]
 
   def emptied(self) -> set[int]:

@@ -26,6 +26,8 @@ class StuckCallCanceller:
     calls: calls of this process.
     find: returns the current incarnations of the ps, by index.
     known: returns their incarnations when they were last in use.
+    on_stuck: called before calls are cancelled; ends what a call waits for and
+      cancelling does not end.
   """
 
   def __init__(
@@ -33,10 +35,12 @@ class StuckCallCanceller:
     calls: cancellation.Calls,
     find: Callable[[], Incarnations],
     known: Callable[[], Incarnations],
+    on_stuck: Callable[[], object],
   ) -> None:
     self._calls = calls
     self._find = find
     self._known = known
+    self._on_stuck = on_stuck
     self._changes = error_classifier.ChangeDetector()
     self._period = threads.Periodic(
       'tfps-stuck-calls', timeouts.current().stuck_every_secs, self._look
@@ -64,5 +68,6 @@ class StuckCallCanceller:
       'A ps is lost: calls of threads %s do not end and are cancelled.',
       ', '.join(sorted({call.thread for call in long_ones})),
     )
+    self._on_stuck()
     for call in long_ones:
       call.cancel()

@@ -13,6 +13,7 @@ print(strategy.hybrid_report())
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import time
 from typing import Any
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from tfps import errors
 from tfps._compat import keras_variables
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.recovery import config as recovery_config
 from tfps.recovery import events as events_lib
 from tfps.server import health
 from tfps.strategies import between_graph
@@ -147,6 +149,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     *,
     placement: placement_lib.Placement | None = None,
     wire: config.Wire | None = None,
+    recovery: recovery_config.Recovery | None = None,
     choose: hybrid_placement.Choose | None = None,
     rows_per_step: int = _ROWS_PER_STEP,
     timeout_secs: float = 120.0,
@@ -159,9 +162,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       placement=placement,
       wire=wire,
       updates=policies.Sync(timeout_secs=silence_secs),
+      recovery=recovery,
       connect_timeout_secs=connect_timeout_secs,
     )
-    self._events = events_lib.Events(None)
+    self._events = self.guard.events if self.guard else events_lib.Events(None)
     rule = hybrid_placement.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
     )
@@ -207,11 +211,13 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     return hybrid_placement.HybridReport(tuple(self._chooser.made))
 
   def recovery_report(self) -> events_lib.RecoveryReport:
-    """Returns this worker's record of lost workers and repeated steps."""
+    """Returns this worker's record of lost tasks and repeated steps."""
     return self._events.report
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again in a new group of workers if some are lost.
+
+    With a `Recovery`, it also does so when a ps that was lost has been restored.
 
     Args:
       function: the function.
@@ -220,16 +226,24 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       The function's result.
 
     Raises:
-      errors.DeadlineError: workers have not joined in time; names them.
-      errors.UnreachableError: ps are lost; names them.
+      errors.DeadlineError: workers have not joined, or ps have not restarted in
+        time; names them.
+      errors.UnreachableError: ps are lost, without a `Recovery`; names them.
     """
+    return super().surviving(lambda: self._in_groups(function))
+
+  def _in_groups(self, function: Callable[[], _Result]) -> _Result:
+    """Calls a function, again in a new group of workers if some are lost."""
     while True:
       try:
-        return super().surviving(function)
+        return function()
       except tf.errors.OutOfRangeError:
         raise
       except tf.errors.OpError as error:
-        self._raise_if_ps_lost(error)
+        if self.guard is None:
+          self._raise_if_ps_lost(error)
+        elif self.guard.is_due(error):
+          raise  # it is repaired, then the function is called again
         if self._elastic_group is None or not self._elastic_group.should_retry(
           error
         ):
@@ -250,12 +264,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   ) -> elastic_group_lib.ElasticGroup:
     """Makes the elastic group of the tasks that train."""
     addresses = self.addresses()
-    return elastic_group_lib.ElasticGroup(
+    made = elastic_group_lib.ElasticGroup(
       [group_monitor.Peer(*peer) for peer in addresses.items()],
       self._peers.index,
-      membership_table_lib.MembershipTable(
-        self.extended.make_own, len(addresses)
-      ),
+      self._membership_table(len(addresses)),
       self.extended.local_state,
       rendezvous.UpdateHooks(
         sync_session.start, sync_session.take_in, sync_session.leave_out
@@ -263,10 +275,43 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       waits=waits,
       tell=self._events.tell,
     )
+    if self.guard is not None:
+      self.guard.on_loss = made.interrupt
+      self.guard.on_restored(
+        lambda: made.note_restored(is_chief=self.is_chief)
+      )
+    return made
+
+  def _membership_table(
+    self, num_workers: int
+  ) -> membership_table_lib.MembershipTable:
+    guard = self.guard
+    if guard is None:
+      return membership_table_lib.MembershipTable(
+        self.extended.make_own, num_workers
+      )
+
+    def make(*args: Any) -> Any:
+      variable = self.extended.make_own(*args, is_saved=False)
+      guard.add_unsaved(variable)
+      return variable
+
+    return membership_table_lib.MembershipTable(
+      make,
+      num_workers,
+      first=_now,
+      has_begun=guard.begins_with_snapshot,
+      check_ps=guard.check_ps,
+    )
 
   def _start_session(self, sync_session: session_lib.SyncSession) -> None:
     if self.num_workers == 1:  # else each elastic group starts it
       super()._start_session(sync_session)
+    elif self.guard is not None:
+      self.guard.use_sync(sync_session)
+      version = sync_session.state.read_points()[0].version
+      if not version or self.guard.begins_with_snapshot:
+        sync_session.start()  # a snapshot can be taken before there is a group
 
   def _raise_if_ps_lost(self, error: tf.errors.OpError) -> None:
     """Raises UnreachableError if ps are lost."""
@@ -283,6 +328,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         f'{self.task} cannot continue: {"; ".join(map(str, lost))}. Restart '
         'all tasks; training continues from its checkpoint.'
       ) from error
+
+
+def _now() -> int:
+  """Returns a number of rounds above those of all earlier ones."""
+  return time.time_ns() // 1000
 
 
 def _description(kwargs: Mapping[str, Any]) -> hybrid_placement.Description:

@@ -74,18 +74,22 @@ class Extended(compat.Extended):
     self.notice(variable)
     return variable
 
-  def make_own(self, ps: int, name: str, value: tf.Tensor) -> Any:
+  def make_own(
+    self, ps: int, name: str, value: tf.Tensor, *, is_saved: bool = True
+  ) -> Any:
     """Creates a variable for internal use on a ps; reports leave it out.
 
     Args:
       ps: the index of the ps.
       name: name of the variable.
       value: its initial value.
+      is_saved: whether recovery saves its value and restores it.
     """
     make = tf.Variable if self.shared is None else self.shared.make
     with tf.init_scope(), tf.device(placement_ledger.ps_device(ps)):
       variable = make(initial_value=value, name=name, trainable=False)
-    self.notice(variable)
+    if is_saved:
+      self.notice(variable)
     return variable
 
   def _create_on_ps(self, next_creator: Any, **kwargs: Any) -> Any:

@@ -80,6 +80,7 @@ class ElasticGroup:
   ) -> None:
     self._peers = peers
     self._own = own
+    self._membership = membership
     self._hooks = hooks
     self._waits = waits
     self._tell = tell
@@ -265,6 +266,31 @@ class ElasticGroup:
     if self._round is not None and not self._has_left:
       self._monitor.stop()  # others may still be receiving from its server
       self._has_left = True
+      self._rendezvous.leave(self._round)
+
+  def interrupt(self) -> None:
+    """Ends this worker's part in the round, as a ps is lost; idempotent.
+
+    All workers do so, and meet again once the ps has its variables.
+    """
+    self._needs_rendezvous = True
+    self._monitor.stop()
+    if self._round is not None and not self._has_left:
+      self._round.collective.abort()
+
+  def note_restored(self, *, is_chief: bool) -> None:
+    """Makes the membership table anew, or this worker's entry if it is done.
+
+    Args:
+      is_chief: whether this worker makes the table.
+
+    Raises:
+      tf.errors.OpError: a ps is lost.
+    """
+    if is_chief:
+      has_begun = self._rendezvous.place != membership_table_lib.NEW
+      self._membership.renew(has_begun=has_begun)
+    if self._round is not None and self._has_left:
       self._rendezvous.leave(self._round)
 
   def _agree_once(self, ready: int, *, finished: bool) -> agreements.Agreement:

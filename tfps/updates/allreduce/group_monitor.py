@@ -28,6 +28,8 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 
 _INCARNATION_BITS = 62  # which an int64 holds
 
+UNKNOWN = 0  # incarnation in an entry that was not made yet
+
 # Place of a worker without any yet: it follows whatever others do.
 NOWHERE = 1 << 62
 
@@ -87,7 +89,7 @@ class Living(Protocol):
 
   @property
   def incarnation(self) -> int:
-    """The number that the process' server has drawn at its start."""
+    """The number that the process' server has drawn at its start, or UNKNOWN."""
 
 
 class LossDetector:
@@ -127,7 +129,9 @@ class LossDetector:
     else:
       self._since.pop(worker, None)
       is_alive = status.state is health.State.ALIVE
-      is_lost = not is_alive or incarnation(status) != entry.incarnation
+      # One that has not entered since the table was lost is as it is.
+      known = (incarnation(status), UNKNOWN)
+      is_lost = not is_alive or entry.incarnation not in known
     (self._found.add if is_lost else self._found.discard)(worker)
 
 

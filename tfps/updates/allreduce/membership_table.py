@@ -46,9 +46,10 @@ class State:
   """Content of the table.
 
   Attributes:
-    round: number of the last closed round; 0 before the first.
+    round: number of the last closed round, or of none if no worker was in it.
     has_begun: whether any group has trained.
-    elastic_group: numbers of that round's workers.
+    elastic_group: numbers of that round's workers; empty before the first, and
+      after the table's ps was lost.
     entries: entries of all workers.
   """
 
@@ -69,15 +70,33 @@ class State:
 class MembershipTable:
   """Table in variables on the first ps, which all workers share by name.
 
+  It is not saved: values of before would have numbers of rounds that others
+  have used since. When its ps was lost, the chief makes it anew.
+
   Args:
     make: makes a variable of a ps index, a name and a value.
     num_workers: number of workers.
+    first: returns a number below that of the next round, and not below those
+      of earlier rounds.
+    has_begun: whether workers have trained with the ps' variables.
+    check_ps: called before the table is read; raises an error if any ps is
+      lost, for which others may be waiting.
   """
 
-  def __init__(self, make: Callable[..., Any], num_workers: int) -> None:
-    zeros = np.zeros([num_workers, len(Entry._fields)], np.int64)
-    self._entries = make(0, 'tfps/elastic_group/entries', tf.constant(zeros))
-    facts = tf.zeros([_NUM_FACTS + num_workers], tf.int64)
+  def __init__(
+    self,
+    make: Callable[..., Any],
+    num_workers: int,
+    *,
+    first: Callable[[], int] = lambda: 0,
+    has_begun: bool = False,
+    check_ps: Callable[[], object] = lambda: None,
+  ) -> None:
+    self._num_workers = num_workers
+    self._first = first
+    self._check_ps = check_ps
+    entries, facts = self._new(has_begun=has_begun)
+    self._entries = make(0, 'tfps/elastic_group/entries', entries)
     self._closed = make(0, 'tfps/elastic_group/closed', facts)
     close = tf.function(self._traced_close, autograph=False)
     self._close = close.get_concrete_function(tf.TensorSpec([], tf.int64))
@@ -86,8 +105,9 @@ class MembershipTable:
     """Returns the content of the table.
 
     Raises:
-      tf.errors.OpError: the ps is lost.
+      tf.errors.OpError: a ps is lost.
     """
+    self._check_ps()
     closed = self._closed.numpy().tolist()
     members = closed[_NUM_FACTS:]
     return State(
@@ -96,6 +116,20 @@ class MembershipTable:
       tuple(i for i, member in enumerate(members) if member),
       tuple(Entry(*row) for row in self._entries.numpy().tolist()),
     )
+
+  def renew(self, *, has_begun: bool) -> None:
+    """Makes the table anew if its ps has lost it; only the chief calls it.
+
+    Args:
+      has_begun: whether workers have trained with the ps' variables.
+
+    Raises:
+      tf.errors.OpError: the ps is lost.
+    """
+    if not self._closed.is_initialized():
+      entries, facts = self._new(has_begun=has_begun)
+      self._entries.assign(entries)
+      self._closed.assign(facts)
 
   def enter(self, worker: int, entry: Entry) -> None:
     """Writes a worker's entry.
@@ -121,6 +155,13 @@ class MembershipTable:
       tf.errors.OpError: the ps is lost.
     """
     self._closed.scatter_nd_update([[_HAS_BEGUN]], tf.constant([1], tf.int64))
+
+  def _new(self, *, has_begun: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the values of a table without entries and rounds."""
+    entries = np.zeros([self._num_workers, len(Entry._fields)], np.int64)
+    facts = np.zeros([_NUM_FACTS + self._num_workers], np.int64)
+    facts[_ROUND], facts[_HAS_BEGUN] = self._first(), has_begun
+    return tf.constant(entries), tf.constant(facts)
 
   def _traced_close(self, round: tf.Tensor) -> None:
     def job(round: tf.Tensor) -> Sequence[Any]:

@@ -259,7 +259,8 @@ class Rendezvous:
 
     By itself it may have come farther than they have.
     """
-    if state.round > self._number and self._own not in state.elastic_group:
+    members = state.elastic_group
+    if state.round > self._number and members and self._own not in members:
       self.has_fallen_behind = True
       self.place = min(self.place, 0)
 
@@ -271,7 +272,7 @@ class Rendezvous:
   ) -> set[int]:
     """Returns expected workers that have not entered, excluding lost ones."""
     late = set(self._expected(state)) - set(state.entered(round))
-    if state.round:
+    if state.elastic_group or state.has_begun:
       entries = {i: state.entries[i] for i in late - {self._own}}
       for lost in detector.lost(entries):
         self._hooks.leave_out(lost)
@@ -292,10 +293,9 @@ class Rendezvous:
 
   def _expected(self, state: membership_table_lib.State) -> Sequence[int]:
     """Returns all workers at first, later those of the round not done."""
-    if not state.round:
-      return range(len(self._peers))
-    going_on = [i for i in state.elastic_group if not state.has_left(i)]
-    return going_on or state.elastic_group
+    members = state.elastic_group or range(len(self._peers))
+    going_on = [i for i in members if not state.has_left(i)]
+    return going_on or members
 
   def _start_server(
     self, state: membership_table_lib.State
