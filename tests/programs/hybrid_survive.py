@@ -4,8 +4,8 @@ Usage: hybrid_survive.py (train | fit | loop) STEPS DIRECTORY
 
 Each step subtracts one from all variables. The worker says at which step it is,
 and in the end what the variables of each place have counted. From the
-environment: REPLICAS and TAKE_OVER_SECS are those of the `Recovery`, and with
-NO_RECOVERY there is none.
+environment: REPLICAS, TAKE_OVER_SECS and TIMEOUT_SECS are those of the
+`Recovery`, and with NO_RECOVERY there is none.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,9 @@ class Counting(keras.Model):
     super().__init__()
     self._strategy = strategy
     self.held = [tf.Variable(tf.zeros([3]), name=f'held{i}') for i in range(2)]
-    self.there = [tf.Variable(tf.zeros([3]), name=f'there{i}') for i in range(2)]
+    self.there = [
+      tf.Variable(tf.zeros([3]), name=f'there{i}') for i in range(2)
+    ]
     self.calls = tf.Variable(0, dtype=tf.int64, trainable=False, name='calls')
     self.made = keras.optimizers.SGD(1.0)
     self.made.build([*self.held, *self.there])
@@ -99,7 +101,7 @@ def main(how: str, steps: int, directory: str) -> None:
       every_secs=0.5,
       replicas=int(os.environ.get('REPLICAS', 0)),
       take_over_secs=float(os.environ.get('TAKE_OVER_SECS', 60)),
-      timeout_secs=100,
+      timeout_secs=float(os.environ.get('TIMEOUT_SECS', 100)),
     )
   strategy = tfps.replication.HybridStrategy(
     tfps.resolve_cluster(),

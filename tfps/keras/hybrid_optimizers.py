@@ -73,7 +73,8 @@ def apply(
   count.assign(before)  # the worker that updated the ps has counted
   with tf.control_dependencies([step_sync.after_writes(first, before)]):
     found = means.result()
-  with tf.control_dependencies(found):  # counts after the update
+  begun = strategy.begin_change(found)
+  with tf.control_dependencies(begun):  # counts after the update
     if here:
       own(found, [variable for _, variable in here])
     else:

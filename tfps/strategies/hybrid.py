@@ -173,6 +173,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     self.extended.choose = self._chooser
     assert isinstance(self.sync_session, step_sync.GroupSyncSession)
     self.sync_session.num_steps = self.extended.make_count()
+    self.sync_session.task = self.task
+    if self.guard is not None:
+      self.sync_session.end_change = self.extended.local_state.end_change
     if self.num_workers > 1:
       waits = elastic_group_lib.Waits(
         connect_timeout_secs, timeout_secs, silence_secs
@@ -206,6 +209,20 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     """
     return gradient_mean_lib.GradientMeans(self._elastic_group, gradients)
 
+  def begin_change(self, means: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Prepares for the loss of a ps while a step changes local variables.
+
+    Args:
+      means: what the step changes them by.
+
+    Returns:
+      Tensors after which it may change them.
+    """
+    if self.guard is None:
+      return means
+    with tf.control_dependencies(means):
+      return [self.extended.local_state.begin_change()]
+
   def hybrid_report(self) -> hybrid_placement.HybridReport:
     """Returns the place of each trainable variable, and the costs of both."""
     return hybrid_placement.HybridReport(tuple(self._chooser.made))
@@ -217,7 +234,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again in a new group of workers if some are lost.
 
-    With a `Recovery`, it also does so when a ps that was lost has been restored.
+    With a `Recovery`, it also does so once a lost ps has been restored.
 
     Args:
       function: the function.
@@ -242,8 +259,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       except tf.errors.OpError as error:
         if self.guard is None:
           self._raise_if_ps_lost(error)
-        elif self.guard.is_due(error):
-          raise  # it is repaired, then the function is called again
+        else:
+          self._undo_change()
+          if self.guard.is_due(error):
+            raise  # it is repaired, then the function is called again
         if self._elastic_group is None or not self._elastic_group.should_retry(
           error
         ):
@@ -253,6 +272,11 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
           self.task,
           errors.first_line(error),
         )
+
+  def _undo_change(self) -> None:
+    group = self._elastic_group
+    if self.extended.local_state.undo_change() and group is not None:
+      group.note_undone()
 
   @property
   def _elastic_group(self) -> elastic_group_lib.ElasticGroup | None:
@@ -277,9 +301,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
     if self.guard is not None:
       self.guard.on_loss = made.interrupt
-      self.guard.on_restored(
-        lambda: made.note_restored(is_chief=self.is_chief)
-      )
+      self.guard.on_restored(lambda: made.note_restored(is_chief=self.is_chief))
     return made
 
   def _membership_table(

@@ -278,6 +278,11 @@ class ElasticGroup:
     if self._round is not None and not self._has_left:
       self._round.collective.abort()
 
+  def note_undone(self) -> None:
+    """Notes that this worker has undone a step, which others may have done."""
+    self._needs_rendezvous = True
+    self._rendezvous.place = min(self._rendezvous.place, 0)
+
   def note_restored(self, *, is_chief: bool) -> None:
     """Makes the membership table anew, or this worker's entry if it is done.
 

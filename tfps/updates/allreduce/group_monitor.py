@@ -89,7 +89,7 @@ class Living(Protocol):
 
   @property
   def incarnation(self) -> int:
-    """The number that the process' server has drawn at its start, or UNKNOWN."""
+    """The number that its server has drawn at its start, or UNKNOWN."""
 
 
 class LossDetector:

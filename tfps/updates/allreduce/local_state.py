@@ -21,6 +21,9 @@ class LocalState:
     # What a step changes before its gradients are added up, with copies as of
     # the last step that was completed.
     self._kept: dict[int, tuple[tf.Variable, tf.Variable]] = {}
+    # All values before the step that is changing them, if one is.
+    self._before: list[tf.Variable] = []
+    self._is_changing: tf.Variable | None = None
 
   def has(self, variable: object) -> bool:
     """Returns whether a variable is one of these."""
@@ -45,6 +48,56 @@ class LocalState:
     """Undoes what an interrupted step has changed."""
     for variable, copy in self._kept.values():
       variable.assign(copy.read_value())
+
+  def begin_change(self) -> tf.Tensor:
+    """Copies all values in a function being traced, before a step changes them.
+
+    A step that does so repeatedly copies those of its beginning.
+
+    Returns:
+      A tensor after which they may be changed.
+    """
+    with tf.init_scope():
+      if self._is_changing is None:
+        self._is_changing = tf.Variable(initial_value=False, trainable=False)
+      for variable in self.variables[len(self._before) :]:
+        with tf.device(variable.device):
+          value = variable.read_value()
+          self._before.append(tf.Variable(value, trainable=False))
+    is_changing = self._is_changing
+    pairs = list(zip(self._before, self.variables, strict=True))
+
+    def copy() -> tf.Tensor:
+      copied = [before.assign(now.read_value()) for before, now in pairs]
+      with tf.control_dependencies(copied):
+        return tf.constant(value=True)
+
+    copied = tf.cond(is_changing, lambda: tf.constant(value=True), copy)
+    with tf.control_dependencies([copied]):
+      return tf.identity(is_changing.assign(value=True))
+
+  def end_change(self) -> tf.Tensor:
+    """Notes in a function being traced that a step has changed all values.
+
+    Returns:
+      A tensor after which that is noted.
+    """
+    if self._is_changing is None:
+      return tf.constant(value=False)
+    return tf.identity(self._is_changing.assign(value=False))
+
+  def undo_change(self) -> bool:
+    """Undoes a step that was interrupted while it changed values.
+
+    Returns:
+      Whether there was one.
+    """
+    if self._is_changing is None or not self._is_changing.numpy():
+      return False
+    for before, variable in zip(self._before, self.variables, strict=False):
+      variable.assign(before.read_value())
+    self._is_changing.assign(value=False)
+    return True
 
   def digest(self) -> int:
     """Returns a hash of the names, shapes and types, not of the values."""

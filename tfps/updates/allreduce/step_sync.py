@@ -8,6 +8,7 @@ import weakref
 
 import tensorflow as tf
 
+from tfps.cluster import spec as spec_lib
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.sync import participation
 from tfps.updates.sync import session as session_lib
@@ -18,7 +19,7 @@ class AllReduceStep(step_sync.BarrierStep):
   """Steps of which each begins once the last has written its updates.
 
   Attributes:
-    count_step: returns an operation that counts a step in this process.
+    count_step: returns a tensor once it has counted a step in this process.
     written: tensors for which the next step waits before it adds up gradients,
       so that workers have equal state whenever one of them is lost.
   """
@@ -62,12 +63,17 @@ class GroupSyncSession(session_lib.SyncSession):
     elastic_group: group of workers; None if there is a single worker.
     num_steps: number of steps that the group has done, a variable of this
       process that is equal on all workers.
+    task: this worker.
+    end_change: notes in a step that is traced that it has changed all local
+      variables; None if interrupted ones are not undone.
   """
 
   _step_class = AllReduceStep
 
   elastic_group: elastic_group_lib.ElasticGroup | None = None
   num_steps: tf.Variable
+  task: spec_lib.Task
+  end_change: Callable[[], tf.Tensor] | None = None
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
@@ -80,16 +86,17 @@ class GroupSyncSession(session_lib.SyncSession):
     If an attempt failed, others may have done all of it, and this process has
     their state; else all of it is repeated.
     """
-    if self.elastic_group is None:
-      return True
-    self.elastic_group.join()
+    if self.elastic_group is not None:
+      self.elastic_group.join()
     now = int(self.num_steps.numpy())
+    is_repeated = attempt in self._begun
     done = now - self._begun.get(attempt, now)
     if done >= attempt.num_steps:
       del self._begun[attempt]
       return False
-    if done and self._tell is not None:
-      self._tell(str(self.elastic_group.task), done)
+    if is_repeated and self._tell is not None:
+      # The ps may have made their part of one more step.
+      self._tell(str(self.task), done + 1)
     self._begun[attempt] = now
     return True
 
@@ -125,5 +132,12 @@ class GroupSyncSession(session_lib.SyncSession):
   def sync_step(self, *args: Any, **kwargs: Any) -> AllReduceStep:
     made = super().sync_step(*args, **kwargs)
     assert isinstance(made, AllReduceStep)
-    made.count_step = lambda: self.num_steps.assign_add(1)
+    made.count_step = self._count_step
     return made
+
+  def _count_step(self) -> tf.Tensor:
+    counted = tf.identity(self.num_steps.assign_add(1))
+    if self.end_change is None:
+      return counted
+    with tf.control_dependencies([counted]):
+      return self.end_change()
