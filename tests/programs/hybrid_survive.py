@@ -4,8 +4,8 @@ Usage: hybrid_survive.py (train | fit | loop) STEPS DIRECTORY
 
 Each step subtracts one from all variables. The worker says at which step it is,
 and in the end what the variables of each place have counted. From the
-environment: REPLICAS, TAKE_OVER_SECS and TIMEOUT_SECS are those of the
-`Recovery`, and with NO_RECOVERY there is none.
+environment: EVERY_SECS, REPLICAS, TAKE_OVER_SECS and TIMEOUT_SECS are those of
+the `Recovery`, and with NO_RECOVERY there is none.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def main(how: str, steps: int, directory: str) -> None:
   if 'NO_RECOVERY' not in os.environ:
     recovery = tfps.Recovery(
       directory,
-      every_secs=0.5,
+      every_secs=float(os.environ.get('EVERY_SECS', 0.5)),
       replicas=int(os.environ.get('REPLICAS', 0)),
       take_over_secs=float(os.environ.get('TAKE_OVER_SECS', 60)),
       timeout_secs=float(os.environ.get('TIMEOUT_SECS', 100)),

@@ -105,6 +105,15 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   workers do the same number of steps, except on batches of a
   `tfps.input.SplitQueue`: workers without a batch get the others' updates.
 
+  With a `Recovery`, training goes on when a ps was lost. With `replicas=1`
+  nothing is set back; at most one step is applied twice in addition to those
+  that other losses repeat, as `recovery_report` tells. Without replicas, what
+  is on the ps is set back to the last snapshot, and `train` does these steps
+  again. What each worker has for itself is in no snapshot: it stays as it is,
+  so that it has been trained for more steps than the tables, by as many as a
+  snapshot is old. If all workers are lost, training continues from a
+  checkpoint only.
+
   Sources: Kim et al. 2019, "Parallax: sparsity-aware data parallel training of
   deep neural networks"; Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
   algorithms for clusters of workstations".
@@ -116,6 +125,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
     wire: how values are transferred between ps and workers; see `tfps.Wire`.
+    recovery: how training survives the loss of a ps; see `tfps.Recovery`. The
+      same in all workers, of which only the chief uses its directory. By
+      default it does not.
     choose: returns 'ps' or 'workers', the place of a trainable variable, for
       its `hybrid_placement.Description`; by default `hybrid_placement.Rule`.
     rows_per_step: number of different rows of a table that a worker reads in a
@@ -130,8 +142,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     errors.ClusterMismatchError: a ps was started with another cluster.
     errors.ServerStartError: this task's port is in use.
     errors.DeadlineError: the chief or a worker has not started in time.
+    errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the task is not a chief or worker, or the ps have variables of
-      workers that no longer run.
+      workers that no longer run, live ones or those of a snapshot.
   """
 
   keras_optimizers = 'tfps.keras.hybrid_optimizers'
@@ -165,7 +178,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       recovery=recovery,
       connect_timeout_secs=connect_timeout_secs,
     )
-    self._events = self.guard.events if self.guard else events_lib.Events(None)
+    guard = self.guard
+    if guard and guard.begins_with_snapshot and self.num_workers == 1:
+      raise ValueError(rendezvous.GONE)  # no worker has what is in no snapshot
+    self._events = guard.events if guard else events_lib.Events(None)
     rule = hybrid_placement.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
     )

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.support import small
 import tfps
+from tfps import testing
 
 
 @pytest.fixture
@@ -98,3 +99,16 @@ def test_slots_that_only_the_chief_would_restore_are_asked_for(make):
   strategy.global_step.assign(30)
   with pytest.raises(ValueError, match='has no slots yet at step 30'):
     strategy.train(small.step_of(model), small.dataset, steps=32)
+
+
+def test_a_snapshot_without_workers_is_refused(make, tmp_path):
+  strategy = make(recovery=tfps.Recovery(tmp_path))
+  strategy.surviving(lambda: None)  # the first snapshot
+  strategy.close()
+  with (
+    testing.InProcessCluster(num_workers=1, num_ps=1) as other,
+    pytest.raises(ValueError, match='variables of workers that are gone'),
+  ):
+    tfps.replication.HybridStrategy(
+      other.cluster, recovery=tfps.Recovery(tmp_path)
+    )

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.support import waiting
 import tfps
+from tfps._compat import handles
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
@@ -20,6 +21,7 @@ _WAITS = elastic_group_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
 
 def _make(ps, name, value):
   del ps
+  handles.note_functions()
   return tf.Variable(value, name=name)
 
 
@@ -232,3 +234,52 @@ def test_what_others_have_gone_on_without_is_not_kept(make, pool, membership):
     assert other.surviving(other.turn) == (0, False, 0.0)
   assert not is_kept.result()
   assert float(some.value) == 0.0
+
+
+def _lose_the_table(membership, workers):
+  """Has the table be lost with its ps, as recovery sees that."""
+  for worker in workers:
+    worker.elastic_group.interrupt()
+  handles.renew([membership._entries, membership._closed])
+  with pytest.raises(tf.errors.OpError):
+    membership.read()
+  for number, worker in enumerate(workers):
+    worker.elastic_group.note_restored(is_chief=not number)
+
+
+def test_all_go_on_when_the_table_is_made_anew(make, pool, membership):
+  membership._first = iter(range(10, 100, 10)).__next__
+  workers = [make(index) for index in range(2)]
+  first = pool.submit(workers[0].steps, 1.0, 2.0)
+  assert workers[1].steps(3.0, 4.0) == first.result(60) == [2.0, 5.0]
+  workers[1].value.assign(7.0)  # as if it had done one more step
+  workers[1].elastic_group._rendezvous.place += 1
+  _lose_the_table(membership, workers)
+  assert not membership.read().elastic_group
+  first = pool.submit(workers[0].steps, 1.0)
+  assert workers[1].steps(1.0) == first.result(60) == [8.0]
+  assert membership.read().round == 11
+  assert workers[0].told == workers[1].told == []
+
+
+def test_who_was_done_is_not_waited_for_when_the_table_is_made_anew(
+  make, pool, membership
+):
+  some, other = make(0), make(1)
+  first = pool.submit(some.steps, 1.0)
+  assert other.steps(3.0) == first.result(60) == [2.0]
+  other.elastic_group.leave()
+  _lose_the_table(membership, [some, other])
+  assert some.go_on(5.0) == 7.0
+
+
+def test_who_undid_a_step_gets_what_the_others_have(make, pool):
+  workers = [make(index) for index in range(2)]
+  first = pool.submit(workers[0].steps, 1.0)
+  assert workers[1].steps(3.0) == first.result(60) == [2.0]
+  workers[0].value.assign(0.0)
+  for worker in workers:
+    worker.elastic_group.interrupt()
+  workers[0].elastic_group.note_undone()
+  first = pool.submit(workers[0].steps, 1.0)
+  assert workers[1].steps(1.0) == first.result(60) == [3.0]

@@ -109,12 +109,17 @@ class MembershipTable:
     """
     self._check_ps()
     closed = self._closed.numpy().tolist()
+    rows = self._entries.numpy().tolist()
+    if not closed or not rows:  # TensorFlow reads memory without a value
+      raise tf.errors.UnavailableError(
+        None, None, 'The membership table was lost with its ps.'
+      )
     members = closed[_NUM_FACTS:]
     return State(
       closed[_ROUND],
       bool(closed[_HAS_BEGUN]),
       tuple(i for i, member in enumerate(members) if member),
-      tuple(Entry(*row) for row in self._entries.numpy().tolist()),
+      tuple(Entry(*row) for row in rows),
     )
 
   def renew(self, *, has_begun: bool) -> None:

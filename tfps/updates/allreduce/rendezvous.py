@@ -12,9 +12,16 @@ members vote by a collective for the most advanced one, whose state all copy;
 `note_begun`. A worker that cannot go on with a round aborts it and enters for
 the next.
 
-Invariant: the members of a round have equal local state before each step. A
-worker outside of it changes nothing that they use, and if others closed a round
-without it, it takes their state and gives up its own.
+With a `Recovery`, all workers leave the round when a ps is lost, whatever it
+has. Once it has its variables again, they enter for the next round. If the
+table was lost with it, the chief makes it anew before others use it: without
+members, so that all workers are expected that are alive, and with a number
+above those of earlier rounds.
+
+Invariant: no number is that of two rounds. The members of a round have equal
+local state before each step. A worker outside of it changes nothing that they
+use, and if others closed a round without it, it takes their state and gives up
+its own.
 """
 
 from collections.abc import Callable
@@ -36,6 +43,13 @@ from tfps.updates.allreduce import collectives
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
+
+GONE = (
+  'HybridStrategy: the ps have variables of workers that are gone, and the '
+  'variables that each of these had for itself are lost. Restart the ps, too, '
+  'and give a Recovery an empty directory; training continues from its '
+  'checkpoint.'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,11 +322,7 @@ class Rendezvous:
     elastic_group = state.elastic_group
     places = [state.entries[i].place for i in elastic_group]
     if state.has_begun and max(places) == membership_table_lib.NEW:
-      raise ValueError(
-        'HybridStrategy: the ps have variables of workers that are gone, and '
-        'the variables that each of these had for itself are lost. Restart the '
-        'ps, too; training continues from its checkpoint.'
-      )
+      raise ValueError(GONE)
     hosts = [self._peers[i].address.rpartition(':')[0] for i in elastic_group]
     ports = [state.entries[i].port for i in elastic_group]
     try:
