@@ -267,12 +267,12 @@ TestWorkers.settings = settings(
 )
 
 
-def _workers(number, **options):
-  """All workers have begun a step, and gone on so far."""
+def _workers(number, num_steps=1, **options):
+  """All workers have begun their steps, and gone on so far."""
   workers = Workers()
   workers.prepare(**options, mode=model.OWN, updates=model.UNLIMITED)
   for i in range(model.NUM_WORKERS):
-    workers.begin(i=i, num_steps=1)
+    workers.begin(i=i, num_steps=num_steps)
   for i in range(model.NUM_WORKERS):
     workers.advance(i=i, number=number)
   return workers
@@ -315,3 +315,39 @@ def test_an_update_is_made_whose_leader_has_failed():
   workers.fail(2)  # and is not restarted
   workers.teardown()
   assert max(workers.num_applied.values()) == 2  # by some ps
+
+
+def test_who_begins_while_an_update_is_made_waits_for_it():
+  workers = _workers(0, spare=0, num_points=1)
+  workers.die(2)
+  workers.detect(2)
+  workers.advance(i=0, number=12)
+  while workers.runs[1].next != model.UPDATE:
+    workers.advance(i=1, number=1)
+  workers.advance(i=1, number=1)  # one of the ps is updated
+  workers.restart(2)
+  workers.begin(i=2, num_steps=1)
+  workers.advance(i=2, number=12)
+  assert workers.runs[2].next == model.WAIT
+  workers.teardown()
+
+
+def test_no_update_is_made_within_a_pause():
+  workers = _workers(0, spare=0, num_points=1, num_steps=3)
+
+  def all_advance(number):
+    for _ in range(number):
+      for i in range(model.NUM_WORKERS):
+        workers.advance(i=i, number=1)
+
+  # Two updates show that a step makes no others.
+  while workers.updates[0] < 2:
+    all_advance(1)
+  workers.pause()
+  assert workers.is_quiet
+  all_advance(20)
+  assert workers.updates[0] == 2
+  workers.go_on()
+  all_advance(20)
+  assert workers.updates[0] == 3
+  workers.teardown()
