@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
   for item in items:
-    if _tier(item.path) == 'unit':
+    if _tier(item.path) == 'unit' and not item.get_closest_marker('slow'):
       item.add_marker(pytest.mark.quick)
   places = _places(dict.fromkeys(item.path for item in items))
   items.sort(key=lambda item: places[item.path])

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import stateful
 from hypothesis import strategies as st
+import pytest
 
 from tests.support import sync_model as model
 from tests.support import sync_ps
@@ -261,7 +262,7 @@ class Workers(model.Model, stateful.RuleBasedStateMachine):
     self._compare()
 
 
-TestWorkers = Workers.TestCase
+TestWorkers = pytest.mark.slow(Workers.TestCase)
 TestWorkers.settings = settings(
   max_examples=20, deadline=None, derandomize=True
 )

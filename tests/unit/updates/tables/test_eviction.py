@@ -15,6 +15,8 @@ from tfps.updates import rules
 from tfps.updates.tables import counts as counts_lib
 from tfps.variables import growing
 
+pytestmark = pytest.mark.slow
+
 _Count = counts_lib.Count
 _BATCHES = st.lists(
   st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True),

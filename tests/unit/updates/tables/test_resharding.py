@@ -14,6 +14,8 @@ from tfps.updates.tables import saved_shards
 from tfps.variables import growing
 from tfps.variables import row_writes
 
+pytestmark = pytest.mark.slow
+
 _embeddings = tfps.embeddings
 _KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 500)
 _ALL_NUMBERS = turns.rarely([(3, 2), (3, 1), (1, 3), (2, 5)], but=[(1, 3)])
