@@ -97,6 +97,8 @@ class Snapshotter:
     self._on_restored: list[Callable[[], object]] = []
     # Acquired while the gate is closed, and held until a snapshot is on disk.
     self._writing = threading.Lock()
+    # Whether all variables of `begun_with` are made that the program has.
+    self._are_all_made = self.begun_with is None
     # `_Draft.covers` of the latest snapshot.
     self._covered = (0, 0)
     self._is_shared = is_shared
@@ -172,6 +174,7 @@ class Snapshotter:
 
     See `save` for its errors.
     """
+    self._are_all_made = True
     if self._covered[0] != len(self.inventory):
       self.save()
 
@@ -344,7 +347,13 @@ class Snapshotter:
         piece.variable.assign(read(piece))
 
   def _read(self) -> _Draft | None:
-    """Reads all variables; returns None if the last snapshot is up to date."""
+    """Reads all variables; returns None if the last snapshot is up to date.
+
+    It also is while the program still makes variables that begin with it: one
+    without them would take its place, and their values would be lost.
+    """
+    if self._lacks_variables():
+      return None
     covers = (len(self.inventory), self.gate.num_entries)
     others_write = self._is_shared or self.gate.num_inside
     if covers == self._covered and not others_write:
@@ -352,6 +361,12 @@ class Snapshotter:
     entries = self.inventory.entries()
     values = self._reader.read(entries)
     return _Draft(covers, entries, values, time.monotonic())
+
+  def _lacks_variables(self) -> bool:
+    if self._are_all_made or self.begun_with is None:
+      return False
+    made = {entry.key for entry in self.inventory.entries()}
+    return not made.issuperset(self.begun_with.contents)
 
   def _write(self, draft: _Draft | None) -> None:
     if draft is not None:

@@ -1,4 +1,4 @@
-"""Replicas of variables that are copied to other ps now and then."""
+"""Snapshots, and replicas of variables that are copied now and then."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from tests.support import losses
 from tests.support import turns
 from tests.support import waiting
 import tfps
+from tfps import testing
 from tfps._compat import handles
 from tfps.variables import partitioners
 
@@ -130,3 +131,27 @@ def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
   assert {name: after[name] for name in on_its_ps} == {
     name: before[name] for name in on_its_ps
   }
+
+
+def test_what_a_run_begins_with_is_kept_until_all_variables_are_made(tmp_path):
+  recovery = tfps.Recovery(tmp_path, every_secs=3600, max_to_keep=1)
+  with testing.InProcessCluster(1, 2) as cluster:
+    strategy = tfps.BetweenGraphStrategy(cluster.cluster, recovery=recovery)
+    with strategy.scope():
+      for name in 'ab':
+        tf.Variable(0.0, name=name).assign(5.0)
+    strategy.guard.keep()
+    strategy.close()
+  with testing.InProcessCluster(1, 2) as cluster:
+    strategy = tfps.BetweenGraphStrategy(cluster.cluster, recovery=recovery)
+    snapshotter = strategy.guard._snapshotter
+    with strategy.scope():
+      first = tf.Variable(0.0, name='a')
+      snapshotter._save_or_log()  # as it is called periodically
+      snapshotter.save_at_last()  # as when the process is to end
+      assert snapshotter.latest is snapshotter.begun_with
+      variables = [first, tf.Variable(0.0, name='b')]
+    assert losses.values(variables) == {5}
+    snapshotter._save_or_log()
+    assert snapshotter.latest is not snapshotter.begun_with
+    strategy.close()
