@@ -180,7 +180,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
     guard = self.guard
     if guard and guard.begins_with_snapshot and self.num_workers == 1:
-      raise ValueError(rendezvous.GONE)  # no worker has what is in no snapshot
+      raise ValueError(
+        membership_table_lib.GONE
+      )  # no worker has what is in no snapshot
     self._events = guard.events if guard else events_lib.Events(None)
     rule = hybrid_placement.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
@@ -369,7 +371,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
 
 def _now() -> int:
-  """Returns a number of rounds above those of all earlier ones."""
+  """Returns a number above those of all earlier rounds."""
   return time.time_ns() // 1000
 
 

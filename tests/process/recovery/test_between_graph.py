@@ -1,12 +1,12 @@
 """Worker processes that share variables go on after faults of any of them."""
 
 import re
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import losses
 from tests.support import waiting
 
 _STEPS = 800
@@ -30,14 +30,6 @@ def wait_for_steps(cluster, number, index=0):
   waiting.until(
     lambda: len(numbers(cluster, index, 'at')) > number, timeout_secs=120
   )
-
-
-def lose(cluster, *tasks):
-  for job, index in tasks:
-    cluster.kill(job, index)
-  time.sleep(0.3)
-  for job, index in tasks:
-    cluster.start(job, index)
 
 
 def finish(cluster, *others):
@@ -81,10 +73,10 @@ def snapshot(folder):
 def test_workers_outlast_the_loss_of_a_ps_and_of_the_chief(start, tmp_path):
   cluster = start('train', 10**9, replicas=1)
   go_on(cluster)
-  lose(cluster, ('ps', 1))
+  losses.lose(cluster, ('ps', 1))()
   go_on(cluster)
   assert 'is back, with all it had' in cluster.log('worker', 0)
-  lose(cluster, ('ps', 0), ('worker', 0))
+  losses.lose(cluster, ('ps', 0), ('worker', 0))()
   go_on(cluster)
   leave(cluster)
   step, least, most = snapshot(tmp_path)
@@ -103,10 +95,10 @@ def test_workers_outlast_one_fault_after_the_other(start, tmp_path):
     cluster.start('worker', index)
   go_on(cluster)
   assert numbers(cluster, 0, 'at')[-1][0] > step
-  lose(cluster, ('ps', 1))
+  losses.lose(cluster, ('ps', 1))()
   go_on(cluster)
   assert 'is back, with all it had' in cluster.log('worker', 0)
-  lose(cluster, ('ps', 0), ('worker', 0))
+  losses.lose(cluster, ('ps', 0), ('worker', 0))()
   go_on(cluster)
   cluster.kill('ps', 1)
   cluster.kill('worker', 1)
@@ -143,7 +135,7 @@ def test_workers_go_on_to_the_last_step(start, loss):
   cluster = start('train', _STEPS)
   wait_for_steps(cluster, 30, index=0)
   wait_for_steps(cluster, 10, index=1)
-  lose(cluster, *LOSSES[loss])
+  losses.lose(cluster, *LOSSES[loss])()
   late = [task for task in LOSSES[loss] if task == ('worker', 1)]
   finish(cluster, *late)
   for index in range(2 - len(late)):
@@ -158,7 +150,7 @@ def test_with_replicas_nothing_is_set_back(start, ps):
   cluster = start('train', _STEPS, replicas=1)
   wait_for_steps(cluster, 30, index=0)
   wait_for_steps(cluster, 10, index=1)
-  lose(cluster, ('ps', ps))
+  losses.lose(cluster, ('ps', ps))()
   finish(cluster)
   for index in range(2):
     steps = [step for (step,) in numbers(cluster, index, 'at')]
@@ -176,10 +168,10 @@ def test_with_snapshots_only_what_a_lost_ps_had_is_set_back(start):
   cluster = start('train', 2 * _STEPS, replicas=1, replicate_every_secs=0.2)
   wait_for_steps(cluster, 30, index=0)
   wait_for_steps(cluster, 10, index=1)
-  lose(cluster, ('worker', 0))
+  losses.lose(cluster, ('worker', 0))()
   so_far = len(numbers(cluster, 0, 'at'))
   wait_for_steps(cluster, so_far + 60, index=0)
-  lose(cluster, ('ps', 1))
+  losses.lose(cluster, ('ps', 1))()
   finish(cluster)
   assert numbers(cluster, 0, 'threads') == [[1]]
   assert numbers(cluster, 1, 'threads') == [[0]]
@@ -199,7 +191,7 @@ def test_fit_goes_on(start):
   cluster = start('fit', 1_000)
   wait_for_steps(cluster, 30, index=0)
   wait_for_steps(cluster, 10, index=1)
-  lose(cluster, ('ps', 0))
+  losses.lose(cluster, ('ps', 0))()
   finish(cluster)
   for index in range(2):
     # The other may do the last execution.

@@ -1,10 +1,10 @@
 """With a recovery, a hybrid's workers outlast the loss of ps."""
 
 import re
-import time
 
 import pytest
 
+from tests.support import losses
 from tests.support import waiting
 
 _TIMEOUT_SECS = 150.0
@@ -36,14 +36,6 @@ def _wait_for_steps(cluster, number, num_workers=2):
       ),
       timeout_secs=_TIMEOUT_SECS,
     )
-
-
-def _lose(cluster, *tasks):
-  for job, index in tasks:
-    cluster.kill(job, index)
-  time.sleep(0.3)
-  for job, index in tasks:
-    cluster.start(job, index)
 
 
 def _finish(cluster, num_workers=2):
@@ -82,7 +74,7 @@ def _assert_counts_are_exact(cluster, steps, num_workers=2):
 def test_with_replicas_each_step_counts(start, how, lost):
   cluster = start(how, _STEPS, REPLICAS='1')
   _wait_for_steps(cluster, 10)
-  _lose(cluster, *lost)
+  losses.lose(cluster, *lost)()
   _finish(cluster)
   steps = _STEPS if how == 'fit' else _numbers(cluster, 0, 'steps')[0]
   assert _STEPS <= steps <= _STEPS + 1  # whole executions
@@ -109,7 +101,7 @@ def test_tables_are_set_back_to_a_snapshot_and_the_rest_stays(
 ):
   cluster = start('train', _STEPS, EVERY_SECS=str(every_secs))
   _wait_for_steps(cluster, 20)
-  _lose(cluster, *lost)
+  losses.lose(cluster, *lost)()
   _finish(cluster)
   _assert_all_have_the_same(cluster, 2)
   (steps,) = _numbers(cluster, 0, 'steps')
@@ -136,7 +128,7 @@ def test_fit_goes_on_with_a_ps_that_another_one_serves(start, lost):
 def test_one_worker_goes_on(start, how):
   cluster = start(how, _STEPS, num_workers=1, REPLICAS='1')
   _wait_for_steps(cluster, 10, num_workers=1)
-  _lose(cluster, ('ps', 0))
+  losses.lose(cluster, ('ps', 0))()
   _finish(cluster, num_workers=1)
   steps = _STEPS if how == 'fit' else _numbers(cluster, 0, 'steps')[0]
   _assert_counts_are_exact(cluster, steps, num_workers=1)
@@ -146,7 +138,7 @@ def test_one_worker_goes_on(start, how):
 def test_a_loop_of_ones_own_goes_on(start):
   cluster = start('loop', _STEPS, REPLICAS='1')
   _wait_for_steps(cluster, 10)
-  _lose(cluster, ('ps', 0))
+  losses.lose(cluster, ('ps', 0))()
   _finish(cluster)
   (calls,) = _numbers(cluster, 0, 'calls')
   assert 2 * _STEPS <= calls <= 2 * _STEPS + 2  # each may repeat one
@@ -157,7 +149,7 @@ def test_without_a_chief_that_restores_the_others_say_so(start):
   cluster = start('train', 10**9, TIMEOUT_SECS='5')
   _wait_for_steps(cluster, 10)
   cluster.kill('worker', 0)
-  _lose(cluster, ('ps', 0))
+  losses.lose(cluster, ('ps', 0))()
   assert cluster.wait('worker', 1, timeout_secs=_TIMEOUT_SECS) == 1
   said = 'DeadlineError: The chief has not restored the variables within 5 sec'
   assert said in cluster.log('worker', 1)

@@ -17,6 +17,14 @@ NEW = -1  # place of a worker without state of the group
 
 _ROUND, _HAS_BEGUN, _NUM_FACTS = range(3)
 
+# Error of who begins with a table of a group without a worker that lives.
+GONE = (
+  'HybridStrategy: the ps have variables of workers that are gone, and the '
+  'variables that each of these had for itself are lost. Restart the ps, too, '
+  'and give a Recovery an empty directory; training continues from its '
+  'checkpoint.'
+)
+
 
 class Entry(NamedTuple):
   """Entry of a worker.

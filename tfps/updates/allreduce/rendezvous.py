@@ -44,13 +44,6 @@ from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
 
-GONE = (
-  'HybridStrategy: the ps have variables of workers that are gone, and the '
-  'variables that each of these had for itself are lost. Restart the ps, too, '
-  'and give a Recovery an empty directory; training continues from its '
-  'checkpoint.'
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class UpdateHooks:
@@ -322,7 +315,7 @@ class Rendezvous:
     elastic_group = state.elastic_group
     places = [state.entries[i].place for i in elastic_group]
     if state.has_begun and max(places) == membership_table_lib.NEW:
-      raise ValueError(GONE)
+      raise ValueError(membership_table_lib.GONE)
     hosts = [self._peers[i].address.rpartition(':')[0] for i in elastic_group]
     ports = [state.entries[i].port for i in elastic_group]
     try:
