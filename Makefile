@@ -18,9 +18,10 @@ help:
 
 install: $(STAMP)
 
+# Modules are compiled as they are imported: all of them would take a minute.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --editable '.[bench,dev,examples,tensorboard,test]'
 	touch $@
 

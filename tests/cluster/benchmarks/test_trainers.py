@@ -58,7 +58,7 @@ _TRAINERS = {
   'how',
   turns.rarely(
     list(_TRAINERS),
-    but=['stock', 'ours', 'single process'],
+    but=['ours'],
   ),
 )
 def test_as_many_steps_are_done_as_were_asked_for(how, tfps_cluster, tmp_path):

@@ -96,6 +96,7 @@ def _saved_by_batch(model, folder):
   return json.loads(metadata), names
 
 
+@pytest.mark.exhaustive
 def test_backups_and_checkpoints_are_made_by_batch(model, tmp_path):
   saved, names = _saved_by_batch(model, tmp_path / 'ours')
   assert saved['epoch'] == 1

@@ -91,10 +91,7 @@ def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
 
 @pytest.mark.parametrize(
   'name',
-  turns.rarely(
-    list(kinds.STRATEGIES),
-    but=['sync'],
-  ),
+  turns.rarely(list(kinds.STRATEGIES)),
 )
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
   is_alone = name in kinds.ALONE

@@ -153,9 +153,7 @@ def test_all_of_keras_metrics_are_here():
   }
 
 
-@pytest.mark.parametrize(
-  'kind', turns.rarely(list(METRICS), but=['numbers', 'own'])
-)
+@pytest.mark.parametrize('kind', turns.rarely(list(METRICS), but=['own']))
 def test_evaluate_gives_the_metrics_of_a_single_process(strategy, kind):
   with strategy.scope():
     model = _build(kind)

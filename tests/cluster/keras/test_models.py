@@ -237,12 +237,9 @@ def test_models_outside_the_scope_are_keras_own(strategy):
   assert len(model.fit(_X, _Y, verbose=0).history['loss']) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-  'kind',
-  turns.rarely(
-    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
-    but=[tfps.BetweenGraphStrategy],
-  ),
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
 def test_columns_of_an_input_may_be_looked_up(tfps_cluster, kind):
   """What Keras slices from an input has no static shape in a step."""

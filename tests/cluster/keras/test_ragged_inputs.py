@@ -73,7 +73,7 @@ def _results(kind, scope):
   turns.by_turns(
     {kind: kind for kind in _KINDS},
     {name: (make,) for name, make in _STRATEGIES.items()},
-    rarely=['sparse'],
+    rarely=['ragged', 'sparse'],
   ),
 )
 def test_they_are_trained_on_as_in_a_single_process(tfps_cluster, make, kind):

@@ -171,6 +171,7 @@ def _fit_alone(kind):
   return _fit(_build(kind), kind)
 
 
+@pytest.mark.exhaustive
 def test_too_many_examples_fail_the_step_and_say_what_to_do(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

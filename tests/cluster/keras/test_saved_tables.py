@@ -168,6 +168,7 @@ def test_a_run_on_the_same_ps_begins_anew_although_tables_have_grown(
       pass
 
 
+@pytest.mark.exhaustive
 def test_a_snapshot_of_a_table_that_evicts_is_restored_without_evicted_keys(
   tfps_cluster, tmp_path
 ):

@@ -147,12 +147,9 @@ def _fitted(x, y):
   return model, lambda: model.fit(x, y, 8, 2, shuffle=False, verbose=0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-  'kind',
-  turns.rarely(
-    [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy],
-    but=[tfps.BetweenGraphStrategy],
-  ),
+  'kind', [tfps.ParameterServerStrategy, tfps.BetweenGraphStrategy]
 )
 def test_a_train_step_may_have_two(tfps_cluster, kind):
   x = np.random.default_rng(0).random((24, 4), 'f')

@@ -143,11 +143,7 @@ def test_optimizers_update_both(strategy, make_optimizer):
 
 
 @IN_PROCESS
-@pytest.mark.parametrize(
-  'strategy',
-  turns.rarely(_KINDS, but=[tfps.ParameterServerStrategy]),
-  indirect=True,
-)
+@pytest.mark.parametrize('strategy', turns.rarely(_KINDS), indirect=True)
 def test_rows_of_embeddings_are_updated_on_both(strategy):
   with strategy.scope():
     table = keras.Variable(np.ones([9, 4], 'f'))

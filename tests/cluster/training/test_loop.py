@@ -368,6 +368,7 @@ def test_checkpoints_are_whole_at_their_steps(coordinator, count, saved):
   assert found == {f'ckpt-{n}': (n, n) for n in (20, 40, 60, 80, 95)}
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_are_saved_every_so_many_seconds(
   coordinator, count, saved, set_clock
 ):

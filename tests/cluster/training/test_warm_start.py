@@ -107,7 +107,7 @@ def _assert_moved(before, old, root, rows):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize('kind', turns.rarely(list(_STRATEGIES), but=['alone']))
+@pytest.mark.parametrize('kind', turns.rarely(list(_STRATEGIES)))
 def test_rows_and_slots_are_kept_by_number(tfps_cluster, tmp_path, kind):
   """They are in two shards, and are restored to three."""
   cluster = tfps_cluster.cluster
@@ -258,6 +258,7 @@ def test_what_was_not_found_is_told(tfps_cluster, tmp_path):
   assert int(new.same) == 3
 
 
+@pytest.mark.exhaustive
 def test_a_restarted_chief_does_not_undo_training(tfps_cluster, tmp_path):
   path, old = _save(tmp_path)
 

@@ -137,6 +137,7 @@ def test_who_is_last_waits_for_nobody(tfps_cluster, ends_unheard_of):
   assert float(counted.number.numpy()) == -50
 
 
+@pytest.mark.exhaustive
 def test_who_comes_back_does_not_wait_for_those_that_are_done(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.BoundedStaleness(0)

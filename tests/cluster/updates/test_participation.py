@@ -187,6 +187,7 @@ def test_workers_with_nothing_to_do_are_dismissed(sync_step, pool, how):
   assert members == wanted[how]
 
 
+@pytest.mark.exhaustive
 def test_workers_are_dismissed_once_all_others_wait_and_nothing_follows(
   sync_step, pool
 ):

@@ -215,7 +215,7 @@ _STEPS = {
   )
 }
 _RARELY = {
-  *('few_rows', 'writes_in_a_loop'),
+  *('few_rows', 'writes_in_a_loop', 'dense'),
   *('reads_after_writes', 'calls_a_function', 'sparse', 'branches'),
 }
 both = pytest.mark.parametrize(

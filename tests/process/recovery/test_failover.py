@@ -112,14 +112,13 @@ FAULTS = {
 _NUM_LOSSES = {'ps are killed one after the other': 3, 'a ps stays away': 2}
 # Of the ps, which no replica outlasts.
 _NEED_SNAPSHOT = {'neighbours are killed', 'all ps are killed'}
-# The cases that are run by default: each mode, and copies on disk and on other
-# ps. `test_ps_addresses` has a ps that stays away, and `test_frozen` one that
-# is frozen.
+# The cases that are run by default: modes, and copies on disk and on other ps.
+# `test_in_graph_recovery` has the third mode, `test_ps_addresses` a ps that
+# stays away, and `test_frozen` one that is frozen.
 _DEFAULT = {
   ('coordinator', 'snapshots', 'all ps are killed'),
   ('coordinator', 'replicas', 'a ps and a worker are killed'),
   ('between graphs', 'snapshots', 'a ps is killed'),
-  ('in graph', 'snapshots', 'a ps is killed'),
 }
 
 

@@ -62,6 +62,7 @@ def test_a_loss_when_no_cut_can_be_read_is_an_error(
       losses.values(variables)
 
 
+@pytest.mark.exhaustive
 def test_reads_of_metrics_do_not_hold_up_a_repair(processes, make_strategy):
   strategy = make_strategy(every_secs=3600)
   variables = losses.counters(strategy)

@@ -9,7 +9,7 @@ from tests.support import waiting
 
 _TIMEOUT_SECS = 150.0
 
-_STEPS = 100
+_STEPS = 60
 # Of an execution of two steps, of which one may have been done in part.
 _MOST_REPEATED = 2
 
@@ -73,7 +73,7 @@ def _assert_counts_are_exact(cluster, steps, num_workers=2):
 )
 def test_with_replicas_each_step_counts(start, how, lost):
   cluster = start(how, _STEPS, REPLICAS='1')
-  _wait_for_steps(cluster, 10)
+  _wait_for_steps(cluster, 5)
   losses.lose(cluster, *lost)()
   _finish(cluster)
   steps = _STEPS if how == 'fit' else _numbers(cluster, 0, 'steps')[0]

@@ -62,6 +62,7 @@ def test_training_begins_anew_once_the_worker_is_back(tfps_cluster):
   assert _train(strategy, 10, lambda progress: None) == -10.0
 
 
+@pytest.mark.exhaustive
 def test_an_epoch_is_gone_on_with_after_a_worker_was_killed(
   tfps_cluster, tmp_path
 ):

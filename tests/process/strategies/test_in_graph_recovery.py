@@ -141,7 +141,9 @@ def test_fit_goes_on(tfps_cluster, tmp_path, takes):
   strategy.close()
 
 
-@pytest.mark.parametrize('batch', [5, 7])
+@pytest.mark.parametrize(
+  'batch', [pytest.param(5, marks=pytest.mark.exhaustive), 7]
+)
 def test_what_a_lost_ps_has_interrupted_is_read_again(
   tfps_cluster, tmp_path, batch
 ):

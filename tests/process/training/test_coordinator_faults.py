@@ -80,6 +80,7 @@ def test_scheduled_increments_are_all_there(coordinator, variables):
   assert_all_are(variables, 300)
 
 
+@pytest.mark.exhaustive
 def test_trained_increments_are_all_there(request, coordinator, variables):
   steps = 3_000 if request.config.getoption('--exhaustive') else 600
   coordinator.train(
