@@ -11,6 +11,7 @@ from benchmarks import embedding
 from benchmarks import first_step
 from benchmarks import keras_fit
 from benchmarks import null_step
+from benchmarks import observed
 from benchmarks import overhead
 from benchmarks import placement
 from benchmarks import recovery
@@ -37,6 +38,7 @@ BENCHMARKS = {
   'updates': updates.compare,
   'crowd': crowd.compare,
   'secure': secure.compare,
+  'observed': observed.compare,
 }
 
 

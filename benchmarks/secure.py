@@ -14,8 +14,6 @@ from benchmarks import steady
 from benchmarks import steady_task
 from benchmarks import tables
 from benchmarks import workloads
-import tfps
-from tfps._utils import ports
 from tfps.security import certificates
 from tfps.security import config
 from tfps.security import proxy
@@ -152,21 +150,15 @@ def _in_turns(case: _Case, *, quick: bool) -> dict[str, list[steady.Turn]]:
 
 def _side(case: _Case, is_secured: bool) -> sides.ProgramsSide:
   def programs(folder: str) -> dict[str, sides.Program]:
-    numbers = {'chief': 1, 'worker': case.num_workers, 'ps': case.num_ps}
-    cluster = tfps.Cluster(
-      {
-        job: [f'localhost:{ports.pick()}' for _ in range(number)]
-        for job, number in numbers.items()
-      }
+    cluster = sides.local_cluster(
+      chief=1, worker=case.num_workers, ps=case.num_ps
     )
     certs = pathlib.Path(folder) / 'certs'
     if is_secured:
       certificates.make(certs, cluster.tasks())
     found = {}
     for task in cluster.tasks():
-      words = [sys.executable, '-m', 'tfps.server']
-      if task.job == 'chief':
-        words = [sys.executable, '-m', *case.words, folder]
+      words = sides.words_of(task, [*case.words, folder])
       env = {'TF_CONFIG': cluster.with_task(task).tf_config()}
       if is_secured:
         enclose = 'tfps.security.enclose_command'

@@ -20,6 +20,7 @@ from typing import Any
 
 import tfps
 from tfps import testing
+from tfps._utils import ports
 from tfps._utils import processes
 
 Command = Callable[[str], Sequence[str]]
@@ -175,6 +176,31 @@ class Program:
 
   words: Sequence[str]
   env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def local_cluster(**numbers: int) -> tfps.Cluster:
+  """Makes a cluster at free ports of this machine.
+
+  Args:
+    **numbers: how many tasks each job has.
+  """
+  return tfps.Cluster(
+    {
+      job: [f'localhost:{ports.pick()}' for _ in range(number)]
+      for job, number in numbers.items()
+    }
+  )
+
+
+def words_of(task: tfps.Task, chief: Sequence[str]) -> list[str]:
+  """What a task runs: a server, unless it is the chief.
+
+  Args:
+    task: the task.
+    chief: the chief's module and its arguments.
+  """
+  module = chief if task.job == 'chief' else ['tfps.server']
+  return [sys.executable, '-m', *module]
 
 
 class ProgramsSide(Side):

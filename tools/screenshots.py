@@ -3,8 +3,9 @@
   python -m tools.screenshots
 
 It trains a model on 3 workers and 2 ps, kills a worker and a ps, which are
-started again, and meanwhile takes pictures of the web page, in Chromium
-(`tools/install_engines.sh page`), and of `tfps top`. It takes 2 minutes.
+started again, and meanwhile takes pictures of a trace, of the web page, in
+Chromium (`tools/install_engines.sh page`), and of `tfps top`. It takes 2
+minutes.
 """
 
 import contextlib
@@ -30,6 +31,8 @@ from tfps.monitor import dashboard
 from tfps.server import job_table
 from tfps.server import observation
 from tfps.server import top_command
+from tfps.server import trace_command
+from tools import trace_picture
 
 _DOCS = pathlib.Path(__file__).parents[1] / 'docs'
 _CHIEF = tfps.Task('chief', 0)
@@ -61,7 +64,9 @@ def main() -> int:
       recovery=tfps.Recovery(folder, every_secs=5),
     )
     with tfps.Coordinator(strategy) as coordinator:
-      watching = threads.begin('watch', lambda: _watch(cluster, port))
+      watching = threads.begin(
+        'watch', lambda: _watch(cluster, port, pathlib.Path(folder))
+      )
       _train(coordinator, strategy, watching.done)
       watching.result()
   return 0
@@ -119,11 +124,12 @@ def _dataset(context):
   return tf.data.Dataset.counter().map(example).prefetch(2)
 
 
-def _watch(cluster, port: int) -> None:
+def _watch(cluster, port: int, folder: pathlib.Path) -> None:
   url = f'http://127.0.0.1:{port}'
   with browser_lib.Browser(width=1360) as browser:
     browser.open(url)
     waiting.until(lambda: _rate(url), timeout_secs=300)
+    _picture_trace(cluster.cluster, folder)
     for kind, index in (('worker', 1), ('ps', 1)):
       time.sleep(_SECS)
       cluster.kill(kind, index)
@@ -144,6 +150,15 @@ def _rate(url: str) -> bool:
     tasks = json.load(answer)['tasks']
   rates = [task['steps_per_sec'] for task in tasks]
   return len([rate for rate in rates if rate]) == 3
+
+
+def _picture_trace(cluster: tfps.Cluster, folder: pathlib.Path) -> None:
+  path = folder / 'trace.json.gz'
+  address = cluster.address(tfps.Task('ps', 0))
+  options = ['--steps=60', f'--address={address}', f'--output={path}']
+  if trace_command.main(options):
+    raise RuntimeError('The trace could not be recorded.')
+  trace_picture.main([str(path), str(_DOCS / 'monitoring-trace.png')])
 
 
 def _picture_top(cluster: tfps.Cluster) -> None:

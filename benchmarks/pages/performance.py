@@ -15,7 +15,7 @@ _TABLES = (
   *('recovery-ready-flights', 'recovery-ready-digits'),
   *('recovery-flights', 'recovery-digits', 'recovery-small'),
   *('recovery-large', 'recovery-embedding'),
-  *('secure', 'codecs'),
+  *('secure', 'observed', 'codecs'),
 )
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks import observed
 from benchmarks.peers import comparison
 from tests.support import commands
 from tests.support import enclosures
@@ -60,6 +61,18 @@ def test_plain_and_secured_steps_take_turns(tmp_path):
   assert table['name'] == 'secure'
   for turns in table['measured']['null step'].values():
     assert all(turn['steps'] and turn['cpu_secs'] for turn in turns)
+
+
+@pytest.mark.exhaustive
+def test_steps_are_looked_at_in_turns(tmp_path, monkeypatch):
+  monkeypatch.setattr(observed, '_EVERY_SECS', 0.05)
+  command.main(['--quick', 'observed', f'--output={tmp_path}'])
+  (path,) = tmp_path.glob('*.json')
+  (table,) = json.loads(path.read_text())['tables']
+  assert len(table['measured']) == 1 + len(observed._OBSERVERS)
+  for (turn,) in table['measured'].values():
+    assert turn['steps'] > 0
+    assert turn['cpu_secs'] > 0
 
 
 # The wire's benchmark is like it; `tests/cluster/benchmarks` has its trainers.

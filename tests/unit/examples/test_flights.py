@@ -70,6 +70,7 @@ def test_each_flight_is_in_one_part(parts):
   assert (np.sum(each, axis=0) == 1).all()
 
 
+@pytest.mark.slow
 def test_a_flight_is_in_the_same_part_in_any_subset(flights, parts, some):
   found = data.parts(some)
   for name in ('training', 'validation', 'held_out'):

@@ -4,6 +4,7 @@ import os
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfps
@@ -21,6 +22,7 @@ def _model(num_shards):
   return model
 
 
+@pytest.mark.slow
 def test_a_table_may_have_more_shards_than_the_checkpoint(tmp_path):
   model = _model(1)
   model.fit(_KEYS, np.ones([50, 2]), verbose=0)

@@ -294,7 +294,7 @@ class Group(stateful.RuleBasedStateMachine):
       )
 
 
-TestGroup = Group.TestCase
+TestGroup = pytest.mark.slow(Group.TestCase)
 
 
 def test_who_restarts_before_the_leader_has_looked_joins_the_others():

@@ -14,6 +14,8 @@ from tests.support import turns
 import tfps
 from tfps.updates.tables import counts as counts_lib
 
+pytestmark = pytest.mark.slow
+
 _embeddings = tfps.embeddings
 _BATCHES = st.lists(
   st.lists(st.integers(-5, 10), min_size=1, max_size=8, unique=True),

@@ -16,6 +16,8 @@ from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
 from tfps.variables import growing
 
+pytestmark = pytest.mark.slow
+
 _FIRST = counts_lib.NUM_INITIAL
 _KEYS = st.lists(
   st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20, unique=True

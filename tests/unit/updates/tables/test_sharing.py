@@ -13,6 +13,8 @@ from tfps.updates.tables import admission
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import sharing
 
+pytestmark = pytest.mark.slow
+
 _FIRST = counts_lib.NUM_INITIAL
 
 
