@@ -21,6 +21,7 @@ from tfps._utils import threads
 from tfps.monitor import dashboard
 from tfps.monitor import endpoint
 from tfps.server import job_table
+from tfps.server import mailbox
 
 _TITLE = (
   'A table of 1,000,000 rows of 32, Adagrad, 512 ids a step by Zipf(1.2), 2 '
@@ -106,7 +107,9 @@ class _ObservedSide(sides.ProgramsSide):
     )
     if self._observer == _TOP:
       known = {task: cluster.address(task) for task in cluster.tasks('ps')}
-      self._top = job_table.JobTable(known, timeout_secs=_TIMEOUT_SECS)
+      self._top = job_table.JobTable(
+        known, timeout_secs=_TIMEOUT_SECS, mailboxes=mailbox.Mailboxes()
+      )
     chief = steady_task.__name__, steady_task.COORDINATOR, 'clicks', folder
     return {
       str(task): sides.Program(

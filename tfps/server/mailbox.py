@@ -91,7 +91,9 @@ class Mailbox:
   def read(self, about: str = CLUSTER) -> str | None:
     """Returns a notice of the task, or None if none was posted."""
     board = self._board(about)
-    if not self._session.run(board.is_used):
+    # A notice is replaced, but never removed, so that this is asked once.
+    board.was_used = board.was_used or self._session.run(board.is_used)
+    if not board.was_used:
       return None
     notice: bytes = self._session.run(board.read)
     return notice.decode()
@@ -156,12 +158,25 @@ class Mailboxes:
     if other is not None:
       other.abandon()
 
+  def close(self) -> None:
+    """Closes all connections, which takes as long as a call to each server.
+
+    Raises:
+      tf.errors.OpError: a server does not answer.
+    """
+    for mailbox in self._taken():
+      mailbox.close()
+
   def abandon(self) -> None:
     """Lets go of all connections; servers may be dead or frozen."""
+    for mailbox in self._taken():
+      mailbox.abandon()
+
+  def _taken(self) -> list[Mailbox]:
     with self._lock:
-      while self._kept:
-        _, (_, mailbox) = self._kept.popitem()
-        mailbox.abandon()
+      kept = [mailbox for _, mailbox in self._kept.values()]
+      self._kept.clear()
+      return kept
 
 
 def take_own(device: str) -> list[str]:
@@ -221,6 +236,7 @@ class _Board:
     handle = _handle(name)
     self.post = tf.raw_ops.AssignVariableOp(resource=handle, value=text)
     self.is_used = tf.raw_ops.VarIsInitializedOp(resource=handle)
+    self.was_used = False  # at the last look
     self.read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.string)
 
 

@@ -174,6 +174,8 @@ def observe(
       else mailboxes.at(address, status.incarnation, timeout_secs)
     ) as mailbox:
       mailbox.put(request.to_json())
+      # Each look takes time of the task: it will have read the request by then.
+      time.sleep(min(timeouts.current().listen_every_secs, timeout_secs / 2))
       while not deadlines.is_over(deadline):
         facts = json.loads(mailbox.read(_place(number)) or '{}')
         if facts.pop('number', None) == number:

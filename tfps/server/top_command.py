@@ -89,12 +89,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
   # Imported late, as TensorFlow is: wrong options are named at once.
   from tfps.server import job_table
+  from tfps.server import mailbox
 
-  table = job_table.JobTable(known, timeout_secs=options.timeout_secs)
   if options.once:
+    table = job_table.JobTable(known, timeout_secs=options.timeout_secs)
     return _show_once(table, options)
-  with contextlib.suppress(KeyboardInterrupt), _keys(sys.stdin) as read_key:
-    _show(table, options.every_secs, read_key)
+  with contextlib.closing(mailbox.Mailboxes()) as mailboxes:
+    table = job_table.JobTable(
+      known, timeout_secs=options.timeout_secs, mailboxes=mailboxes
+    )
+    with contextlib.suppress(KeyboardInterrupt), _keys(sys.stdin) as read_key:
+      _show(table, options.every_secs, read_key)
   return 0
 
 

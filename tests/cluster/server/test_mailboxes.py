@@ -50,3 +50,22 @@ def test_after_an_error_there_is_a_new_connection(
     second.put('a')
   assert second is not first
   assert mailbox.take() == ['a']
+
+
+def test_what_is_closed_is_opened_anew(mailboxes, ps_server, mailbox):
+  with _at(mailboxes, ps_server, 1) as first:
+    first.put('a')
+  mailboxes.close()
+  with pytest.raises(RuntimeError, match='closed Session'):
+    first.put('b')
+  with _at(mailboxes, ps_server, 1) as second:
+    second.put('c')
+  assert mailbox.take() == ['a', 'c']
+
+
+def test_a_notice_is_read_from_when_it_is_there(ps_server, mailbox):
+  with mailbox_lib.Mailbox(ps_server.address, timeout_secs=30) as other:
+    assert mailbox.read('new') is None
+    for notice in ('a', 'b'):
+      other.post(notice, 'new')
+      assert mailbox.read('new') == notice
