@@ -34,6 +34,8 @@ _KINDS = {
   ),
   'other operations': (('',), '#5b7fb5'),
 }
+# Operations that last as long as those within them.
+_CALLS = {'StatefulPartitionedCall', 'PartitionedCall', 'RemoteCall', 'While'}
 _PULL, _PUSH = '#b0b0b0', '#c9302c'
 
 
@@ -208,7 +210,8 @@ def _is_operation(name: str) -> bool:
   """Returns whether an event is an operation, or the work of an input."""
   node, _, kind = name.rpartition(':')
   is_node = bool(node) and kind.isidentifier() and not node.endswith(':')
-  return (is_node and kind != '_Send') or name.startswith('Iterator')
+  is_own = is_node and kind != '_Send' and kind not in _CALLS
+  return is_own or name.startswith('Iterator')
 
 
 def _kind(name: str) -> str:

@@ -44,6 +44,7 @@ def trace():
   done = [
     _done('model/dense/MatMul:MatMul', 1005),
     _done('Iterator::Root', 1006),
+    _done('Func/while:While', 1006),
     _done('ReadVariableOp:ReadVariableOp', 1007),
   ]
   return {'traceEvents': [*names, *sent, *done]}
@@ -77,3 +78,4 @@ def test_operations_and_tensors_are_drawn(trace, tmp_path):
     assert f'<!-- {said} -->' in drawn
   # Of the operations in that time, one of each kind.
   assert drawn.count('id="PatchCollection_') == 3
+  assert drawn.count('clip-path') == 3 + 4  # and a line for each tensor
