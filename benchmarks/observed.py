@@ -3,7 +3,6 @@
 The observers' own CPU time, in other processes, does not count.
 """
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import threading
@@ -35,8 +34,6 @@ _TOP = '`tfps top` runs'
 _OBSERVERS = _METRICS, _PAGE, _TOP
 _EVERY_SECS = 2.0  # as the page and `tfps top` by default
 _TIMEOUT_SECS = 30.0
-
-Look = Callable[[], object]
 
 
 def compare(*, quick: bool) -> Iterator[tables.Table]:

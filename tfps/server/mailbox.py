@@ -13,10 +13,12 @@ import threading
 import tensorflow as tf
 
 from tfps._compat import collectives
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.server import environment
 
 _QUEUE_NAME = 'tfps_mailbox'
+_MAX_CLOSED_AT_ONCE = 32
 
 # The owner as its sessions name it.
 _JOB = 'mailbox'
@@ -159,13 +161,17 @@ class Mailboxes:
       other.abandon()
 
   def close(self) -> None:
-    """Closes all connections, which takes as long as a call to each server.
+    """Closes all connections; lets go of those whose server does not answer."""
 
-    Raises:
-      tf.errors.OpError: a server does not answer.
-    """
-    for mailbox in self._taken():
-      mailbox.close()
+    def close(mailbox: Mailbox) -> None:
+      try:
+        mailbox.close()
+      except tf.errors.OpError:
+        mailbox.abandon()
+
+    threads.map_all(
+      'tfps-close', close, self._taken(), at_once=_MAX_CLOSED_AT_ONCE
+    )
 
   def abandon(self) -> None:
     """Lets go of all connections; servers may be dead or frozen."""
