@@ -158,7 +158,8 @@ def _picture_trace(cluster: tfps.Cluster, folder: pathlib.Path) -> None:
   options = ['--steps=60', f'--address={address}', f'--output={path}']
   if trace_command.main(options):
     raise RuntimeError('The trace could not be recorded.')
-  trace_picture.main([str(path), str(_DOCS / 'monitoring-trace.png')])
+  picture = _DOCS / 'monitoring-trace.png'
+  trace_picture.main([str(path), str(picture), '50'])
 
 
 def _picture_top(cluster: tfps.Cluster) -> None:

@@ -34,8 +34,10 @@ _KINDS = {
   ),
   'other operations': (('',), '#5b7fb5'),
 }
-# Operations that last as long as those within them.
+# Operations that last as long as those within them, and the service that is
+# called to execute them.
 _CALLS = {'StatefulPartitionedCall', 'PartitionedCall', 'RemoteCall', 'While'}
+_SERVICE = 'EagerService'
 _PULL, _PUSH = '#b0b0b0', '#c9302c'
 
 
@@ -210,7 +212,7 @@ def _is_operation(name: str) -> bool:
   """Returns whether an event is an operation, or the work of an input."""
   node, _, kind = name.rpartition(':')
   is_node = bool(node) and kind.isidentifier() and not node.endswith(':')
-  is_own = is_node and kind != '_Send' and kind not in _CALLS
+  is_own = is_node and node != _SERVICE and kind not in {'_Send', *_CALLS}
   return is_own or name.startswith('Iterator')
 
 

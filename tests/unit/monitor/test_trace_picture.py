@@ -45,6 +45,7 @@ def trace():
     _done('model/dense/MatMul:MatMul', 1005),
     _done('Iterator::Root', 1006),
     _done('Func/while:While', 1006),
+    _done('EagerService:RunComponentFunction', 1006),
     _done('ReadVariableOp:ReadVariableOp', 1007),
   ]
   return {'traceEvents': [*names, *sent, *done]}
