@@ -7,6 +7,7 @@ which no tensor was sent, which is between two executions. By default it is 20
 milliseconds long.
 """
 
+import argparse
 import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -58,18 +59,31 @@ class Arrow(NamedTuple):
 
 
 def main(args: Sequence[str]) -> int:
-  """Draws the trace in the file that is the first argument; returns 0."""
-  path, picture, *milliseconds = args
-  with gzip.open(path, 'rt') as file:
+  """Draws a trace; returns 0.
+
+  Args:
+    args: the command's.
+  """
+  parser = argparse.ArgumentParser(
+    'python -m tools.trace_picture',
+    description='Draws a part of what `tfps trace` has recorded.',
+  )
+  parser.add_argument('trace', help='such as trace.json.gz')
+  parser.add_argument('picture', type=pathlib.Path, help='such as trace.png')
+  parser.add_argument(
+    'milliseconds', type=float, nargs='?', default=_MILLISECONDS
+  )
+  options = parser.parse_args(args)
+  with gzip.open(options.trace, 'rt') as file:
     trace = json.load(file)
-  draw(trace, pathlib.Path(picture), *map(float, milliseconds))
+  draw(trace, options.picture, options.milliseconds)
   return 0
 
 
 def draw(
   trace: Mapping[str, Any],
   path: pathlib.Path,
-  milliseconds: float = _MILLISECONDS,
+  milliseconds: float,
 ) -> None:
   """Draws operations as bars, a band for each task, and tensors as lines.
 
@@ -81,17 +95,16 @@ def draw(
   Raises:
     ValueError: no tensor was sent.
   """
-  tasks = _tasks(trace)
+  tasks = tasks_of(trace)
   arrows = arrows_of(trace)
   begin = beginning(arrows)
   end = begin + 1000 * milliseconds
-  names = sorted(tasks.values())
+  names = list(tasks.values())
   height = _LANES + 1
   figure = figure_lib.Figure((11, 1.2 + 1.1 * len(names)), layout='constrained')
   axes = figure.add_subplot()
-  for place, name in enumerate(names):
-    own = {number for number, task in tasks.items() if task == name}
-    _draw_operations(axes, trace, own, place * height, begin, end)
+  for place, process in enumerate(tasks):
+    _draw_operations(axes, trace, process, place * height, begin, end)
   _draw_arrows(axes, arrows, names, height, begin, end)
   axes.set_xlim(0, milliseconds)
   axes.set_ylim(len(names) * height, -1)
@@ -105,7 +118,7 @@ def draw(
 
 def arrows_of(trace: Mapping[str, Any]) -> list[Arrow]:
   """Returns the tensors of which the sending and the arrival are known."""
-  tasks = _tasks(trace)
+  tasks = tasks_of(trace)
   ends: dict[int, dict[str, Any]] = collections.defaultdict(dict)
   for event in trace['traceEvents']:
     if event.get('cat') == 'transfer':
@@ -142,7 +155,7 @@ def beginning(arrows: Sequence[Arrow]) -> float:
   return max(pairs, key=lambda pair: pair[1] - pair[0])[1]
 
 
-def _tasks(trace: Mapping[str, Any]) -> dict[int, str]:
+def tasks_of(trace: Mapping[str, Any]) -> dict[int, str]:
   """Returns the tasks' names by the numbers of their processes."""
   return {
     event['pid']: event['args']['name'].split(' on ')[0]
@@ -154,7 +167,7 @@ def _tasks(trace: Mapping[str, Any]) -> dict[int, str]:
 def _draw_operations(
   axes: Any,
   trace: Mapping[str, Any],
-  processes: set[int],
+  process: int,
   top: int,
   begin: float,
   end: float,
@@ -163,12 +176,12 @@ def _draw_operations(
     (event['ts'], event['dur'], event['name'])
     for event in trace['traceEvents']
     if event['ph'] == 'X'
-    and event['pid'] in processes
+    and event['pid'] == process
     and _is_operation(event['name'])
     and begin <= event['ts'] + event['dur']
     and event['ts'] <= end
   )
-  free = [0.0] * _LANES  # when each lane is
+  free = [0.0] * _LANES  # when each lane is free
   bars = collections.defaultdict(list)
   for start, duration, name in found:
     lane = next((i for i, at in enumerate(free) if at <= start), _LANES - 1)

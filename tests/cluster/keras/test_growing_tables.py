@@ -89,10 +89,8 @@ def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  'name',
-  turns.rarely(list(kinds.STRATEGIES)),
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('name', list(kinds.STRATEGIES))
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
   is_alone = name in kinds.ALONE
   with tfps.testing.InProcessCluster(1, 2) as one:

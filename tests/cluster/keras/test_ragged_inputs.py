@@ -68,12 +68,12 @@ def _results(kind, scope):
   return history, evaluated, predicted, *model.get_weights()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('make', 'kind'),
   turns.by_turns(
     {kind: kind for kind in _KINDS},
     {name: (make,) for name, make in _STRATEGIES.items()},
-    rarely=['ragged', 'sparse'],
   ),
 )
 def test_they_are_trained_on_as_in_a_single_process(tfps_cluster, make, kind):

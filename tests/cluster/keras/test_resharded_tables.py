@@ -8,7 +8,6 @@ import pytest
 
 from tests.support import saved_models
 from tests.support import table_contents
-from tests.support import turns
 import tfps
 from tfps import testing
 
@@ -74,18 +73,17 @@ def _check_goes_on(cluster, path, save, make, numbers):
       np.testing.assert_allclose(others, second[1], rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('save', 'numbers'),
-  turns.rarely(
-    [
-      (saved_models.as_keras, (2,)),
-      (saved_models.as_keras, (5,)),
-      (saved_models.as_weights, (2, None)),
-      (saved_models.as_checkpoint, (None,)),
-      (saved_models.as_checkpoint, (1,)),
-      (saved_models.as_checkpoint_of_slots_to_come, (2, 5)),
-    ],
-  ),
+  [
+    (saved_models.as_keras, (2,)),
+    (saved_models.as_keras, (5,)),
+    (saved_models.as_weights, (2, None)),
+    (saved_models.as_checkpoint, (None,)),
+    (saved_models.as_checkpoint, (1,)),
+    (saved_models.as_checkpoint_of_slots_to_come, (2, 5)),
+  ],
 )
 def test_training_goes_on_with_each_keys_row_and_slots(
   tfps_cluster, tmp_path, save, numbers

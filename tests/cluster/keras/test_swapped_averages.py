@@ -51,11 +51,10 @@ _OPTIMIZERS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('kind', 'partitioner', 'name'),
-  turns.by_turns(
-    {name: name for name in _OPTIMIZERS}, _WAYS, rarely=_OPTIMIZERS
-  ),
+  turns.by_turns({name: name for name in _OPTIMIZERS}, _WAYS),
 )
 def test_weights_are_swapped_as_in_a_single_process(
   tfps_cluster, tmp_path, kind, partitioner, name

@@ -143,7 +143,8 @@ def test_optimizers_update_both(strategy, make_optimizer):
 
 
 @IN_PROCESS
-@pytest.mark.parametrize('strategy', turns.rarely(_KINDS), indirect=True)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('strategy', _KINDS, indirect=True)
 def test_rows_of_embeddings_are_updated_on_both(strategy):
   with strategy.scope():
     table = keras.Variable(np.ones([9, 4], 'f'))

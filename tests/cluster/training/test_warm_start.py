@@ -107,7 +107,8 @@ def _assert_moved(before, old, root, rows):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize('kind', turns.rarely(list(_STRATEGIES)))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('kind', list(_STRATEGIES))
 def test_rows_and_slots_are_kept_by_number(tfps_cluster, tmp_path, kind):
   """They are in two shards, and are restored to three."""
   cluster = tfps_cluster.cluster

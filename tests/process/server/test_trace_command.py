@@ -13,32 +13,18 @@ import tfps
 from tfps import testing
 from tfps._compat import profiler
 from tfps.server import trace_command
+from tools import trace_picture
 
 _WORKERS = ('worker:0', 'worker:1')
 _PS = ('ps:0', 'ps:1')
 
 
-def _names(trace):
-  """Tasks of a trace by the numbers of their processes."""
-  return {
-    event['pid']: event['args']['name'].split(' on ')[0]
-    for event in trace['traceEvents']
-    if event['name'] == 'process_name'
-  }
-
-
 def _arrows(trace):
   """Pairs of tasks between which tensors were sent, with their number."""
-  ends = collections.defaultdict(dict)
-  for event in trace['traceEvents']:
-    if event.get('cat') == 'transfer':
-      ends[event['id']][event['ph']] = event
-  names = _names(trace)
-  for each in ends.values():
-    assert set(each) == {'s', 'f'}
-  return collections.Counter(
-    (names[each['s']['pid']], names[each['f']['pid']]) for each in ends.values()
-  )
+  arrows = trace_picture.arrows_of(trace)
+  transfers = [e for e in trace['traceEvents'] if e.get('cat') == 'transfer']
+  assert len(transfers) == 2 * len(arrows)  # each has both ends
+  return collections.Counter((one.sender, one.receiver) for one in arrows)
 
 
 def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
@@ -83,7 +69,11 @@ def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
         lambda: waiting.until(lambda: trace(address), timeout_secs=120),
       )
     strategy.close()
-  assert set(_names(found).values()) == {'chief:0', *_WORKERS, *_PS}
+  assert set(trace_picture.tasks_of(found).values()) == {
+    'chief:0',
+    *_WORKERS,
+    *_PS,
+  }
   said = capfd.readouterr()
   assert 's of chief:0, ps:0, ps:1, ' in said.out
   assert 'tfps trace: --steps=99999999 take ' in said.err
