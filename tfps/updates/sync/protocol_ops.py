@@ -13,6 +13,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps.updates import apply
+from tfps.updates import device_calls
 from tfps.updates import ps_lock
 from tfps.updates.sync import protocol
 from tfps.updates.sync import ps_state as ps_state_lib
@@ -96,22 +97,21 @@ class SyncOps:
       A ticket for each point.
     """
 
-    def look() -> Any:
-      return tuple(
-        map(tf.identity, self._state.locked(self._protocol.begin, worker))
-      )
+    def begin(worker: tf.Tensor) -> Any:
+      def look() -> Any:
+        return self._state.locked(self._protocol.begin, worker)
 
-    def again(waits: tf.Tensor, versions: tf.Tensor, quorum: tf.Tensor) -> Any:
-      del waits, quorum
-      with tf.control_dependencies([self._queues[0].wait(versions[0])]):
-        return look()
+      def again(waits: tf.Tensor, versions: tf.Tensor, *rest: Any) -> Any:
+        del waits, rest
+        with tf.control_dependencies([self._queues[0].wait(versions[0])]):
+          return look()
 
-    with tf.device(self._state.device):
-      _, versions, quorum = tf.while_loop(
+      return tf.while_loop(
         lambda waits, *rest: waits, again, look(), parallel_iterations=1
       )
-    quorum = tf.identity(quorum)
-    return [StepTicket(v, quorum) for v in tf.unstack(tf.identity(versions))]
+
+    _, versions, quorum = device_calls.call(self._state.device, begin, worker)
+    return [StepTicket(v, quorum) for v in tf.unstack(versions)]
 
   def for_sums(self, ticket: StepTicket) -> StepTicket:
     """Returns the ticket for adding up gradients.
@@ -145,31 +145,35 @@ class SyncOps:
       is_added: whether the gradients were added up.
     """
 
-    def look(version: tf.Tensor, arrives: int) -> Any:
-      return self._state.locked(
-        self._protocol.look, point, worker, version, step, is_added, arrives
-      )
+    def arrive(
+      worker: tf.Tensor, version: tf.Tensor, step: tf.Tensor, is_added: Any
+    ) -> Any:
+      def look(version: tf.Tensor, arrives: int) -> Any:
+        return self._state.locked(
+          self._protocol.look, point, worker, version, step, is_added, arrives
+        )
 
-    def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
-      del leads, waits
-      with tf.control_dependencies([self._queues[point].wait(version)]):
-        *found, _ = look(version, 0)
-      return *found, rest[-1]
+      def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
+        del leads, waits
+        with tf.control_dependencies([self._queues[point].wait(version)]):
+          *found, _ = look(version, 0)
+        return *found, rest[-1]
 
-    with tf.control_dependencies([is_added]):
-      before = (
-        [self._leave_if_late(point, worker, ticket.version)] if point else []
-      )
-    with tf.device(self._state.device), tf.control_dependencies(before):
-      leads, _, version, quorum, enough, counts = tf.while_loop(
-        lambda leads, waits, *rest: waits,
-        again,
-        look(ticket.version, 1),
-        parallel_iterations=1,
-      )
-    after = StepTicket(tf.identity(version), tf.identity(quorum))
-    leads, enough, counts = map(tf.identity, (leads, enough, counts))
-    return Arrival(leads, after, enough, counts)
+      before = []
+      if point:
+        before = [self._leave_if_late(point, worker, version)]
+      with tf.control_dependencies(before):
+        return tf.while_loop(
+          lambda leads, waits, *rest: waits,
+          again,
+          look(version, 1),
+          parallel_iterations=1,
+        )
+
+    leads, _, version, quorum, enough, counts = device_calls.call(
+      self._state.device, arrive, worker, ticket.version, step, is_added
+    )
+    return Arrival(leads, StepTicket(version, quorum), enough, counts)
 
   def counts(
     self, arrival: Arrival, ticket: StepTicket, version: tf.Tensor
@@ -204,8 +208,13 @@ class SyncOps:
       version: version with which the gradients were computed.
       number: number of gradients of which the new version was made.
     """
-    after = self._state.locked(self._protocol.release, point, version, number)
-    return StepTicket(*map(tf.identity, after))
+
+    def release(*given: tf.Tensor) -> Any:
+      return self._state.locked(self._protocol.release, point, *given)
+
+    return StepTicket(
+      *device_calls.call(self._state.device, release, version, number)
+    )
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> tf.Operation:
     """Sets a worker's state and gives up an update that it was to make.
