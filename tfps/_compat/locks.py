@@ -4,7 +4,9 @@ import functools
 
 from tensorflow.python.framework import auto_control_deps
 
-_OPERATIONS = frozenset(['MutexV2', 'ConsumeMutexLock', 'FIFOQueueV2'])
+_OPERATIONS = frozenset(
+  ['MutexV2', 'ConsumeMutexLock', 'FIFOQueueV2', 'VarHandleOp']
+)
 
 
 @functools.cache

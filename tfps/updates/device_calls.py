@@ -1,4 +1,4 @@
-"""Calls of functions on another device, each in one message there and back.
+"""Functions on another device, called by one message each way.
 
 TensorFlow merges the functions that a function calls into its graph, and
 divides the graph by devices. Each tensor between two devices is a message of
@@ -8,48 +8,60 @@ exchanges messages with the worker in every iteration.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
+import functools
 
 import tensorflow as tf
 
 
-def call(
-  device: str,
-  function: Callable[..., Sequence[tf.Tensor]],
-  *numbers: tf.Tensor,
-) -> list[tf.Tensor]:
-  """Calls a function on a device, within a function that is being traced.
+class DeviceFunction:
+  """Function of numbers that is executed on a device, within other functions.
+
+  It is traced once, however often functions that are being traced call it.
 
   Args:
-    device: the device, on which all operations of the function are.
-    function: returns int64 and bool tensors of known shapes; captures no other
-      tensors than handles of variables on the device.
-    *numbers: its arguments, scalars of type int64 or bool.
-
-  Returns:
-    What the function returns, on the current device.
+    device: the device, on which all its operations are.
+    function: takes int64 scalars, and returns int64 and bool tensors of known
+      shapes; captures no other tensors than handles of variables on the device.
+    *args: arguments of the function before the scalars, of any type.
   """
-  types = [number.dtype for number in numbers]
-  found: list[tf.TensorSpec] = []
 
-  @tf.function(autograph=False, experimental_attributes={'_noinline': True})
-  def packed(vector: tf.Tensor) -> tf.Tensor:
-    with tf.device(device):
-      given = [
-        tf.cast(number, dtype)
-        for number, dtype in zip(tf.unstack(vector), types, strict=True)
-      ]
-      returned = function(*given)
-      found.extend(tf.TensorSpec(t.shape, t.dtype) for t in returned)
+  def __init__(
+    self,
+    device: str,
+    function: Callable[..., Sequence[tf.Tensor]],
+    *args: object,
+  ) -> None:
+    self._device = device
+    self._function = functools.partial(function, *args)
+    # Its graph is not merged with that of its callers.
+    self._packed = tf.function(
+      self._pack, autograph=False, experimental_attributes={'_noinline': True}
+    )
+    self._returned: list[tf.TensorSpec] = []
+
+  def __call__(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
+    """Calls the function.
+
+    Args:
+      *numbers: its arguments, scalars of type int64 or bool.
+
+    Returns:
+      What it returns, on the current device.
+    """
+    vector = tf.stack([tf.cast(number, tf.int64) for number in numbers])
+    with tf.device(self._device):
+      packed = self._packed(vector)
+    sizes = [spec.shape.num_elements() for spec in self._returned]
+    parts = tf.split(tf.identity(packed), sizes)
+    return [
+      tf.reshape(tf.cast(part, spec.dtype), spec.shape)
+      for part, spec in zip(parts, self._returned, strict=True)
+    ]
+
+  def _pack(self, vector: tf.Tensor) -> tf.Tensor:
+    """Calls the function with the elements of a vector; returns a vector."""
+    with tf.device(self._device):
+      returned = self._function(*tf.unstack(vector))
+      self._returned = [tf.TensorSpec(t.shape, t.dtype) for t in returned]
       flat = [tf.reshape(tf.cast(t, tf.int64), [-1]) for t in returned]
       return tf.concat(flat, axis=0)
-
-  vector = tf.stack([tf.cast(number, tf.int64) for number in numbers])
-  with tf.device(device):
-    result = packed(vector)
-  result = tf.identity(result)
-  sizes = [spec.shape.num_elements() for spec in found]
-  return [
-    tf.reshape(tf.cast(part, spec.dtype), spec.shape)
-    for part, spec in zip(tf.split(result, sizes), found, strict=True)
-  ]

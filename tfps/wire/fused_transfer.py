@@ -290,10 +290,9 @@ class FusedTransfers:
     shape = like.shape.as_list()
     key = like.dtype, tuple(shape)
     if key not in self._placeholders:
-      empty = tf.raw_ops.Empty(shape=[n or 0 for n in shape], dtype=like.dtype)
-      if None in shape:
-        empty = tf.raw_ops.PlaceholderWithDefault(input=empty, shape=shape)
-      self._placeholders[key] = empty
+      self._placeholders[key] = tf.raw_ops.Placeholder(
+        dtype=like.dtype, shape=shape
+      )
     return self._placeholders[key]
 
 

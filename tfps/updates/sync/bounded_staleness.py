@@ -31,6 +31,8 @@ class StalenessBound:
     self._state = state
     self._max_lead = max_lead
     self._queue = wait_queue.for_point(0, name, state.device)
+    self._begin = state.function(self._begin_there)
+    self._advance = state.function(self._advance_there)
 
   def begin(self, worker: tf.Tensor) -> tf.Tensor:
     """Admits a worker, not behind the slowest.
@@ -41,7 +43,8 @@ class StalenessBound:
     Returns:
       Its clock, an int64 scalar.
     """
-    return tf.identity(self._state.locked(self._begin, worker))
+    (clock,) = self._begin(worker)
+    return clock
 
   def advance(self, worker: tf.Tensor) -> tf.Tensor:
     """Counts a step and waits until the worker may begin the next.
@@ -52,23 +55,26 @@ class StalenessBound:
     Returns:
       The clock of the slowest worker, an int64 scalar.
     """
+    _, slowest = self._advance(worker)
+    return slowest
 
+  def _begin_there(self, worker: tf.Tensor) -> list[tf.Tensor]:
+    return [self._state.locked(self._take_in, worker)]
+
+  def _advance_there(self, worker: tf.Tensor) -> Any:
     def look(arrives: int) -> Any:
-      waits, slowest = self._state.locked(self._look, worker, arrives)
-      return tf.identity(waits), tf.identity(slowest)
+      return self._state.locked(self._look, worker, arrives)
 
     def again(waits: tf.Tensor, slowest: tf.Tensor) -> Any:
       del waits
       with tf.control_dependencies([self._queue.wait(slowest)]):
         return look(0)
 
-    with tf.device(self._state.device):
-      _, slowest = tf.while_loop(
-        lambda waits, slowest: waits, again, look(1), parallel_iterations=1
-      )
-    return tf.identity(slowest)
+    return tf.while_loop(
+      lambda waits, slowest: waits, again, look(1), parallel_iterations=1
+    )
 
-  def _begin(self, worker: tf.Tensor) -> Any:
+  def _take_in(self, worker: tf.Tensor) -> Any:
     written = self._state.set_member(worker, ps_state_lib.RUNNING)
     clock = tf.maximum(self._clock(worker), self._state.point(0).version)
     written.append(rows_lib.write(self._state.clocks, worker, clock))

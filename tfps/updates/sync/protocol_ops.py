@@ -13,7 +13,6 @@ from absl import logging
 import tensorflow as tf
 
 from tfps.updates import apply
-from tfps.updates import device_calls
 from tfps.updates import ps_lock
 from tfps.updates.sync import protocol
 from tfps.updates.sync import ps_state as ps_state_lib
@@ -83,6 +82,11 @@ class SyncOps:
       for point in range(ps_state_lib.MAX_POINTS)
     ]
     self._protocol = protocol.SyncProtocol(state, self._queues, spare=spare)
+    points = range(ps_state_lib.MAX_POINTS)
+    self._begin = state.function(self._begin_there)
+    self._end = state.function(self._end_there)
+    self._arrive = [state.function(self._arrive_there, i) for i in points]
+    self._release = [state.function(self._release_there, i) for i in points]
 
   def begin(self, worker: tf.Tensor) -> list[StepTicket]:
     """Admits a worker that begins an execution.
@@ -96,21 +100,7 @@ class SyncOps:
     Returns:
       A ticket for each point.
     """
-
-    def begin(worker: tf.Tensor) -> Any:
-      def look() -> Any:
-        return self._state.locked(self._protocol.begin, worker)
-
-      def again(waits: tf.Tensor, versions: tf.Tensor, *rest: Any) -> Any:
-        del waits, rest
-        with tf.control_dependencies([self._queues[0].wait(versions[0])]):
-          return look()
-
-      return tf.while_loop(
-        lambda waits, *rest: waits, again, look(), parallel_iterations=1
-      )
-
-    _, versions, quorum = device_calls.call(self._state.device, begin, worker)
+    _, versions, quorum = self._begin(worker)
     return [StepTicket(v, quorum) for v in tf.unstack(versions)]
 
   def for_sums(self, ticket: StepTicket) -> StepTicket:
@@ -125,7 +115,8 @@ class SyncOps:
 
   def end(self, worker: tf.Tensor) -> tf.Operation:
     """Counts an execution of a worker that ended."""
-    return self._state.locked(self._protocol.end, worker).op
+    (has_ended,) = self._end(worker)
+    return has_ended.op
 
   def arrive(
     self,
@@ -144,34 +135,8 @@ class SyncOps:
       step: version of the first point at which the step began.
       is_added: whether the gradients were added up.
     """
-
-    def arrive(
-      worker: tf.Tensor, version: tf.Tensor, step: tf.Tensor, is_added: Any
-    ) -> Any:
-      def look(version: tf.Tensor, arrives: int) -> Any:
-        return self._state.locked(
-          self._protocol.look, point, worker, version, step, is_added, arrives
-        )
-
-      def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
-        del leads, waits
-        with tf.control_dependencies([self._queues[point].wait(version)]):
-          *found, _ = look(version, 0)
-        return *found, rest[-1]
-
-      before = []
-      if point:
-        before = [self._leave_if_late(point, worker, version)]
-      with tf.control_dependencies(before):
-        return tf.while_loop(
-          lambda leads, waits, *rest: waits,
-          again,
-          look(version, 1),
-          parallel_iterations=1,
-        )
-
-    leads, _, version, quorum, enough, counts = device_calls.call(
-      self._state.device, arrive, worker, ticket.version, step, is_added
+    leads, _, version, quorum, enough, counts = self._arrive[point](
+      worker, ticket.version, step, is_added
     )
     return Arrival(leads, StepTicket(version, quorum), enough, counts)
 
@@ -190,14 +155,6 @@ class SyncOps:
     # Any other version means that the session was restarted.
     return arrival.counts & tf.equal(version, ticket.version + 1)
 
-  def _leave_if_late(
-    self, point: int, worker: tf.Tensor, version: tf.Tensor
-  ) -> tf.Operation:
-    """Excludes a late worker from later points of its step."""
-    return self._state.locked(
-      self._protocol.leave_step, point, worker, version
-    ).op
-
   def release(
     self, point: int, version: tf.Tensor, number: tf.Tensor
   ) -> StepTicket:
@@ -208,13 +165,7 @@ class SyncOps:
       version: version with which the gradients were computed.
       number: number of gradients of which the new version was made.
     """
-
-    def release(*given: tf.Tensor) -> Any:
-      return self._state.locked(self._protocol.release, point, *given)
-
-    return StepTicket(
-      *device_calls.call(self._state.device, release, version, number)
-    )
+    return StepTicket(*self._release[point](version, number))
 
   def leave_out(self, worker: tf.Tensor, member: tf.Tensor) -> tf.Operation:
     """Sets a worker's state and gives up an update that it was to make.
@@ -269,6 +220,65 @@ class SyncOps:
       drop = functools.partial(_drop_sums, tags)
       ps_lock.run([ps_lock.Job(tags, drop, [versions])])
     return versions.op
+
+  # The functions below are traced once and executed on the ps.
+
+  def _begin_there(self, worker: tf.Tensor) -> Any:
+    def look() -> Any:
+      return self._state.locked(self._protocol.begin, worker)
+
+    def again(waits: tf.Tensor, versions: tf.Tensor, quorum: tf.Tensor) -> Any:
+      del waits, quorum
+      with tf.control_dependencies([self._queues[0].wait(versions[0])]):
+        return look()
+
+    return tf.while_loop(
+      lambda waits, *rest: waits, again, look(), parallel_iterations=1
+    )
+
+  def _end_there(self, worker: tf.Tensor) -> list[tf.Tensor]:
+    return [self._state.locked(self._protocol.end, worker)]
+
+  def _arrive_there(
+    self,
+    point: int,
+    worker: tf.Tensor,
+    version: tf.Tensor,
+    step: tf.Tensor,
+    is_added: tf.Tensor,
+  ) -> Any:
+    is_added = tf.cast(is_added, tf.bool)
+
+    def look(version: tf.Tensor, arrives: int) -> Any:
+      return self._state.locked(
+        self._protocol.look, point, worker, version, step, is_added, arrives
+      )
+
+    def again(leads: Any, waits: Any, version: Any, *rest: Any) -> Any:
+      del leads, waits
+      with tf.control_dependencies([self._queues[point].wait(version)]):
+        *found, _ = look(version, 0)
+      return *found, rest[-1]
+
+    before = [self._leave_if_late(point, worker, version)] if point else []
+    with tf.control_dependencies(before):
+      return tf.while_loop(
+        lambda leads, waits, *rest: waits,
+        again,
+        look(version, 1),
+        parallel_iterations=1,
+      )
+
+  def _release_there(self, point: int, *args: tf.Tensor) -> Any:
+    return self._state.locked(self._protocol.release, point, *args)
+
+  def _leave_if_late(
+    self, point: int, worker: tf.Tensor, version: tf.Tensor
+  ) -> tf.Operation:
+    """Excludes a late worker from later points of its step."""
+    return self._state.locked(
+      self._protocol.leave_step, point, worker, version
+    ).op
 
 
 def _drop_sums(tags: Any, versions: tf.Tensor) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfps.updates import apply
+from tfps.updates import device_calls
 from tfps.updates import ps_lock
 from tfps.updates import rows as rows_lib
 
@@ -135,6 +136,12 @@ class SyncState:
     tensors = [arg for arg in args if tf.is_tensor(arg)]
     ps_lock.run([ps_lock.Job(self.points, job, tensors)])
     return found[0] if len(found) == 1 else tuple(found)
+
+  def function(
+    self, function: Callable[..., Sequence[tf.Tensor]], *args: Any
+  ) -> device_calls.DeviceFunction:
+    """Returns a function on the state's ps; see `device_calls`."""
+    return device_calls.DeviceFunction(self.device, function, *args)
 
   def read_points(self) -> list[Point]:
     """Returns all points, read by this process without the lock.
