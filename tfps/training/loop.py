@@ -187,13 +187,16 @@ class TrainingLoop:
     self._program.unrolling.note_result()
     for handle in handles:
       submitted = self._pending.pop(handle)
-      metrics = self._result(handle, submitted)
+      vector = self._executor.fetch(handle)  # None if it was interrupted
+      metrics = {}
+      if vector is not None:
+        metrics = self._note_result(handle, submitted, vector)
       num_steps = submitted.done.num_steps
       if num_steps:
         task = str(self._executor.task_of(handle))
         self._metrics.count_execution(num_steps, task)
       if self._makes_one_update or not self._executor.does_all:
-        self._step = self._executor.surviving(self._read_global_step)
+        self._step = self._step_after(submitted, vector)
         # Workers with batches are ahead of those without.
         self._submitted = max(self._submitted, self._step)
       else:
@@ -204,11 +207,17 @@ class TrainingLoop:
       with self._metrics.timed('calls hooks', families.LOOP, 'report'):
         self._progress.advance(self._step, metrics)
 
-  def _result(self, handle: Any, submitted: _Submitted) -> dict[str, float]:
-    """Returns an execution's metrics; none if it was interrupted."""
-    vector = self._executor.fetch(handle)
-    if vector is None:
-      return {}
+  def _step_after(self, submitted: _Submitted, vector: Any) -> int:
+    """Returns the global step after an execution."""
+    # Of a coordinator's workers, another one may have reached a later step.
+    if vector is None or self._supply or self._executor.does_all:
+      return self._executor.surviving(self._read_global_step)
+    return submitted.to_do.step_after(vector)
+
+  def _note_result(
+    self, handle: Any, submitted: _Submitted, vector: Any
+  ) -> dict[str, float]:
+    """Notes what an execution has transferred; returns its metrics."""
     to_do = submitted.to_do
     num_steps = submitted.done.num_steps
     self._transfers.count(to_do.num_bytes(vector), num_steps)

@@ -41,7 +41,8 @@ class Execution:
 
   Attributes:
     function: gets `args`. Its last result is a single vector, to be fetched at
-      once: the mean of each metric and the bytes that were transferred.
+      once: the global step afterwards, the mean of each metric, and the bytes
+      that were transferred.
     names: the metrics' names, in the order of the vector.
     num_steps: how many steps it does.
     is_logged: whether the function has an id; see `step_log`.
@@ -64,9 +65,13 @@ class Execution:
     """
     return given, tf.constant(self.num_steps), *told
 
+  def step_after(self, vector: Sequence[float]) -> int:
+    """Returns the global step in the function's vector."""
+    return int(vector[0])
+
   def metrics(self, vector: Sequence[float]) -> dict[str, float]:
     """Returns the metrics in the function's vector."""
-    named = zip(self.names, vector, strict=False)
+    named = zip(self.names, vector[1:], strict=False)
     return {n: float(v) for n, v in named if n != _NUM_EXAMPLES}
 
   def num_examples(self, vector: Sequence[float], num_steps: int) -> int:
@@ -78,14 +83,15 @@ class Execution:
     """
     if _NUM_EXAMPLES not in self.names:
       return 0
-    return round(vector[self.names.index(_NUM_EXAMPLES)] * num_steps)
+    mean = vector[1 + self.names.index(_NUM_EXAMPLES)]
+    return round(mean * num_steps)
 
   def num_bytes(self, vector: Sequence[float]) -> np.ndarray:
     """Returns the bytes in the function's vector, of shape [2, ps].
 
     The first row is what was pulled from each ps, the second what was pushed.
     """
-    return np.reshape(vector[len(self.names) :], [2, -1]).astype(np.int64)
+    return np.reshape(vector[1 + len(self.names) :], [2, -1]).astype(np.int64)
 
 
 class StepProgram:
@@ -221,6 +227,10 @@ def trace(
     else:  # synchronous updates count the steps
       vector, counted = sync_session.around(steps)(batches, number, *told)
       source.end(given, counted)
+    # Instead of a message that it was counted.
+    with tf.control_dependencies([counted]):
+      step = tf.cast(global_step.read_value(), vector.dtype)
+    vector = tf.concat([[step], vector], axis=0)
     return _with_ahead(ahead, vector, counted)
 
   spec = sync_session.specs(is_logged=form.is_logged)

@@ -1,0 +1,67 @@
+"""What tasks send each other in a step: each message takes CPU time of both."""
+
+import collections
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.support import messages
+import tfps
+
+pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
+
+_PS = ['ps:0', 'ps:1']
+
+
+def _of_a_step(cluster, *, steps_per_execution=1, **kwargs):
+  """How many messages of each sender and receiver the function has."""
+  strategy = tfps.BetweenGraphStrategy(cluster, **kwargs)
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.build([None, 3])
+    optimizer = keras.optimizers.Adagrad(0.1)
+    optimizer.build(model.trainable_variables)
+  places = {v.value.device for v in model.trainable_variables}
+  assert len(places) == len(_PS)
+
+  def step(batch):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(model(batch) ** 2)
+    variables = model.trainable_variables
+    optimizer.apply(tape.gradient(loss, variables), variables)
+
+  with messages.counted() as found:
+    strategy.train(
+      step,
+      lambda context: tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat(),
+      steps=2 * steps_per_execution,
+      steps_per_execution=steps_per_execution,
+    )
+  largest = max(found, key=len)
+  return collections.Counter(largest)
+
+
+def test_a_step_pulls_pushes_and_waits_for_each_ps(tfps_cluster):
+  sent = _of_a_step(tfps_cluster.cluster)
+  (worker,) = {task for pair in sent for task in pair} - set(_PS)
+  # Values, and that the update was made.
+  assert sent['ps:1', worker] == 2
+  # Gradients.
+  assert sent[worker, 'ps:1'] == 1
+  # The number of steps, when to add it, and the global step after that.
+  assert sent['ps:0', worker] == 2 + 1
+  assert sent[worker, 'ps:0'] == 1 + 2
+  assert sent.total() == 9
+
+
+def test_a_loop_costs_two_more_for_each_ps(tfps_cluster):
+  sent = _of_a_step(tfps_cluster.cluster, steps_per_execution=4)
+  assert sent.total() == 9 + 2 * len(_PS)
+
+
+def test_ps_synchronize_workers_without_a_message_for_each_decision(
+  tfps_cluster,
+):
+  sent = _of_a_step(tfps_cluster.cluster, updates=tfps.updates.Sync())
+  assert sent.total() <= 37
