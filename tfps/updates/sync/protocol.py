@@ -30,6 +30,7 @@ Each transition runs under the lock of ps:0, in a function that is being traced.
 """
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -61,6 +62,10 @@ class SyncProtocol:
     self._state = state
     self._queues = queues
     self._spare = spare
+    # Traced once, for most transitions.
+    self._open = tf.function(
+      functools.partial(wait_queue.release, queues), autograph=False
+    )
 
   def begin(self, worker: tf.Tensor) -> Any:
     """Admits a worker; reads whether it waits, the versions, and the quorum.
@@ -309,7 +314,9 @@ class SyncProtocol:
     written.append(apply.write(self._state.steps, self._state.no_steps()))
     return (versions,), written + self._release_all(True, points)
 
-  def _release_all(self, if_any: Any, points: Point | None = None) -> list[Any]:
+  def _release_all(
+    self, if_any: tf.Tensor | bool, points: Point | None = None
+  ) -> list[Any]:
     """Releases the workers that wait at any point, so that they look again.
 
     Args:
@@ -317,19 +324,12 @@ class SyncProtocol:
       points: points to write; None keeps them.
     """
     points = points or self._points()
-    counts = tf.stack([points.even, points.odd], axis=1)
-    if if_any is True:
-      opened = wait_queue.release(self._queues, counts)
-    else:
-      opened = tf.cond(if_any, lambda: self._tokens_sent(counts), _nothing).op
-    kept = _count(tf.logical_not(if_any))
+    released = _count(tf.convert_to_tensor(if_any))
+    kept = 1 - released
+    opened = self._open(tf.stack([points.even, points.odd], axis=1) * released)
     left = points._replace(even=points.even * kept, odd=points.odd * kept)
     with tf.control_dependencies([opened]):
       return [apply.write(self._state.points, tf.stack(left, axis=1))]
-
-  def _tokens_sent(self, counts: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([wait_queue.release(self._queues, counts)]):
-      return _nothing()
 
   def _points(self) -> Point:
     """Returns all points, in columns."""
@@ -361,7 +361,3 @@ def _without_lead(points: Point, worker: tf.Tensor) -> tuple[Point, tf.Tensor]:
 
 def _count(condition: tf.Tensor) -> tf.Tensor:
   return tf.cast(condition, tf.int64)
-
-
-def _nothing() -> tf.Tensor:
-  return tf.constant(0)

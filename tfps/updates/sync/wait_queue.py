@@ -23,15 +23,18 @@ class WaitQueue:
   Args:
     name: name of the queue; unique on its device.
     device: device of the ps.
+
+  Attributes:
+    device: as given.
   """
 
   def __init__(self, name: str, device: str) -> None:
+    self.device = device
     self._name = name
-    self._device = device
 
   def wait(self, version: tf.Tensor) -> tf.Operation:
     """Waits for a token at a version; the token may be a stale one."""
-    with tf.device(self._device):
+    with tf.device(self.device):
       taken = tf.cond(
         tf.equal(version % 2, 0), lambda: self._take(0), lambda: self._take(1)
       )
@@ -39,7 +42,7 @@ class WaitQueue:
 
   def enqueue(self, parity: int, tokens: tf.Tensor) -> tf.Operation:
     """Enqueues tokens for executions that wait at even or odd versions."""
-    with tf.device(self._device):
+    with tf.device(self.device):
       return tf.raw_ops.QueueEnqueueManyV2(
         handle=self._queue(parity), components=[tokens]
       )
@@ -59,24 +62,25 @@ class WaitQueue:
     )
 
 
-def release(queues: Sequence[WaitQueue], counts: tf.Tensor) -> tf.Operation:
-  """Releases waiting executions.
+def release(queues: Sequence[WaitQueue], counts: tf.Tensor) -> tf.Tensor:
+  """Releases waiting executions; returns a scalar once it is done.
 
   Args:
     queues: in which they wait.
     counts: how many wait in each queue at an even and at an odd version; int64
       of shape [len(queues), 2].
   """
-  counts = tf.reshape(counts, [-1])
-  tokens = tf.zeros(tf.reduce_sum(counts, keepdims=True), tf.int64)
-  pieces = iter(tf.split(tokens, counts))
-  sent = [
-    queue.enqueue(parity, next(pieces))
-    for queue in queues
-    for parity in range(2)
-  ]
-  with tf.control_dependencies(sent):
-    return tf.no_op()
+  with tf.device(queues[0].device):
+    counts = tf.reshape(counts, [-1])
+    tokens = tf.zeros(tf.reduce_sum(counts, keepdims=True), tf.int64)
+    pieces = iter(tf.split(tokens, counts))
+    sent = [
+      queue.enqueue(parity, next(pieces))
+      for queue in queues
+      for parity in range(2)
+    ]
+    with tf.control_dependencies(sent):
+      return tf.constant(0)
 
 
 def for_point(point: int, job: str, device: str) -> WaitQueue:
