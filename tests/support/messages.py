@@ -2,30 +2,33 @@
 
 import contextlib
 
+import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context
+from tensorflow.core.util import event_pb2
 
 _RECEIVES = ('_Recv', '_HostRecv')
 
 
 @contextlib.contextmanager
-def counted():
+def counted(directory):
   """Yields a list, to which functions that are first called within add.
 
   It gets, for each function that uses several tasks, its messages of a call:
   pairs of the sending and the receiving task, sorted. One in a loop is sent in
   each iteration.
+
+  Args:
+    directory: for a file of TensorFlow's.
   """
   found = []
-  own = context.context()
-  own.enable_graph_collection()
+  tf.summary.trace_on(graph=True)
   try:
     yield found
-    graphs = config_pb2.RunMetadata()
-    graphs.CopyFrom(own.export_run_metadata())
+    with tf.summary.create_file_writer(str(directory)).as_default():
+      tf.summary.trace_export('graphs', step=0)
   finally:
-    own.disable_graph_collection()
-  for function in graphs.function_graphs:
+    tf.summary.trace_off()
+  for function in _functions(directory):
     messages = [
       (_task(node.attr['send_device']), _task(node.attr['recv_device']))
       for part in function.partition_graphs
@@ -35,6 +38,15 @@ def counted():
     between = sorted(pair for pair in messages if pair[0] != pair[1])
     if between:
       found.append(between)
+
+
+def _functions(directory):
+  (path,) = directory.glob('events.*')
+  for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+    for value in event_pb2.Event.FromString(record).summary.value:
+      if value.tag == 'graphs':
+        (content,) = value.tensor.string_val
+        yield from config_pb2.RunMetadata.FromString(content).function_graphs
 
 
 def _task(device):

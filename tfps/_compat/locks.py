@@ -14,6 +14,7 @@ def let_devices_go_on() -> None:
   """Stops functions from waiting for one device's lock to use another's.
 
   A `tf.function` executes stateful operations in the order of the program
-  unless they use different resources, which it cannot recognize for these.
+  unless they use different resources, which it cannot recognize for these. To
+  make a handle does nothing to what it is a handle of.
   """
   auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS |= _OPERATIONS

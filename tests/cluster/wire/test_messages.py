@@ -14,8 +14,13 @@ pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 _PS = ['ps:0', 'ps:1']
 
 
-def _of_a_step(cluster, *, steps_per_execution=1, **kwargs):
+@pytest.fixture
+def of_a_step(tfps_cluster, tmp_path):
   """How many messages of each sender and receiver the function has."""
+  return lambda **kwargs: _of_a_step(tfps_cluster.cluster, tmp_path, **kwargs)
+
+
+def _of_a_step(cluster, directory, *, steps_per_execution=1, **kwargs):
   strategy = tfps.BetweenGraphStrategy(cluster, **kwargs)
   with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
@@ -31,7 +36,7 @@ def _of_a_step(cluster, *, steps_per_execution=1, **kwargs):
     variables = model.trainable_variables
     optimizer.apply(tape.gradient(loss, variables), variables)
 
-  with messages.counted() as found:
+  with messages.counted(directory) as found:
     strategy.train(
       step,
       lambda context: tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat(),
@@ -42,8 +47,8 @@ def _of_a_step(cluster, *, steps_per_execution=1, **kwargs):
   return collections.Counter(largest)
 
 
-def test_a_step_pulls_pushes_and_waits_for_each_ps(tfps_cluster):
-  sent = _of_a_step(tfps_cluster.cluster)
+def test_a_step_pulls_pushes_and_waits_for_each_ps(of_a_step):
+  sent = of_a_step()
   (worker,) = {task for pair in sent for task in pair} - set(_PS)
   # Values, and that the update was made.
   assert sent['ps:1', worker] == 2
@@ -55,13 +60,11 @@ def test_a_step_pulls_pushes_and_waits_for_each_ps(tfps_cluster):
   assert sent.total() == 9
 
 
-def test_a_loop_costs_two_more_for_each_ps(tfps_cluster):
-  sent = _of_a_step(tfps_cluster.cluster, steps_per_execution=4)
+def test_a_loop_costs_two_more_for_each_ps(of_a_step):
+  sent = of_a_step(steps_per_execution=4)
   assert sent.total() == 9 + 2 * len(_PS)
 
 
-def test_ps_synchronize_workers_without_a_message_for_each_decision(
-  tfps_cluster,
-):
-  sent = _of_a_step(tfps_cluster.cluster, updates=tfps.updates.Sync())
+def test_ps_decide_about_workers_without_asking_them(of_a_step):
+  sent = of_a_step(updates=tfps.updates.Sync())
   assert sent.total() <= 37

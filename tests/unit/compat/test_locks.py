@@ -23,6 +23,19 @@ def test_functions_do_not_order_locks():
   assert not any(op.control_inputs for op in consumers + makers)
 
 
+def test_functions_do_not_order_handles():
+  compat.let_devices_go_on()
+
+  @tf.function
+  def two():
+    for name in ('first', 'second'):
+      tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=name)
+
+  operations = two.get_concrete_function().graph.get_operations()
+  assert len(operations) == 2
+  assert not any(operation.control_inputs for operation in operations)
+
+
 def test_functions_put_writes_and_this_check_in_order():
   variable = tf.Variable(1.0)
 
