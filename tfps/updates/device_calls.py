@@ -9,8 +9,11 @@ exchanges messages with the worker in every iteration.
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
+from typing import Any
 
 import tensorflow as tf
+
+from tfps._compat import replicated_writes
 
 
 class DeviceFunction:
@@ -19,7 +22,8 @@ class DeviceFunction:
   It is traced once, however often functions that are being traced call it.
 
   Args:
-    device: the device, on which all its operations are.
+    variable: a variable on the device. Where it has a replica elsewhere, which
+      gets what the function writes, calls are merged as usual.
     function: takes int64 scalars, and returns int64 and bool tensors of known
       shapes; captures no other tensors than handles of variables on the device.
     *args: arguments of the function before the scalars, of any type.
@@ -27,16 +31,13 @@ class DeviceFunction:
 
   def __init__(
     self,
-    device: str,
+    variable: Any,
     function: Callable[..., Sequence[tf.Tensor]],
     *args: object,
   ) -> None:
-    self._device = device
+    self._variable = variable
+    self._device = variable.device
     self._function = functools.partial(function, *args)
-    # Its graph is not merged with that of its callers.
-    self._packed = tf.function(
-      self._pack, autograph=False, experimental_attributes={'_noinline': True}
-    )
     self._returned: list[tf.TensorSpec] = []
 
   def __call__(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
@@ -57,6 +58,15 @@ class DeviceFunction:
       tf.reshape(tf.cast(part, spec.dtype), spec.shape)
       for part, spec in zip(parts, self._returned, strict=True)
     ]
+
+  @functools.cached_property
+  def _packed(self) -> Any:
+    is_whole = replicated_writes.replica_of(self._variable) is None
+    return tf.function(
+      self._pack,
+      autograph=False,
+      experimental_attributes={'_noinline': True} if is_whole else None,
+    )
 
   def _pack(self, vector: tf.Tensor) -> tf.Tensor:
     """Calls the function with the elements of a vector; returns a vector."""

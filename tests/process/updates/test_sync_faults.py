@@ -59,9 +59,7 @@ def test_the_coordinators_updates_go_on_without_who_is_gone(processes):
   strategy.close()
 
 
-@pytest.mark.parametrize(
-  'replicas', [0, pytest.param(1, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize('replicas', [0, 1])
 def test_a_lost_ps_leaves_whole_updates(request, tmp_path, replicas):
   # The first one has the state of who waits for whom.
   num_lost = 2 if request.config.getoption('--exhaustive') else 1

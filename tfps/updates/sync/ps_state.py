@@ -141,7 +141,7 @@ class SyncState:
     self, function: Callable[..., Sequence[tf.Tensor]], *args: Any
   ) -> device_calls.DeviceFunction:
     """Returns a function on the state's ps; see `device_calls`."""
-    return device_calls.DeviceFunction(self.device, function, *args)
+    return device_calls.DeviceFunction(self.points, function, *args)
 
   def read_points(self) -> list[Point]:
     """Returns all points, read by this process without the lock.
