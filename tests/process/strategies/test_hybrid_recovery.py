@@ -28,12 +28,13 @@ def _numbers(cluster, index, what):
 
 
 def _wait_for_steps(cluster, number, num_workers=2):
+  def done(index):
+    return cluster.log('worker', index).count('\nat ')
+
+  before = [done(index) for index in range(num_workers)]
   for index in range(num_workers):
-    before = cluster.log('worker', index).count('\nat ')
     waiting.until(
-      lambda index=index, before=before: (
-        cluster.log('worker', index).count('\nat ') >= before + number
-      ),
+      lambda index=index: done(index) >= before[index] + number,
       timeout_secs=_TIMEOUT_SECS,
     )
 
