@@ -209,7 +209,8 @@ class TrainingLoop:
 
   def _step_after(self, submitted: _Submitted, vector: Any) -> int:
     """Returns the global step after an execution."""
-    # Of a coordinator's workers, another one may have reached a later step.
+    # Of a coordinator's workers, another one may have reached a later step, and
+    # what an attempt at batches of a queue has kept may be from before a loss.
     if vector is None or self._supply or self._executor.does_all:
       return self._executor.surviving(self._read_global_step)
     return submitted.to_do.step_after(vector)

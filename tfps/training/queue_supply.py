@@ -133,10 +133,4 @@ class _Steps:
     return int(counted), np.array(vector)
 
   def join(self, results: list[Any]) -> Any:
-    """Returns mean metrics and total bytes; None without any step."""
-    if not results:
-      return None
-    stacked = np.stack(results)
-    num_metrics = len(self.full.names)
-    means = np.mean(stacked[:, :num_metrics], axis=0)
-    return np.concatenate([means, np.sum(stacked[:, num_metrics:], axis=0)])
+    return self.full.join(results) if results else None

@@ -93,6 +93,20 @@ class Execution:
     """
     return np.reshape(vector[1 + len(self.names) :], [2, -1]).astype(np.int64)
 
+  def join(self, vectors: Sequence[Sequence[float]]) -> np.ndarray:
+    """Returns the vector of some executions, one after another.
+
+    Args:
+      vectors: theirs, one or more; each is of as many steps.
+    """
+    stacked = np.stack(vectors)
+    steps, metrics, num_bytes = np.split(
+      stacked, [1, 1 + len(self.names)], axis=1
+    )
+    return np.concatenate(
+      [steps[-1], np.mean(metrics, axis=0), np.sum(num_bytes, axis=0)]
+    )
+
 
 class StepProgram:
   """Program of a step, which traces an execution for each form.
