@@ -241,7 +241,7 @@ def trace(
     else:  # synchronous updates count the steps
       vector, counted = sync_session.around(steps)(batches, number, *told)
       source.end(given, counted)
-    # Instead of a message that it was counted.
+    # The message that says that the steps were counted has the step, too.
     with tf.control_dependencies([counted]):
       step = tf.cast(global_step.read_value(), vector.dtype)
     vector = tf.concat([[step], vector], axis=0)
