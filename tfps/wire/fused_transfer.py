@@ -286,7 +286,11 @@ class FusedTransfers:
         self._promised[target].extend(self._promised.pop(call))
 
   def _placeholder(self, like: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same dtype and static shape."""
+    """Returns a tensor of the same dtype and static shape.
+
+    Its operation has no state: TensorFlow would order those that have, also on
+    different devices, by messages.
+    """
     shape = like.shape.as_list()
     key = like.dtype, tuple(shape)
     if key not in self._placeholders:

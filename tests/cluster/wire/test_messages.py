@@ -20,10 +20,13 @@ def of_a_step(tfps_cluster, tmp_path):
   return lambda **kwargs: _of_a_step(tfps_cluster.cluster, tmp_path, **kwargs)
 
 
-def _of_a_step(cluster, directory, *, steps_per_execution=1, **kwargs):
+def _of_a_step(
+  cluster, directory, *, first=None, steps_per_execution=1, **kwargs
+):
   strategy = tfps.BetweenGraphStrategy(cluster, **kwargs)
   with strategy.scope():
-    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    first = first() if first else keras.layers.Dense(4)
+    model = keras.Sequential([first, keras.layers.Dense(1)])
     model.build([None, 3])
     optimizer = keras.optimizers.Adagrad(0.1)
     optimizer.build(model.trainable_variables)
@@ -63,6 +66,14 @@ def test_a_step_pulls_pushes_and_waits_for_each_ps(of_a_step):
 def test_a_loop_costs_two_more_for_each_ps(of_a_step):
   sent = of_a_step(steps_per_execution=4)
   assert sent.total() == 9 + 2 * len(_PS)
+
+
+def test_a_table_costs_one_more_for_its_numbers(of_a_step):
+  sent = of_a_step(
+    first=lambda: keras.layers.Embedding(10, 4), steps_per_execution=4
+  )
+  # Before the loop, each ps waits until counts of bytes are set to zero.
+  assert sent.total() == 9 + 2 * len(_PS) + 1 + len(_PS)
 
 
 def test_ps_decide_about_workers_without_asking_them(of_a_step):
