@@ -146,8 +146,10 @@ def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
 
   Negative indices count from the end, as in Keras.
   """
-  number = tf.cast(table.shape[0], indices.dtype)
-  indices = tf.where(indices < 0, indices + number, indices)
+  zero, number = (
+    reads.constant(value, indices.dtype) for value in (0, table.shape[0])
+  )
+  indices = tf.where(indices < zero, indices + number, indices)
   return reads.read_distinct(table.sparse_read, indices, table.shape[1:])
 
 

@@ -22,6 +22,7 @@ from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import gathers
+from tfps._compat import row_counts
 from tfps._compat import write_counts
 
 _Variable = resource_variable_ops.BaseResourceVariable
@@ -220,19 +221,21 @@ def read_distinct(
   distinct, positions = tf.unique(
     indices if is_flat else tf.reshape(indices, [-1])
   )
+  number = tf.size(distinct, tf.int64)
+  row_counts.note(distinct, number)
   read_rows = read(distinct)
   with stop_recording():
-    rows = tf.gather(read_rows, positions)
-  record.record_operation(
-    'GatherV2',
-    [rows],
-    [read_rows],
-    lambda gradient: [
-      tf.math.unsorted_segment_sum(
-        tf.convert_to_tensor(gradient), positions, tf.size(distinct)
-      )
-    ],
-  )
+    rows = tf.raw_ops.GatherV2(
+      params=read_rows, indices=positions, axis=constant(0, tf.int32)
+    )
+
+  def sum_by_row(gradient: Any) -> list[tf.Tensor]:
+    gradient = tf.convert_to_tensor(gradient)
+    total = tf.math.unsorted_segment_sum(gradient, positions, number)
+    row_counts.note(total, number)
+    return [total]
+
+  record.record_operation('GatherV2', [rows], [read_rows], sum_by_row)
   if is_flat:
     return rows
   shape = indices.shape + row_shape
@@ -247,6 +250,22 @@ def _note(
 ) -> None:
   resource_variable_ops.variable_accessed(variable)
   record.record_operation(name, [value], [variable.handle], gradients)
+
+
+def constant(value: int | tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
+  """Returns a constant, of which a graph has one for each device."""
+  if tf.executing_eagerly():
+    return tf.constant(value, dtype)
+  graph = ops.get_default_graph()
+  # An attribute, and no weak dictionary: its values keep the graph.
+  if not hasattr(graph, '_tfps_constants'):
+    graph._tfps_constants = {}
+  known = graph._tfps_constants
+  key = value, dtype, current_device()
+  if key not in known:
+    with tf.control_dependencies(None):
+      known[key] = tf.constant(value, dtype)
+  return known[key]
 
 
 def current_device() -> str:

@@ -49,10 +49,12 @@ class Encoding:
       parts: the result of `encode`, at the receiver.
     """
     parts = list(parts)
-    counts = parts.pop(0) if self._shapes.num_sent else None
-    sizes = self._shapes.sizes(range(len(self._tensors)), counts)
+    sent = parts.pop(0) if self._shapes.num_sent else None
+    counts = self._shapes.received(sent)
+    blocks = [[i] for i in range(len(self._tensors))]
+    sizes = self._shapes.sizes(blocks, counts)
     flat = self._codec.decode(parts, shapes.total(sizes), self._dtype)
     return [
-      self._shapes.restore(i, piece, counts)
-      for i, piece in enumerate(tf.split(flat, sizes))
+      self._shapes.restore(block, piece, counts)
+      for block, piece in zip(blocks, tf.split(flat, sizes), strict=True)
     ]

@@ -72,11 +72,14 @@ class Item:
     tensor: the tensor, at the sender.
     codec: the codec that encodes it; None for none.
     name: name of the tensor, which is the key of the codec's residual.
+    num_rows: how many rows it has, an int64 scalar at the receiver; None if the
+      receiver does not know.
   """
 
   tensor: tf.Tensor
   codec: Any = None
   name: str = ''
+  num_rows: tf.Tensor | None = None
 
 
 def transfer(
@@ -111,7 +114,12 @@ def transfer(
     pieces = [[items[i].tensor for i in plain]]
     pieces += [each.encode(workspace) for each in encodings]
     parts = [tensor for piece in pieces for tensor in piece]
-    layout = packing.Packing(parts)
+    told = {
+      k: number
+      for k, i in enumerate(plain)
+      if (number := items[i].num_rows) is not None
+    }
+    layout = packing.Packing(parts, told)
     packed = layout.pack(parts)
   with route.destination:
     received = tf.identity(packed)
@@ -161,7 +169,7 @@ class FusedTransfers:
     )
     self._aside: list[tuple[Route, tuple[Item, tf.Tensor]]] = []
     self._levels: dict[str, int] = {}
-    # Of promises that may stay: the promise, which keeps its id, and the item.
+    # By its id, a tensor of the worker, which keeps the id, and that on the ps.
     self._sources: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
     self._num_unfused = 0
     self._placeholders: dict[Any, tf.Tensor] = {}
@@ -193,12 +201,16 @@ class FusedTransfers:
       tensor = tf.identity(self._placeholder(item.tensor))
     self._promised[_Call(route, group, level)].append((item, tensor))
     if may_stay:
-      self._sources[id(tensor)] = tensor, item.tensor
+      self.note_source(tensor, item.tensor)
     self._levels[tensor.op.name] = 0 if level is None else level + 1
     return tensor
 
+  def note_source(self, tensor: tf.Tensor, on_ps: tf.Tensor) -> None:
+    """Notes what a tensor of the worker is on a ps, so that it is sent once."""
+    self._sources[id(tensor)] = tensor, on_ps
+
   def source(self, tensor: Any, device: str) -> tf.Tensor | None:
-    """Returns what a promised tensor that may stay is, if it is on a device."""
+    """Returns what a tensor of the worker is on a device, or None."""
     _, source = self._sources.get(id(tensor), (None, None))
     return source if source is not None and source.device == device else None
 

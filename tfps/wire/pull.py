@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import reads as compat
+from tfps._compat import row_counts
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import config
@@ -95,8 +96,10 @@ class Puller:
       rows = tf.raw_ops.ResourceGather(
         resource=variable.handle, indices=indices_on_ps, dtype=variable.dtype
       )
+    self._transfers.note_source(indices, indices_on_ps)
+    number = row_counts.of(indices)
     return self._transfers.promise(
-      fused_transfer.Item(rows, self._codec_of_rows()),
+      fused_transfer.Item(rows, self._codec_of_rows(), num_rows=number),
       route(fused_transfer.PULL, variable),
       ('rows', round_index),
       level if level is None else level + 1,
@@ -131,19 +134,22 @@ class Puller:
       rows, names = read(keys_on_ps)
     group = ('rows', round_index)
     level = level if level is None else level + 1
+    number = row_counts.of(keys)
     pulled = self._transfers.promise(
-      fused_transfer.Item(rows, self._codec_of_rows()),
+      fused_transfer.Item(rows, self._codec_of_rows(), num_rows=number),
       route(fused_transfer.PULL, variable),
       group,
       level,
     )
     names = self._transfers.promise(
-      fused_transfer.Item(names),
+      fused_transfer.Item(names, num_rows=number),
       route(fused_transfer.PULL, variable),
       group,
       level,
       may_stay=True,
     )
+    if number is not None:
+      row_counts.note(names, number)
     return pulled, sparse_rows_lib.noted_distinct(names)
 
   def compute(

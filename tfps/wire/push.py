@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps._compat import reads as compat
+from tfps._compat import row_counts
 from tfps.variables import placement_ledger
 from tfps.wire import config
 from tfps.wire import fused_transfer
@@ -29,6 +30,7 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   steps = reader if isinstance(reader, step_transfers_lib.Steps) else None
   ps = placement_ledger.ps_index(device)
   wire = steps.wire if steps and ps is not None else config.Wire()
+  _note_counts(structure)
   flat = tf.nest.flatten(structure, expand_composites=True)
   if steps is not None:
     flat = [
@@ -53,6 +55,15 @@ def send(structure: Any, device: str, names: Mapping[int, str]) -> Any:
   by_id = dict(zip(items, arrived, strict=True))
   flat = [by_id.get(id(value), value) for value in flat]
   return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _note_counts(structure: Any) -> None:
+  """Notes how many rows gradients have whose indices are of a known number."""
+  for slices in tf.nest.flatten(structure):
+    if isinstance(slices, tf.IndexedSlices):
+      number = row_counts.of(slices.indices)
+      if number is not None and row_counts.of(slices.values) is None:
+        row_counts.note(slices.values, number)
 
 
 def _is_at(value: tf.Tensor, device: str) -> bool:

@@ -341,7 +341,7 @@ class Steps:
   ) -> tf.Tensor:
     with compat.stop_recording():
       rows = self._rows(variable, distinct, copy)
-    shape = tf.constant(variable.shape.as_list(), distinct.dtype)
+    shape = compat.constant(tuple(variable.shape), distinct.dtype)
     compat.note_rows(
       variable,
       rows,

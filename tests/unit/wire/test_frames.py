@@ -1,11 +1,14 @@
 """Tensors in one."""
 
+import dataclasses
+
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps._compat import row_counts
 from tfps.wire import packing
 
 _DTYPES = ['float32', 'float64', 'float16', 'int8', 'uint8', 'int32', 'int64']
@@ -113,3 +116,70 @@ def test_more_than_one_unknown_dimension_is_refused():
 
   with pytest.raises(ValueError, match='only the first dimension'):
     pack(tf.zeros([2, 2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """A tensor, and how its number of rows becomes known.
+
+  Attributes:
+    rows: how many rows it has.
+    row: shape of a row.
+    dtype: dtype.
+    known: 'static', 'noted' at the sender, 'told' to the receiver, or 'sent'.
+  """
+
+  rows: int
+  row: tuple[int, ...]
+  dtype: str
+  known: str
+
+  @property
+  def array(self):
+    return _array((self.rows, *self.row), self.dtype)
+
+  @property
+  def spec(self):
+    rows = self.rows if self.known == 'static' else None
+    return tf.TensorSpec([rows, *self.row], self.dtype)
+
+
+_PARTS = st.lists(
+  st.builds(
+    _Part,
+    st.integers(0, 4),
+    st.sampled_from([(), (3,), (2, 2), (0,)]),
+    st.sampled_from(['float32', 'int64']),
+    st.sampled_from(['static', 'noted', 'told', 'sent']),
+  ),
+  min_size=1,
+  max_size=7,
+)
+
+
+@hypothesis.given(_PARTS)
+@hypothesis.settings(deadline=None, max_examples=60)
+def test_numbers_of_rows_are_found_however_they_are_known(parts):
+  sizes = []
+
+  @tf.function(input_signature=[part.spec for part in parts])
+  def there_and_back(*tensors):
+    told = {}
+    for i, (part, tensor) in enumerate(zip(parts, tensors, strict=True)):
+      number = tf.constant(part.rows, tf.int64)
+      if part.known == 'noted':
+        row_counts.note(tensor, number)
+      if part.known == 'told':
+        told[i] = number
+    frame = packing.Packing(tensors, told)
+    packed = frame.pack(tensors)
+    sizes.append(frame.num_bytes)
+    return tf.size(packed) * packed.dtype.size, frame.unpack(packed)
+
+  arrays = [part.array for part in parts]
+  num_bytes, unpacked = there_and_back(*arrays)
+  for array, tensor in zip(arrays, unpacked, strict=True):
+    np.testing.assert_array_equal(array, tensor.numpy())
+  num_sent = sum(part.known in ('noted', 'sent') for part in parts)
+  assert num_bytes <= sum(array.nbytes for array in arrays) + 8 * num_sent
+  assert sizes[-1] in (None, num_bytes.numpy())
