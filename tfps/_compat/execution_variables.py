@@ -7,8 +7,10 @@ import contextlib
 from typing import Any
 import weakref
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import gen_resource_variable_ops
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import shared_variables
@@ -45,6 +47,23 @@ class ExecutionVariable(resource_variable_ops.BaseResourceVariable):
   def handle(self) -> tf.Tensor:
     copies = _copies_in_use()
     return copies.get(self._unique_id, self._handle)
+
+  def own_value(self) -> np.ndarray:
+    """Returns the value in this process.
+
+    `numpy` takes several times as long, which steps of many metrics would feel;
+    so does `assign`.
+    """
+    value = gen_resource_variable_ops.read_variable_op(self._handle, self.dtype)
+    return np.asarray(value)
+
+  def set_own_value(self, value: np.ndarray) -> None:
+    """Sets the value in this process.
+
+    Args:
+      value: array of the variable's type and shape, not to be changed afterwards.
+    """
+    gen_resource_variable_ops.assign_variable_op(self._handle, value)
 
 
 # Looked up by graph, not by thread: TensorFlow traces a replica's step in a

@@ -175,11 +175,11 @@ class PerWorkerBatches:
   def __next__(self) -> Any:
     return next(iter(self._adapter.get_tf_dataset()))
 
-  def iterators(self, executor: Any) -> Any:
-    """Returns the workers' iterators, which continue over all epochs."""
+  def made(self, executor: Any) -> Any:
+    """Returns `per_worker.Batches`, which continue over all epochs."""
     if self._made is None:
       self._made = self._adapter.make(executor)
-    return self._made.iterator
+    return self._made
 
   def end(self) -> None:
     """Lets the next epoch begin with new iterators."""

@@ -94,7 +94,7 @@ class State:
 
   def carry(self, num_steps: int) -> list[np.ndarray]:
     """Returns values for the next execution, with seeds of its own."""
-    values = [variable.numpy() for variable in self.carried]
+    values = [variable.own_value() for variable in self.carried]
     if self.seeds and num_steps in self._strides:
       seeds = values[len(self.chained) :]
       self._assign_seeds(_add(seeds, self._strides[num_steps]))
@@ -138,7 +138,7 @@ class State:
     values = self.unpack(after)
     number = len(self.chained)
     for variable, value in zip(self.chained, values[:number], strict=True):
-      variable.assign(value)
+      variable.set_own_value(value)
     if num_steps not in self._strides:
       old, new = before[number:], values[number:]
       self._assign_seeds(new)
@@ -155,14 +155,14 @@ class State:
     for variable, added in zip(
       self.metrics, _columns(steps, self.metrics), strict=True
     ):
-      terms = np.concatenate([np.reshape(variable.numpy(), [1, -1]), added])
+      terms = np.concatenate([variable.own_value().reshape([1, -1]), added])
       # Unlike `np.sum`, it adds the rows in their order.
       total = np.add.accumulate(terms, axis=0, dtype=terms.dtype)[-1]
-      variable.assign(np.reshape(total, variable.shape))
+      variable.set_own_value(total.reshape(variable.shape.as_list()))
 
   def _assign_seeds(self, values: Sequence[np.ndarray]) -> None:
     for variable, value in zip(self.seeds, values, strict=True):
-      variable.assign(value)
+      variable.set_own_value(value)
 
 
 def _add(

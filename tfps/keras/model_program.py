@@ -79,6 +79,7 @@ class Executions:
     self._logs: list[step_logs.Log] = []
     self._num_counted = 0
     self._functions: dict[Any, Any] = {}
+    self._on_iterators: dict[step_loop.Form, tuple[Any, Any]] = {}
 
   def form(self, num_steps: int) -> step_loop.Form:
     """Returns the form of an execution of a number of steps.
@@ -121,18 +122,33 @@ class Executions:
         )
     return self._functions[key]
 
-  def on_iterator(self, form: step_loop.Form) -> Any:
+  def on_iterator(
+    self,
+    form: step_loop.Form,
+    spec: Any,
+    tracing: Callable[[], contextlib.AbstractContextManager[Any]],
+  ) -> Any:
     """Returns a function of an iterator, a number and the carried values.
 
     Args:
       form: how the steps are laid out.
+      spec: type of the iterator. The same object names the same function,
+        which takes less time than to compare types at each step.
+      tracing: as for `on_batches`.
     """
+    last, function = self._on_iterators.get(form, (None, None))
+    if last is spec:
+      return function
     execute = self._execution(
       form,
       after=lambda batches, done: batches,
       draw=functools.partial(step_replicas.next_batch, self._strategy),
     )
-    return self._function(('iterator', form), execute)
+    with tracing():
+      function = self._function(('iterator', form), execute)
+      function = function.get_concrete_function(spec, *self._specs(form))
+    self._on_iterators[form] = spec, function
+    return function
 
   def on_source(self, source: sources.Source, num_steps: int) -> Any:
     """Returns a function of a source's input and the carried values.
@@ -175,6 +191,7 @@ class Executions:
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
     self._functions.clear()
+    self._on_iterators.clear()
 
   def result(self, fetched: Any, num_steps: int) -> Result:
     """Unpacks the values that a function of `num_steps` steps returned."""

@@ -272,10 +272,12 @@ class StepFunction:
   ) -> Any:
     """Starts an execution on the batches that workers take themselves."""
     form = self._executions.form(num_steps)
-    function = self._executions.on_iterator(form)
-    iterators = batches.iterators(self._executor)
+    made = batches.made(self._executor)
+    function = self._executions.on_iterator(
+      form, made.spec, self._executor.scheduling
+    )
     return self._begin(
-      function, form, iterators, num_steps, carried, batches.ends
+      function, form, made.iterator, num_steps, carried, batches.ends
     )
 
   def _begin_on_batches(

@@ -3,6 +3,7 @@
 import inspect
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
@@ -51,6 +52,17 @@ def test_it_is_the_variable_that_it_was_made_of(variable):
   variable.assign_add(1.0)
   assert variable.numpy() == variable._own.numpy() == 2.0
   assert tf.function(lambda: variable + 1.0)() == 3.0
+
+
+def test_its_own_value_is_read_and_set_by_single_operations(variable):
+  before = variable.own_value()
+  variable.set_own_value(np.array(7.0, 'f'))
+  variable.assign_add(1.0)
+  assert before == 1.0
+  assert variable.own_value() == variable.numpy() == 8.0
+  assert variable.own_value().dtype == np.float32
+  with pytest.raises(tf.errors.InvalidArgumentError, match='dtype'):
+    variable.set_own_value(np.array(7.0))
 
 
 def test_every_use_asks_for_the_handle_anew(variable):
