@@ -61,7 +61,7 @@ class ExecutionVariable(resource_variable_ops.BaseResourceVariable):
     """Sets the value in this process.
 
     Args:
-      value: array of the variable's type and shape, not to be changed afterwards.
+      value: array of the variable's type and shape; it must not change later.
     """
     gen_resource_variable_ops.assign_variable_op(self._handle, value)
 

@@ -146,6 +146,8 @@ def _rows(table: Any, indices: tf.Tensor) -> tf.Tensor:
 
   Negative indices count from the end, as in Keras.
   """
+  if indices.dtype.is_integer and indices.dtype.size < 4:
+    indices = tf.cast(indices, tf.int32)  # that has the number of rows, too
   zero, number = (
     reads.constant(value, indices.dtype) for value in (0, table.shape[0])
   )

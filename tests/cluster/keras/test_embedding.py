@@ -32,6 +32,16 @@ def test_rows_come_in_the_order_asked_for(layer):
   np.testing.assert_array_equal(layer(_IDS), table[_IDS])
 
 
+@pytest.mark.parametrize('dtype', ['uint8', 'int8'])
+def test_rows_of_large_tables_are_found_by_short_integers(tfps_cluster, dtype):
+  values = np.arange(600, dtype='f').reshape(300, 2)
+  ids = np.array([0, 5, 200 if dtype == 'uint8' else -1], dtype)
+  with _unsharded(tfps_cluster.cluster).scope():
+    table = keras.Variable(values)
+  take = tf.function(lambda ids: keras.ops.take(table, ids, axis=0))
+  np.testing.assert_array_equal(take(ids), values[ids])
+
+
 def test_gradients_of_duplicates_are_summed_once(layer):
   with tf.GradientTape() as tape:
     loss = tf.reduce_sum(layer(_IDS) * [1.0, 2.0])
