@@ -14,11 +14,14 @@ from tfps.wire import transfers as transfers_lib
 # more of them.
 _TIMES_BEFORE_UNROLLING = 10
 
-# Operations of all steps that are unrolled. For a thousand of them a worker
-# takes some 10 MB, and they take 2 seconds to prepare on a slow machine. What a
-# loop costs is soon little beside steps of so many: with 26 embeddings, 5 steps
-# in its body execute within 5% as fast as 20 without one.
-_MAX_OPERATIONS = 15_000
+# Operations of all steps of an execution that needs no loop. For a thousand of
+# them a worker takes some 10 MB, and they take 2 seconds to prepare on a slow
+# machine.
+_MAX_OPERATIONS = 20_000
+
+# Operations of the steps in a loop's body. More bring little: with 26 embeddings
+# 5 steps execute within 5% as fast as 20.
+_MAX_OPERATIONS_IN_BODY = 8_000
 
 
 class Unrolling:
@@ -116,5 +119,7 @@ class Unrolling:
     return step_loop.Form.of(num_steps, full, size)
 
   def _size(self, full: int) -> int:
-    most = _MAX_OPERATIONS // self._num_operations
+    most = full
+    if full * self._num_operations > _MAX_OPERATIONS:
+      most = _MAX_OPERATIONS_IN_BODY // self._num_operations
     return self._transfers.unrolled_size(full, most)

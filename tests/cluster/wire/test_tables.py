@@ -151,3 +151,26 @@ def test_a_regularized_table_that_is_clipped_is_told(tfps_cluster, caplog):
   for value, other in zip(model.get_weights(), right, strict=True):
     np.testing.assert_array_equal(value, other)
   assert len([m for m in caplog.messages if 'dense gradient' in m]) == 1
+
+
+def test_a_ps_gets_the_number_of_each_row_once(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  width = lookups.WIDTH
+  with strategy.scope():
+    model = keras.Sequential(
+      [
+        keras.layers.Input((), dtype='int64'),
+        keras.layers.Embedding(100, width),
+        keras.layers.Dense(1),
+      ]
+    )
+    model.compile('adagrad', 'mse')
+
+  def pushed(ids):
+    before = sum(strategy.wire_report().pushed)
+    model.fit(ids, np.ones(len(ids)), batch_size=len(ids), verbose=0)
+    return sum(strategy.wire_report().pushed) - before
+
+  few, many = np.arange(_BATCH) % 8, np.arange(_BATCH)
+  pushed(few)
+  assert pushed(many) - pushed(few) == (_BATCH - 8) * (8 + 4 * width)
