@@ -19,8 +19,8 @@ _TIMES_BEFORE_UNROLLING = 10
 # machine.
 _MAX_OPERATIONS = 20_000
 
-# Operations of the steps in a loop's body. More bring little: with 26 embeddings
-# 5 steps execute within 5% as fast as 20.
+# Operations of the steps in the body of a loop. More bring little: with 26
+# embeddings, 5 steps execute within 5% as fast as 20.
 _MAX_OPERATIONS_IN_BODY = 8_000
 
 
