@@ -4,7 +4,6 @@ They are computed by the same codecs, chunking, placement policies and
 partitioners that training uses.
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -132,14 +131,17 @@ def of_sum(job: jobs.Job, number: int) -> Messages:
     for variable in job.model.variables
   ]
   model = dataclasses.replace(job.model, variables=tuple(variables))
-  return of(dataclasses.replace(job, model=model))
+  # The rows of a sum are others than those that any worker has read.
+  return of(dataclasses.replace(job, model=model), has_indices=number > 1)
 
 
-def of(job: jobs.Job) -> Messages:
+def of(job: jobs.Job, *, has_indices: bool = False) -> Messages:
   """Returns the messages of a worker's step.
 
   Args:
     job: the job.
+    has_indices: whether gradients are sent with the indices of their rows. A
+      worker's own are not: the ps has got them with the requests.
   """
   shards = place(job)
   dense: list[Message] = []
@@ -159,7 +161,8 @@ def of(job: jobs.Job) -> Messages:
       requests.append(_request(ps, tables))
       rows.append(_message(ps, tables, job.pull))
     for group in division.divide(here, _gradient_bytes):
-      pushes.append(_message(ps, group, job.push, has_indices=True))
+      beside = _beside_gradients(group, has_indices=has_indices)
+      pushes.append(_message(ps, group, job.push, beside))
   return Messages(
     tuple(dense), tuple(requests), tuple(rows), tuple(pushes), tuple(held)
   )
@@ -217,7 +220,7 @@ def _request(ps: int, tables: Sequence[Shard]) -> Message:
 
 
 def _message(
-  ps: int, shards: Sequence[Shard], codec: Any, *, has_indices: bool = False
+  ps: int, shards: Sequence[Shard], codec: Any, num_bytes_beside: float = 0
 ) -> Message:
   coded = [shard for shard in shards if _is_coded(shard, codec)]
   plain = [shard for shard in shards if not _is_coded(shard, codec)]
@@ -225,25 +228,22 @@ def _message(
   for dtype in sorted({shard.variable.dtype for shard in coded}):
     size = sum(s.num_values for s in coded if s.variable.dtype == dtype)
     num_bytes += codec.wire_bytes(round(size), dtype)
-  num_bytes += sum(_row_overheads(shards, has_indices=has_indices))
   return Message(
     ps,
-    num_bytes,
+    num_bytes + num_bytes_beside,
     sum(shard.num_bytes for shard in shards),
     sum(shard.num_bytes for shard in coded),
     frozenset(shard.index for shard in shards),
   )
 
 
-def _row_overheads(
-  shards: Sequence[Shard], *, has_indices: bool
-) -> Iterator[float]:
-  """Yields the bytes sent along with rows: their indices and counts."""
-  for shard in shards:
-    if shard.rows is not None and has_indices:
-      yield _INDEX_BYTES * shard.rows + 2 * _COUNT_BYTES
-    elif shard.rows is not None and len(shards) > 1:
-      yield _COUNT_BYTES
+def _beside_gradients(shards: Sequence[Shard], *, has_indices: bool) -> float:
+  """Returns the bytes that say how many rows of each table follow and which."""
+  rows = [shard.rows for shard in shards if shard.rows is not None]
+  num_counts = len(rows) * (2 if has_indices else 1)
+  # A single number follows from the length of the message.
+  num_bytes: float = _COUNT_BYTES * num_counts if num_counts > 1 else 0
+  return num_bytes + (_INDEX_BYTES * sum(rows) if has_indices else 0)
 
 
 def _is_coded(shard: Shard, codec: Any) -> bool:

@@ -35,11 +35,23 @@ def test_codecs_have_their_own_sizes():
   assert found.pushed(0) == codecs.Int8().wire_bytes(300_000, tf.float32) + 4
 
 
-def test_rows_cross_with_their_numbers():
+def test_numbers_of_rows_cross_once():
   found = messages.of(_job(tables=[(1000, 10, 50)]))
   assert found.requests[0].num_bytes == 8 * 50
   assert found.pulled(0) == 4 * 10 * 50 + 4
-  assert found.pushed(0) == 8 * 50 + (4 * 10 + 8) * 50 + 4 + 16
+  assert found.pushed(0) == 8 * 50 + 4 * 10 * 50 + 4
+
+
+def test_it_is_told_how_many_rows_of_several_tables_cross():
+  found = messages.of(_job(tables=[(1000, 10, 50)] * 2))
+  assert found.requests[0].num_bytes == 2 * (8 * 50 + 8)
+  assert found.pulled(0) == 2 * 4 * 10 * 50 + 4
+  assert found.pushed(0) == 2 * (8 * 50 + 8 + 4 * 10 * 50 + 8) + 4
+
+
+def test_sums_of_several_workers_have_rows_of_their_own():
+  found = messages.of_sum(_job(tables=[(1000, 10, 50)]), 2)
+  assert found.pushes[0].num_bytes == (4 * 10 + 8) * 2 * 50 + 2 * 8 + 4
 
 
 def test_rows_of_a_table_in_shards_come_from_all_ps():

@@ -181,12 +181,11 @@ class TestSync:
     job = _job(model, 4, host_of=hosts, mode='sync')
     by_host = dataclasses.replace(job, by_host=True)
     alone, together = plan.predict(job), plan.predict(by_host)
-    rows = 10 * (4 * 4 + 8) + 16  # in full; with as many gradients
-    asked = 80
+    rows, asked = 10 * 4 * 4, 80
     # Of each worker, for one of whose steps there are four on the ps' link.
     assert alone.num_bytes['host a, up'] == (2 * (400_000 + rows + asked)) / 4
     assert together.num_bytes['host a, up'] == pytest.approx(
-      (400_000 + 2 * rows - 16 + 2 * asked) / 4
+      (400_000 + 2 * (rows + asked) + 16 + 2 * asked) / 4
     )
     down = 'host ps-0, down'
     assert together.num_bytes[down] < 0.51 * alone.num_bytes[down]
