@@ -40,7 +40,7 @@ class Shapes:
   ) -> None:
     self.known = [tensor.shape.as_list() for tensor in tensors]
     unknown = [i for i, each in enumerate(self.known) if None in each]
-    self._told = {i: (told or {})[i] for i in unknown if i in (told or {})}
+    self._told = {i: n for i, n in (told or {}).items() if i in unknown}
     self._sent = [i for i in unknown if i not in self._told]
     # Elements that are none do not tell how many rows they are.
     if tells_length and len(unknown) == 1 and 0 not in self.known[unknown[0]]:
@@ -145,16 +145,15 @@ class Shapes:
       counts: from `received`.
     """
     known = self.known[block[0]]
-    is_single = len(block) == 1
+    if len(block) > 1:
+      known = [None, *known[1:]]
     if len(known) != 1:
-      full = known if is_single else [None, *known[1:]]
-      shape = self._target(tuple(-1 if n is None else n for n in full))
+      shape = self._target(tuple(-1 if n is None else n for n in known))
       if counts is not None and None in known and 0 in known:
         # The elements do not tell the number of rows.
         shape = tf.stack([counts[self._place[block[0]]], *known[1:]])
       flat = tf.reshape(flat, shape)
-    if is_single:
-      flat.set_shape(known)
+    flat.set_shape(known)
     return flat
 
   def _target(self, shape: tuple[int, ...]) -> tf.Tensor:
