@@ -214,8 +214,7 @@ def _gradient_bytes(shard: Shard) -> float:
 
 def _request(ps: int, tables: Sequence[Shard]) -> Message:
   num_bytes = _INDEX_BYTES * sum(shard.rows or 0 for shard in tables)
-  if len(tables) > 1:
-    num_bytes += _COUNT_BYTES * len(tables)
+  num_bytes += _count_bytes(len(tables))
   return Message(ps, num_bytes, 0, 0, frozenset(s.index for s in tables))
 
 
@@ -240,10 +239,14 @@ def _message(
 def _beside_gradients(shards: Sequence[Shard], *, has_indices: bool) -> float:
   """Returns the bytes that say how many rows of each table follow and which."""
   rows = [shard.rows for shard in shards if shard.rows is not None]
-  num_counts = len(rows) * (2 if has_indices else 1)
-  # A single number follows from the length of the message.
-  num_bytes: float = _COUNT_BYTES * num_counts if num_counts > 1 else 0
-  return num_bytes + (_INDEX_BYTES * sum(rows) if has_indices else 0)
+  if not has_indices:
+    return _count_bytes(len(rows))
+  return _count_bytes(2 * len(rows)) + _INDEX_BYTES * sum(rows)
+
+
+def _count_bytes(number: int) -> int:
+  # A single number of rows follows from the length of the message.
+  return _COUNT_BYTES * number if number > 1 else 0
 
 
 def _is_coded(shard: Shard, codec: Any) -> bool:
