@@ -116,10 +116,7 @@ class Executions:
         ),
       )
       with tracing():
-        function = self._function(('batches', form), execute)
-        self._functions[key] = function.get_concrete_function(
-          spec, *self._specs(form)
-        )
+        self._functions[key] = self._traced('batches', form, spec, execute)
     return self._functions[key]
 
   def on_iterator(
@@ -145,8 +142,7 @@ class Executions:
       draw=functools.partial(step_replicas.next_batch, self._strategy),
     )
     with tracing():
-      function = self._function(('iterator', form), execute)
-      function = function.get_concrete_function(spec, *self._specs(form))
+      function = self._traced('iterator', form, spec, execute)
     self._on_iterators[form] = spec, function
     return function
 
@@ -227,6 +223,13 @@ class Executions:
     """Returns the types of a function's arguments after its batches."""
     told = self._sync_session.specs(is_logged=form.is_logged)
     return step_program.NUMBER, self._state.carried_spec, *told
+
+  def _traced(
+    self, kind: str, form: step_loop.Form, spec: Any, execute: Any
+  ) -> Any:
+    """Returns a function of inputs of a type, traced unless it has been."""
+    function = self._function((kind, form), execute)
+    return function.get_concrete_function(spec, *self._specs(form))
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:
