@@ -198,3 +198,27 @@ def test_internals_are_there():
   assert graph._function_captures.by_val_internal == {}
   assert list(graph._device_function_stack.peek_objs()) == []
   assert list(graph._colocation_stack.peek_objs()) == []
+
+
+def test_a_graph_has_each_constant_once_for_a_device():
+  found = {}
+
+  @tf.function
+  def function():
+    with tf.device('CPU:0'):
+      on_cpu = [reads.constant(7, tf.int32) for _ in range(2)]
+      others = [reads.constant(7, tf.int64), reads.constant((7,), tf.int32)]
+
+    def branch():
+      inner = reads.constant(7, tf.int32)
+      assert inner.graph is tf.compat.v1.get_default_graph()
+      return inner
+
+    found['all'] = [*on_cpu, *others, reads.constant(7, tf.int32)]
+    return tf.cond(tf.constant(value=True), branch, branch)
+
+  assert function() == 7
+  first, again, *others = found['all']
+  assert first is again
+  assert len({id(tensor) for tensor in (first, *others)}) == 4
+  assert reads.constant(7, tf.int32) is not reads.constant(7, tf.int32)
