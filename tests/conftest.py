@@ -43,6 +43,19 @@ def leaves_scopes():
       pytest.fail("The test has not left a strategy's scope.")
 
 
+@pytest.fixture(autouse=True)
+def ps_see_each_other():
+  """Lets ps that move be found after a strategy of TensorFlow has connected.
+
+  The runtime keeps the device filters of the first that does, and tests of both
+  share a process.
+  """
+  if 'tensorflow' in sys.modules:
+    from tfps._compat import strategy
+
+    strategy.let_ps_see_each_other()
+
+
 @pytest.fixture(scope='module')
 def ps_server():
   """A server of ps:0 in this process, whose only task it knows."""

@@ -1,7 +1,6 @@
 """Internals of strategies, and of the server that this process connects by."""
 
-from collections.abc import Iterator
-import contextlib
+import functools
 import os
 from typing import Any
 from typing import TypeAlias
@@ -103,24 +102,35 @@ def num_server_threads() -> int | None:
   )
 
 
-@contextlib.contextmanager
-def letting_ps_see_each_other() -> Iterator[None]:
-  """Lets ps see each other in a strategy that connects within the context.
+@functools.cache
+def let_ps_see_each_other() -> bool:
+  """Lets ps see each other in strategies that connect from now on.
 
   A ps that sends to one that is hidden from it does not learn its new address.
+  The runtime keeps a task's device filters from the first strategy of a process
+  that connects.
+
+  Returns:
+    False if a strategy that hides ps from each other has connected before.
   """
   filters = server_lib.ClusterDeviceFilters
   set_filters = filters.set_device_filters
 
+  @functools.wraps(set_filters)
   def set_more(self: Any, job: str, index: int, visible: list[str]) -> None:
     also = ['/job:ps'] if job == 'ps' else []
     set_filters(self, job, index, [*visible, *also])
 
   filters.set_device_filters = set_more
-  try:
-    yield
-  finally:
-    filters.set_device_filters = set_filters
+  return not _hides_ps(context.get_server_def())
+
+
+def _hides_ps(server_def: Any) -> bool:
+  jobs = server_def.cluster_device_filters.jobs if server_def else ()
+  tasks = [
+    task for job in jobs if job.name == 'ps' for task in job.tasks.values()
+  ]
+  return any('/job:ps' not in task.device_filters for task in tasks)
 
 
 def let_threads_sleep() -> None:

@@ -107,6 +107,7 @@ class PsAddressBook:
     """
     silent = set(silent) - self._follow_homes(silent)
     were_hosted = any(task.index in silent for task in self.hosted)
+    silent -= self._follow_restarts(silent)
     if silent and (lost_secs >= after_secs or were_hosted):
       self.fail_over(silent)
 
@@ -213,6 +214,17 @@ class PsAddressBook:
     found = self._find_homes(tasks)
     for task in found:
       self._move(task, self._homes[task])
+    return {task.index for task in found}
+
+  def _follow_restarts(self, silent: Collection[int]) -> set[int]:
+    """Switches to own addresses at which silent ps answer; returns these ps."""
+    homes = {t: at for t, at in self._homes.items() if t.index in silent}
+    found = {
+      status.task
+      for status in health.probe_all(homes)
+      if status.state is health.State.ALIVE
+    }
+    self.fail_back(found)
     return {task.index for task in found}
 
   def _find_homes(self, tasks: Collection[spec_lib.Task]) -> set[spec_lib.Task]:

@@ -83,7 +83,7 @@ class InGraphStrategy(
     placement: assigns variables to ps; see `tfps.placement`. By default
       `ByteBalanced()`.
     recovery: how training survives the loss of a ps; see `tfps.Recovery`. By
-      default it does not. Without replicas.
+      default it does not.
     timeout_secs: how long a ps or worker may not answer, for example because it
       is frozen, before calls that wait for it raise an error.
     by_host: whether the workers of a host sum their gradients on one of them,
@@ -101,8 +101,8 @@ class InGraphStrategy(
     errors.ClusterMismatchError: a task was started with another cluster.
     errors.CheckpointError: the directory of `recovery` cannot be used.
     ValueError: the cluster has no ps or no worker, workers have different
-      numbers of devices, `timeout_secs` is not above 0, `recovery` has
-      replicas, or `host_of` names a task that is not in the cluster.
+      numbers of devices, `timeout_secs` is not above 0, or `host_of` names a
+      task that is not in the cluster.
   """
 
   # See `ParameterServerStrategy`.
@@ -134,12 +134,6 @@ class InGraphStrategy(
       raise ValueError(
         f'InGraphStrategy: timeout_secs is {timeout_secs!r}. Give a number of '
         'seconds above 0.'
-      )
-    if recovery is not None and recovery.replicas:
-      raise ValueError(
-        f'InGraphStrategy: recovery has replicas={recovery.replicas}. A ps '
-        'that writes to those on another one may keep a connection from before '
-        'its loss, and a graph of all tasks needs each. Leave replicas out.'
       )
     self._host_of, self._is_by_host = host_of, by_host
     self.hosts: Mapping[spec_lib.Task, str] = {}

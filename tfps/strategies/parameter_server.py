@@ -17,6 +17,7 @@ import itertools
 import random
 from typing import Any
 
+from absl import logging
 import tensorflow as tf
 
 from tfps import errors
@@ -338,10 +339,14 @@ class ParameterServerStrategy(
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
       # The cluster may have changed since the server got its definition.
       server_def.become(spec)
-    with contextlib.ExitStack() as stack:
-      if self._recovers:  # ps may be hosted by, and copy to, each other
-        stack.enter_context(compat.letting_ps_see_each_other())
-      stack.enter_context(side_executor.drained_to_connect())
+    # Ps may be hosted by, and copy to, each other.
+    if not compat.let_ps_see_each_other() and self._recovers:
+      logging.warning(
+        'tf.distribute.ParameterServerStrategy has connected in this process '
+        'first, and hides ps from each other: one that is served at another '
+        'address after its loss may not be found. Make a tfps strategy first.'
+      )
+    with side_executor.drained_to_connect():
       super()._connect_to_cluster(coordinator_name)
     server_def.forget_losses()
     self._fence = fencing.Fence(_CHIEF, self._servers, self._job)

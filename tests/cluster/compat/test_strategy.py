@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import parameter_server_strategy_v2 as stock
 from tensorflow.python.eager import context
+from tensorflow.python.training import server_lib
 
 import tfps
 from tfps import testing
@@ -187,3 +188,22 @@ def test_threads_of_the_server_that_connecting_starts_sleep(cluster):
   tfps.ParameterServerStrategy(cluster)
   config = context.get_server_def().default_session_config
   assert config.experimental.disable_thread_spinning
+
+
+def test_ps_see_each_other_unless_they_were_hidden_before(cluster, monkeypatch):
+  filters = server_lib.ClusterDeviceFilters
+  monkeypatch.setattr(filters, 'set_device_filters', filters.set_device_filters)
+  see = compat.let_ps_see_each_other.__wrapped__
+  see()
+  tf.distribute.ParameterServerStrategy(cluster.resolver())
+  seen = context.get_server_def()
+  assert see()
+  (ps,) = [job for job in seen.cluster_device_filters.jobs if job.name == 'ps']
+  assert set(ps.tasks) == {0, 1}
+  for task in ps.tasks.values():
+    assert {'/job:ps', '/job:worker'} <= set(task.device_filters)
+    task.device_filters.remove('/job:worker')
+  assert see()
+  while '/job:ps' in ps.tasks[1].device_filters:
+    ps.tasks[1].device_filters.remove('/job:ps')
+  assert not see()

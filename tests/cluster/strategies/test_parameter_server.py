@@ -11,6 +11,7 @@ from tfps import errors
 from tfps import testing
 from tfps._compat import strategy as compat
 from tfps.cluster import spec as spec_lib
+from tfps.recovery import config as recovery_config
 from tfps.server import health
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import coordinator as coordinator_lib
@@ -53,6 +54,19 @@ def with_address(cluster, task, address):
   jobs = {job: dict(tasks) for job, tasks in cluster.jobs.items()}
   jobs[task.job][task.index] = address
   return spec_lib.Cluster(jobs, cluster.task)
+
+
+@pytest.mark.parametrize('recovers', [False, True])
+def test_it_warns_that_moved_ps_are_not_found(
+  cluster, tmp_path, monkeypatch, caplog, recovers
+):
+  monkeypatch.setattr(compat, 'let_ps_see_each_other', lambda: False)
+  recovery = recovery_config.Recovery(tmp_path) if recovers else None
+  strategy = parameter_server_lib.ParameterServerStrategy(
+    cluster, recovery=recovery
+  )
+  assert ('hides ps from each other' in caplog.text) == recovers
+  strategy.close()
 
 
 def test_it_takes_the_stock_arguments(cluster):

@@ -125,8 +125,6 @@ _DEFAULT = {
 def _cases():
   for mode in _MODES:
     for recovery in _RECOVERIES:
-      if mode == 'in graph' and recovery != 'snapshots':
-        continue  # it takes none
       for fault in FAULTS:
         # Between graphs, this process is the only worker; in graph, all workers
         # are needed.
@@ -188,6 +186,7 @@ def test_training_goes_on(processes, tmp_path, mode, recovery, fault):
     ('coordinator', 'ps:1'),
     ('coordinator', 'worker:0'),
     ('between graphs', 'ps:1'),
+    pytest.param('in graph', 'ps:1', marks=pytest.mark.exhaustive),
   ],
 )
 def test_a_loss_while_steps_are_unrolled_loses_nothing(

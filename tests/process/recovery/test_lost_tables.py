@@ -36,7 +36,7 @@ _EVICTS = {'eviction': tfps.embeddings.Lru(10**6)}
     (tfps.ParameterServerStrategy, 0, 0, {'memory_bytes': 4096}),
     _rare(tfps.ParameterServerStrategy, 1, 1, _EVICTS),
     _rare(tfps.replication.InGraphStrategy, 0, 0, {'memory_bytes': 4096}),
-    _rare(tfps.replication.InGraphStrategy, 1, 0, _EVICTS),
+    _rare(tfps.replication.InGraphStrategy, 1, 1, _EVICTS),
   ],
 )
 def test_no_key_is_lost_or_doubled(

@@ -61,6 +61,17 @@ def test_who_answers_at_two_addresses_is_found_by_its_incarnation(cluster):
   assert address_book.pop_moves() == [_GUEST, _GUEST]
 
 
+def test_one_that_has_restarted_meanwhile_is_not_taken_over(cluster):
+  hosted_ps.ask(_HOST, cluster.address(_HOST), _GUEST)
+  waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
+  address_book = ps_addresses.PsAddressBook(cluster)
+  address_book.fail_over({_GUEST.index})  # as if it were still there
+  assert address_book.hosted
+  address_book.fail_over_if_due({_GUEST.index}, lost_secs=9.0, after_secs=0.0)
+  assert address_book.addresses[_GUEST] == cluster.address(_GUEST)
+  assert not address_book.hosted
+
+
 def test_a_host_that_is_not_there_is_named():
   with pytest.raises(tfps.errors.UnreachableError, match='ps:0 at localhost:1'):
     hosted_ps.ask(_HOST, 'localhost:1', _GUEST)
