@@ -63,14 +63,16 @@ class Examples:
   ) -> tf.data.Dataset:
     """One worker's endless batches, in a new order each time round."""
     # Rows are dealt out before TensorFlow sees them: the arrays become
-    # constants of the dataset, which travels to its worker.
+    # constants of the dataset, which travels to its worker. Only their numbers
+    # are shuffled, and the rows of a batch taken at once.
     mine = self.share(context)
     rows = (mine.inputs(), mine.late)
     return (
-      tf.data.Dataset.from_tensor_slices(rows)
+      tf.data.Dataset.range(len(mine))
       .shuffle(len(mine), seed=seed + context.input_pipeline_id)
       .repeat()
       .batch(batch_size, drop_remainder=True)
+      .map(lambda i: tf.nest.map_structure(lambda x: tf.gather(x, i), rows))
       .prefetch(4)
     )
 

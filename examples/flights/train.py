@@ -27,7 +27,7 @@ _MODE = flags.DEFINE_enum(
 _EPOCHS = flags.DEFINE_integer(
   'epochs', 8, 'How often to see each flight at most.'
 )
-_BATCH_SIZE = flags.DEFINE_integer('batch_size', 512, 'Flights in one step.')
+_BATCH_SIZE = flags.DEFINE_integer('batch_size', 1024, 'Flights in one step.')
 _STEPS_PER_EXECUTION = flags.DEFINE_integer(
   'steps_per_execution', 10, 'Steps that a worker does in one call.'
 )
