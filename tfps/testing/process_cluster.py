@@ -294,15 +294,19 @@ class ProcessCluster:
     for task in sorted(self._frozen):
       self.thaw(task.job, task.index)
     deadline = time.monotonic() + self._start_timeout_secs
+    begun: list[spec_lib.Task] = []
     while True:
       for task in self._own_tasks():
         if not self._runs(task):
           self._start(task)
-      self._wait_for_servers()
+          begun.append(task)
       try:
+        self._wait_for_servers()
         return self._keep_servers()
-      except errors.UnreachableError:  # a server is shutting down
-        if time.monotonic() > deadline:
+      except (errors.ServerStartError, errors.UnreachableError):
+        # A server is shutting down, unless it is one that cannot start.
+        is_over = time.monotonic() > deadline
+        if is_over or not all(self._runs(task) for task in begun):
           raise
         time.sleep(timeouts.current().poll_secs)
 

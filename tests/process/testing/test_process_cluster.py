@@ -38,6 +38,25 @@ def test_entering_waits_for_servers(serving):
   assert _state(serving, 'worker') is health.State.ALIVE
 
 
+def test_healing_restarts_one_that_ends_meanwhile(serving, monkeypatch):
+  serving.heal()
+  pid = serving.pid('ps', 0)
+  keep, begun = serving._keep_servers, []
+
+  def end_one():
+    if not begun:
+      serving.terminate('ps', 0)
+      serving.wait('ps', 0, timeout_secs=60)
+      begun.append('ps:0')
+      serving._wait_for_server(spec_lib.Task('ps', 0), time.monotonic())
+    keep()
+
+  monkeypatch.setattr(serving, '_keep_servers', end_one)
+  serving.heal()
+  assert serving.pid('ps', 0) != pid
+  assert _state(serving, 'ps') is health.State.ALIVE
+
+
 def test_a_killed_task_is_dead_until_its_restart(serving):
   serving.heal()
   serving.kill('ps', 0)
