@@ -24,6 +24,7 @@ class ConsistencyNotes:
 
   def __init__(self, container: str = '') -> None:
     self._container = container
+    self._last: str | None = None  # that this process has written
 
   def write(self, incarnations: Mapping[int, int | None]) -> None:
     """Writes the note on each ps.
@@ -31,15 +32,20 @@ class ConsistencyNotes:
     Args:
       incarnations: those of all ps, by index.
     """
+    self._last = _text(incarnations)
     for ps in incarnations:
-      with tf.device(placement_ledger.ps_device(ps)):
-        tf.raw_ops.AssignVariableOp(
-          resource=self._handle(), value=tf.constant(_text(incarnations))
-        )
+      self._write(ps, self._last)
 
   def match(self, incarnations: Mapping[int, int | None]) -> bool:
-    """Returns whether each ps has the note of these incarnations."""
-    return all(self._read(ps) == _text(incarnations) for ps in incarnations)
+    """Returns whether each ps has the note of these incarnations.
+
+    If this process has written notes, they must be the last ones: ps that were
+    frozen, and taken over meanwhile, have those of before.
+    """
+    text = _text(incarnations)
+    if self._last not in (None, text):
+      return False
+    return all(self._read(ps) == text for ps in incarnations)
 
   def contradict(self, incarnations: Mapping[int, int | None]) -> bool:
     """Returns whether there are notes, but not these on each ps.
@@ -48,6 +54,12 @@ class ConsistencyNotes:
     """
     notes = {self._read(ps) for ps in incarnations}
     return bool(notes - {None, _text(incarnations)}) or len(notes) > 1
+
+  def _write(self, ps: int, text: str) -> None:
+    with tf.device(placement_ledger.ps_device(ps)):
+      tf.raw_ops.AssignVariableOp(
+        resource=self._handle(), value=tf.constant(text)
+      )
 
   def _read(self, ps: int) -> str | None:
     with tf.device(placement_ledger.ps_device(ps)):

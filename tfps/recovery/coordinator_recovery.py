@@ -27,7 +27,7 @@ from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.server import task_monitor as task_monitor_lib
-from tfps.updates.sync import session as sync_session
+from tfps.updates import sessions
 from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
@@ -230,7 +230,7 @@ class CoordinatorRecovery(repair_interface.Repairs):
     ):
       self.snapshotter.save_at_last()
 
-  def use_sync(self, session: sync_session.SyncSession) -> None:
+  def use_sync(self, session: sessions.Session) -> None:
     """Adapts snapshots and repairs to synchronous workers.
 
     Args:
@@ -294,10 +294,9 @@ class CoordinatorRecovery(repair_interface.Repairs):
       )
       return
     self._address_book.fail_back(can_fail_back)
-    if leaving and self._recovery.moves_ps:
-      self._address_book.fail_over(leaving)
+    has_left = not self._recovery.moves_ps or self._address_book.leave(leaving)
     self._follow_moves()
-    if leaving:
+    if leaving and has_left:
       self._has_left.set()
 
   def notify(self, kind: str, workers: set[int]) -> None:

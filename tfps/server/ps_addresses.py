@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 import time
 
@@ -41,7 +42,7 @@ class PsAddressBook:
     self.addresses = dict(self._homes)
     self._moves: list[spec_lib.Task] = []
     self._next_look = 0.0
-    # The incarnations at which failed-over ps still answered, if they did.
+    # The incarnations of ps that are to end, and may still answer for a while.
     self._gone: dict[spec_lib.Task, int | None] = {}
 
   @property
@@ -111,13 +112,37 @@ class PsAddressBook:
     if silent and (lost_secs >= after_secs or were_hosted):
       self.fail_over(silent)
 
-  def fail_over(self, silent: Collection[int]) -> None:
+  def leave(self, leaving: Collection[int]) -> bool:
+    """Switches from ps that are about to end, for them and those they host.
+
+    Args:
+      leaving: the indices of the ps.
+
+    Returns:
+      False if one that could be hosted is not.
+    """
+    homes = {t: at for t, at in self._homes.items() if t.index in leaving}
+    for status in health.probe_all(homes):
+      self._gone[status.task] = status.incarnation
+    guests = {
+      task
+      for task, host in self._hosts.items()
+      if host.index in leaving and task in self.hosted
+    }
+    back = self._restarted(guests)
+    self.fail_back(back)
+    return self.fail_over({*leaving, *(t.index for t in guests - back)})
+
+  def fail_over(self, silent: Collection[int]) -> bool:
     """Lets ps that answer host those that do not, as far as possible.
 
     Repeated calls are harmless.
 
     Args:
       silent: the indices of the ps that do not answer.
+
+    Returns:
+      False if one that could be hosted is not.
     """
     lost = [task for task in self._homes if task.index in silent]
     # If the hosting ps is lost, too, fall back to the ps' own address.
@@ -128,17 +153,16 @@ class PsAddressBook:
       if task not in lost and task not in self.hosted
     ]
     if not hosts:
-      return
-    for status in health.probe_all({task: self._homes[task] for task in lost}):
-      # A ps that was told to end may still answer for a while.
-      self._gone[status.task] = status.incarnation
-      self._request_host(status.task, hosts)
+      return len(lost) == len(self._homes)
+    for task in lost:
+      self._request_host(task, hosts)
     deadline = deadlines.after(timeouts.current().failover_secs)
     while not deadlines.is_over(deadline):
       self.follow_failover(silent)
       if all(task in self.hosted for task in lost):
-        return
+        return True
       time.sleep(timeouts.current().repair_min_poll_secs)
+    return False
 
   def follow_failover(self, silent: Collection[int]) -> None:
     """Switches to the addresses of ps that are hosted, or back elsewhere.
@@ -194,13 +218,7 @@ class PsAddressBook:
   def ready_to_fail_back(self) -> set[spec_lib.Task]:
     """Returns hosted ps that were restarted at their own addresses."""
     self._find_homes(self.hosted)
-    homes = {task: self._homes[task] for task in self.hosted}
-    return {
-      status.task
-      for status in health.probe_all(homes)
-      if status.state is health.State.ALIVE
-      and status.incarnation != self._gone.get(status.task)
-    }
+    return self._restarted(self.hosted)
 
   def fail_back(self, tasks: Collection[spec_lib.Task]) -> None:
     """Switches hosted ps to their own addresses."""
@@ -217,15 +235,19 @@ class PsAddressBook:
     return {task.index for task in found}
 
   def _follow_restarts(self, silent: Collection[int]) -> set[int]:
-    """Switches to own addresses at which silent ps answer; returns these ps."""
-    homes = {t: at for t, at in self._homes.items() if t.index in silent}
-    found = {
-      status.task
-      for status in health.probe_all(homes)
-      if status.state is health.State.ALIVE
-    }
+    """Switches to the own addresses of restarted ps; returns these ps."""
+    found = self._restarted(t for t in self._homes if t.index in silent)
     self.fail_back(found)
     return {task.index for task in found}
+
+  def _restarted(self, tasks: Iterable[spec_lib.Task]) -> set[spec_lib.Task]:
+    """Returns those that answer at their own addresses and are not to end."""
+    return {
+      status.task
+      for status in health.probe_all({t: self._homes[t] for t in tasks})
+      if status.state is health.State.ALIVE
+      and status.incarnation != self._gone.get(status.task)
+    }
 
   def _find_homes(self, tasks: Collection[spec_lib.Task]) -> set[spec_lib.Task]:
     """Looks for ps that have come back at a new address; returns them.

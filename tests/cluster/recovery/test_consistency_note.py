@@ -30,6 +30,15 @@ def test_a_note_is_about_these_very_ps(connected):
   assert mine.match({0: 11, 1: 23})
 
 
+def test_those_of_before_ones_own_last_do_not_match(connected):
+  mine = consistency_note.ConsistencyNotes('lasts')
+  mine.write({0: 1, 1: 2})
+  mine.write({0: 1, 1: 3})
+  consistency_note.ConsistencyNotes('lasts').write({0: 1, 1: 2})
+  assert consistency_note.ConsistencyNotes('lasts').match({0: 1, 1: 2})
+  assert not mine.match({0: 1, 1: 2})
+
+
 def test_a_ps_without_a_note_is_of_another_time(connected):
   mine = consistency_note.ConsistencyNotes()
   mine.write({0: 1, 1: 2})
