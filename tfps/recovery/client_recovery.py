@@ -32,7 +32,7 @@ from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.recovery import stuck_calls
 from tfps.server import fencing
 from tfps.server import ps_addresses
-from tfps.updates.sync import session as sync_session
+from tfps.updates import sessions
 from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
@@ -267,7 +267,7 @@ class ClientRecovery:
     if self._snapshotter is not None and is_quiet:
       self._snapshotter.save_at_last()
 
-  def use_sync(self, session: sync_session.SyncSession) -> None:
+  def use_sync(self, session: sessions.Session) -> None:
     """Adapts the chief's snapshots to synchronous workers.
 
     Args:

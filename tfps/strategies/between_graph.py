@@ -203,9 +203,9 @@ class BetweenGraphStrategy(
     self.sync_session = self._peers.session(
       self._session_class, updates, extended.make_own, tell
     )
-    if isinstance(self.sync_session, session_lib.SyncSession):
-      if self.is_chief:
-        self._start_session(self.sync_session)
+    if self.is_chief:
+      self._start_session()
+    if self.sync_session.waits:
       self.wait_for_chief('sync_session', connect_timeout_secs)
     metrics.offer(self, self.task, is_chief=self.is_chief)
     self._listen(
@@ -335,10 +335,10 @@ class BetweenGraphStrategy(
     self._preemption = preemption.Preemption(leave)
     return guard
 
-  def _start_session(self, sync_session: session_lib.SyncSession) -> None:
-    sync_session.start()
+  def _start_session(self) -> None:
+    self.sync_session.start()
     if self.guard is not None:
-      self.guard.use_sync(sync_session)
+      self.guard.use_sync(self.sync_session)
 
   def _find_replicas(self) -> step_replicas.Replicas:
     names = (device.name for device in tf.config.list_logical_devices())

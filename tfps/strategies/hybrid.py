@@ -36,7 +36,6 @@ from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
 from tfps.updates.allreduce import rendezvous
 from tfps.updates.allreduce import step_sync
-from tfps.updates.sync import session as session_lib
 from tfps.variables import growing
 from tfps.variables import hybrid_placement
 from tfps.variables import placement as placement_lib
@@ -189,16 +188,16 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     )
     self._chooser = hybrid_placement.Chooser(rule, choose)
     self.extended.choose = self._chooser
-    assert isinstance(self.sync_session, step_sync.GroupSyncSession)
-    self.sync_session.num_steps = self.extended.make_count()
-    self.sync_session.task = self.task
+    session = self._session
+    session.num_steps = self.extended.make_count()
+    session.task = self.task
     if self.guard is not None:
-      self.sync_session.end_change = self.extended.local_state.end_change
+      session.end_change = self.extended.local_state.end_change
     if self.num_workers > 1:
       waits = elastic_group_lib.Waits(
         connect_timeout_secs, timeout_secs, silence_secs
       )
-      self.sync_session.elastic_group = self._join(waits, self.sync_session)
+      session.elastic_group = self._join(waits)
 
   @property
   def num_workers(self) -> int:
@@ -298,22 +297,25 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
 
   @property
   def _elastic_group(self) -> elastic_group_lib.ElasticGroup | None:
+    return self._session.elastic_group
+
+  @property
+  def _session(self) -> step_sync.GroupSyncSession:
     assert isinstance(self.sync_session, step_sync.GroupSyncSession)
-    return self.sync_session.elastic_group
+    return self.sync_session
 
   def _join(
-    self, waits: elastic_group_lib.Waits, sync_session: session_lib.SyncSession
+    self, waits: elastic_group_lib.Waits
   ) -> elastic_group_lib.ElasticGroup:
     """Makes the elastic group of the tasks that train."""
+    session = self._session
     addresses = self.addresses()
     made = elastic_group_lib.ElasticGroup(
       [group_monitor.Peer(*peer) for peer in addresses.items()],
       self._peers.index,
       self._membership_table(len(addresses)),
       self.extended.local_state,
-      rendezvous.UpdateHooks(
-        sync_session.start, sync_session.take_in, sync_session.leave_out
-      ),
+      rendezvous.UpdateHooks(session.start, session.take_in, session.leave_out),
       waits=waits,
       tell=self._events.tell,
     )
@@ -344,14 +346,14 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       check_ps=guard.check_ps,
     )
 
-  def _start_session(self, sync_session: session_lib.SyncSession) -> None:
+  def _start_session(self) -> None:
     if self.num_workers == 1:  # else each elastic group starts it
-      super()._start_session(sync_session)
+      super()._start_session()
     elif self.guard is not None:
-      self.guard.use_sync(sync_session)
-      version = sync_session.state.read_points()[0].version
+      self.guard.use_sync(self._session)
+      version = self._session.state.read_points()[0].version
       if not version or self.guard.begins_with_snapshot:
-        sync_session.start()  # a snapshot can be taken before there is a group
+        self._session.start()  # a snapshot can be taken before there is a group
 
   def _raise_if_ps_lost(self, error: tf.errors.OpError) -> None:
     """Raises UnreachableError if ps are lost."""

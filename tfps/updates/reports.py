@@ -4,7 +4,6 @@ import dataclasses
 
 from tfps.updates import sessions
 from tfps.updates import staleness as staleness_lib
-from tfps.updates.sync import session as session_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +50,7 @@ def report(
   Raises:
     tf.errors.OpError: a ps is lost.
   """
-  if isinstance(sync_session, session_lib.SyncSession) and (
-    sync_session.makes_one_update
-  ):
-    point = sync_session.total()
+  if (point := sync_session.total()) is not None:
     return UpdatesReport(
       updates=point.updates,
       staleness=(point.updates,),

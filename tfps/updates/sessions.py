@@ -108,6 +108,17 @@ class Session:
       rest: whether to do so; False lets workers wait again.
     """
 
+  def start(self) -> None:
+    """Resets what workers share, before training and after a restore."""
+
+  def paused(self) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which no update is made by several workers."""
+    return contextlib.nullcontext()
+
+  def total(self) -> Any:
+    """Returns counters of the updates made together; None if there are none."""
+    return None
+
   def start_afresh(self) -> None:
     """Forgets all executions, then starts; nothing may be executing."""
 

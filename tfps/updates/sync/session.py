@@ -214,12 +214,14 @@ class SyncSession(sessions.Session):
     elif self._rests:
       self._ps.try_to_call('dismiss', executions.busy_mask())
 
-  def total(self) -> ps_state_lib.Point:
-    """Returns the sums of all points' counters.
+  def total(self) -> ps_state_lib.Point | None:
+    """Returns the sums of all points' counters; None if each updates alone.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
+    if not self.makes_one_update:
+      return None
     return ps_state_lib.Point(*self.state.points.numpy().sum(axis=0).tolist())
 
   def leave_out(self, worker: int) -> None:
