@@ -32,6 +32,8 @@ _NUM_PS = 3
 _PS = st.integers(0, _NUM_PS - 1)
 _SECS = st.sampled_from([0.0, 0.1, 0.5, 1.5, 4.0, 20.0])
 _TAKE_OVER_SECS, _TIMEOUT_SECS = 1.0, 600.0
+# For snapshots, of which there are none: another object stands for them.
+_FOLDER = tempfile.TemporaryDirectory()
 
 
 @dataclasses.dataclass
@@ -266,7 +268,9 @@ class Failover(stateful.RuleBasedStateMachine):
     self.job.known = self.book.incarnations()
     self.recovery = coordinator_recovery.CoordinatorRecovery(
       config.Recovery(
-        _folder(), take_over_secs=_TAKE_OVER_SECS, timeout_secs=_TIMEOUT_SECS
+        _FOLDER.name,
+        take_over_secs=_TAKE_OVER_SECS,
+        timeout_secs=_TIMEOUT_SECS,
       ),
       shared=self.job,
       notes=_Notes(self.job),
@@ -407,11 +411,6 @@ class Failover(stateful.RuleBasedStateMachine):
       assert own not in self.book.addresses.values(), 'it is used again'
     self.world.kill(ps)
     self.world.later(away, functools.partial(self.world.start, ps))
-
-
-@functools.cache
-def _folder():
-  return tempfile.mkdtemp()
 
 
 def test_ps_that_thaw_have_what_is_older_than_the_snapshot():
