@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
 from tfps._compat import open_shapes
+from tfps._compat import replicated_writes
 from tfps.updates import rows as rows_lib
 from tfps.updates.tables import storage
 from tfps.variables import growing
@@ -162,3 +163,9 @@ def after(*operations: Any) -> Any:
   return tf.control_dependencies(
     [operation for operation in operations if operation is not None]
   )
+
+
+def after_both(*writes: Any) -> Any:
+  """Returns a context for what runs after writes, and those to replicas."""
+  replicas = [replicated_writes.replica_write(write) for write in writes]
+  return after(*writes, *replicas)

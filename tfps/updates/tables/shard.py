@@ -194,11 +194,11 @@ class Shard:
     ):
       places = held[_Count.FREE] + tf.range(number)
       written = resources.scatter(free, places, rows)
-    with tf.control_dependencies([held]):
+    with resources.after_both(taken, written):
       counted = counts_lib.add(
         self.counts, {_Count.FREE: number, _Count.DIGEST: -lost}
       )
-    with resources.after(taken, written, counted, index.remove(keys)):
+    with resources.after(counted, index.remove(keys)):
       noted = index.note_digest(held[_Count.DIGEST] - lost)
     with resources.after(noted):
       return tf.constant(True)
@@ -351,18 +351,16 @@ class Shard:
     with tf.control_dependencies([rows]):
       made = resources.scatter(self.rows, rows, self.gather('rows', initial))
     with resources.after(made):  # which fails if the disk of a storage is full
-      written = [resources.scatter(self.values['keys'], rows, keys), *given]
+      given.append(resources.scatter(self.values['keys'], rows, keys))
       if self.eviction is not None:
         scores = self.eviction.first_scores(number, held)
-        written.append(resources.scatter(self.values['scores'], rows, scores))
-      added = index_lib.digest_of(keys, addresses)
-      changes = {
-        _Count.USED: number - again,
-        _Count.FREE: -again,
-        _Count.DIGEST: added,
-      }
-      written.append(counts_lib.add(self.counts, changes))
-    with resources.after(*written):
+        given.append(resources.scatter(self.values['scores'], rows, scores))
+    added = index_lib.digest_of(keys, addresses)
+    changes = {_Count.USED: number - again, _Count.FREE: -again}
+    # They count once they are there: an execution may be cut short before.
+    with resources.after_both(made, *given):
+      counted = counts_lib.add(self.counts, {**changes, _Count.DIGEST: added})
+    with resources.after(counted):
       return addresses, held[_Count.DIGEST] + added
 
   def _take_free(

@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from tests.support import key_tables
 from tfps._compat import open_shapes
+from tfps._compat import replicated_writes
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import index as index_lib
+from tfps.updates.tables import shard as shard_lib
 from tfps.variables import growing
 
 pytestmark = pytest.mark.slow
@@ -117,6 +119,28 @@ def test_keys_of_any_pattern_are_shared_out(step):
   shards = index_lib.shard_of(tf.constant(keys), 4).numpy()
   counts = np.bincount(shards, minlength=4)
   assert counts.max() <= 1.5 * len(keys) / 4 + 1
+
+
+def test_keys_count_once_replicas_have_them_too():
+  table = key_tables.Table()
+  table.insert([5])
+  before = table.shard.counts.numpy()
+  writes, replicas = replicated_writes.ReplicatedWrites(), {}
+  for name, variable in table.variables.items():
+    replicas[name] = replicated_writes.make(variable, '/CPU:0')
+    replicas[name].assign(variable)
+    writes.add(variable, replicas[name])
+  replicas['keys'].assign([0])  # so that it cannot be written
+  again = shard_lib.Shard(1, table.shard.values)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='indices'):
+    again.locate(tf.constant([6, 7], tf.int64), inserts=True)
+  for counts in (table.shard.counts, replicas['counts']):
+    np.testing.assert_array_equal(counts.numpy(), before)
+  replicas['keys'].assign(table.variables['keys'])
+  assert again.locate(tf.constant([6], tf.int64), inserts=True) == _FIRST + 1
+  np.testing.assert_array_equal(
+    replicas['counts'].numpy(), table.shard.counts.numpy()
+  )
 
 
 def test_a_value_may_have_more_rows_than_its_handle():
