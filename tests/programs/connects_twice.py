@@ -10,11 +10,14 @@ import tensorflow as tf
 
 import tfps
 
-with tfps.testing.ProcessCluster(num_workers=1, num_ps=2) as processes:
+with (
+  tempfile.TemporaryDirectory() as folder,
+  tfps.testing.ProcessCluster(num_workers=1, num_ps=2) as processes,
+):
   tfps.ParameterServerStrategy(processes.cluster)
   strategy = tfps.ParameterServerStrategy(
     processes.cluster,
-    recovery=tfps.Recovery(tempfile.mkdtemp(), replicas=1, timeout_secs=60),
+    recovery=tfps.Recovery(folder, replicas=1, timeout_secs=60),
   )
   with strategy.scope():
     kept = tf.Variable(1.0), tf.Variable(2.0)  # one on each ps

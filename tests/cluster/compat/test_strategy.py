@@ -1,5 +1,6 @@
 """Canaries for what `tfps._compat.strategy` relies upon."""
 
+import copy
 import inspect
 import pathlib
 
@@ -196,7 +197,8 @@ def test_ps_see_each_other_unless_they_were_hidden_before(cluster, monkeypatch):
   see = compat.let_ps_see_each_other.__wrapped__
   see()
   tf.distribute.ParameterServerStrategy(cluster.resolver())
-  seen = context.get_server_def()
+  seen = copy.deepcopy(context.get_server_def())
+  monkeypatch.setattr(context, 'get_server_def', lambda: seen)
   assert see()
   (ps,) = [job for job in seen.cluster_device_filters.jobs if job.name == 'ps']
   assert set(ps.tasks) == {0, 1}
