@@ -28,10 +28,10 @@ def counted(directory):
       tf.summary.trace_export('graphs', step=0)
   finally:
     tf.summary.trace_off()
-  for function in _functions(directory):
+  for parts in _functions(directory):
     messages = [
       (_task(node.attr['send_device']), _task(node.attr['recv_device']))
-      for part in function.partition_graphs
+      for part in parts
       for node in part.node
       if node.op in _RECEIVES
     ]
@@ -41,6 +41,21 @@ def counted(directory):
 
 
 def _functions(directory):
+  """The graphs of each function, one for each task.
+
+  TensorFlow writes down the graphs that it has so far whenever an operation has
+  ended in any thread: those of one function can be in several records, of which
+  only the first has the graph that they were made from.
+  """
+  functions = []
+  for record in _records(directory):
+    if record.pre_optimization_graph.node or not functions:
+      functions.append([])
+    functions[-1].extend(record.partition_graphs)
+  return functions
+
+
+def _records(directory):
   (path,) = directory.glob('events.*')
   for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
     for value in event_pb2.Event.FromString(record).summary.value:
