@@ -5,6 +5,7 @@ pandas and more where they are installed. It does so to know Keras' optimizers
 when a SavedModel is loaded, and continues if the import fails.
 """
 
+import gc
 import sys
 
 _MODULE = 'keras.src'
@@ -14,7 +15,9 @@ def import_tensorflow() -> None:
   """Imports TensorFlow; Keras is imported when it is first used.
 
   `import keras` and `tf.keras` work afterwards as usual. Does nothing if
-  TensorFlow or Keras has been imported before.
+  TensorFlow or Keras has been imported before. Garbage collection ignores what
+  there is afterwards, through which it would look for a second as the process
+  ends.
   """
   if 'tensorflow' in sys.modules or 'keras' in sys.modules:
     return
@@ -25,3 +28,4 @@ def import_tensorflow() -> None:
     import tensorflow  # noqa: F401
   finally:
     del sys.modules[_MODULE]
+  gc.freeze()

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 
+from tfps._compat import lazy_keras
 from tfps._utils import option_types
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'tfps dump: {error}', file=sys.stderr)
     return 1
   # Imported late, as TensorFlow is: wrong options are named at once.
+  lazy_keras.import_tensorflow()
   from tfps.server import dumps
   from tfps.server import observation
 

@@ -19,6 +19,7 @@ import tty
 from typing import Any
 from typing import TYPE_CHECKING
 
+from tfps._compat import lazy_keras
 from tfps._utils import option_types
 from tfps.server import dump_command
 
@@ -88,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'tfps top: {error}', file=sys.stderr)
     return 1
   # Imported late, as TensorFlow is: wrong options are named at once.
+  lazy_keras.import_tensorflow()
   from tfps.server import job_table
   from tfps.server import mailbox
 

@@ -16,6 +16,7 @@ import time
 
 import grpc
 
+from tfps._compat import lazy_keras
 from tfps._utils import option_types
 from tfps._utils import threads
 from tfps._utils import timeouts
@@ -71,6 +72,7 @@ def _plan(
 ) -> tuple[Mapping[spec_lib.Task, str], float]:
   """Returns the addresses of all tasks, and for how long to profile them."""
   # Imported late, as TensorFlow is: wrong options are named at once.
+  lazy_keras.import_tensorflow()
   from tfps.server import job_table
 
   table = job_table.JobTable(known, timeout_secs=options.timeout_secs)
