@@ -50,7 +50,7 @@ def test_it_shows_tasks_until_it_is_quit_also_with_one_lost(tfps_cluster):
   terminal = _Terminal(
     [
       *(sys.executable, '-m', 'tfps.cli', 'top'),
-      *(f'--address={address}', '--every_secs=0.3', '--timeout_secs=5'),
+      *(f'--address={address}', '--every_secs=0.3', '--timeout_secs=2'),
     ]
   )
   try:
