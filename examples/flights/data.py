@@ -92,8 +92,10 @@ def parts(flights: pd.DataFrame) -> Parts:
   how well a model fills in a year that it knows, not whether it foresees days
   to come.
   """
-  keys = zip(*(flights[name].astype(str) for name in KEY), strict=True)
-  hashes = np.array([zlib.crc32(' '.join(key).encode()) for key in keys])
+  columns = [flights[name].astype(str).to_list() for name in KEY]
+  hashes = np.array(
+    [zlib.crc32(' '.join(key).encode()) for key in zip(*columns, strict=True)]
+  )
   held_out = hashes % HELD_OUT_ONE_IN == 0
   others = hashes // HELD_OUT_ONE_IN
   validation = ~held_out & (others % VALIDATION_ONE_IN == 0)
