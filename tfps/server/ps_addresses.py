@@ -230,8 +230,7 @@ class PsAddressBook:
     """Switches to new own addresses of silent ps; returns these ps."""
     tasks = [task for task in self._homes if task.index in silent]
     found = self._find_homes(tasks)
-    for task in found:
-      self._move(task, self._homes[task])
+    self.fail_back(found)
     return {task.index for task in found}
 
   def _follow_restarts(self, silent: Collection[int]) -> set[int]:
