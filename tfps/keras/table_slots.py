@@ -135,8 +135,8 @@ def begin_slot(optimizer: Any, slot: Any) -> None:
     storage.attach_slot(value, shards[number].rows, name=name)
   if number + 1 != len(shards):
     return
-  guard = _guard_of(shards)
-  if guard is None:
+  saved = _saved_tables(shards)
+  if saved is None:
     return
   head, _, tail = slot.path.rpartition(f'rows_{number}_')
   paths = [f'{head}rows_{i}_{tail}' for i in range(len(shards))]
@@ -145,7 +145,7 @@ def begin_slot(optimizer: Any, slot: Any) -> None:
     for variable in optimizer._variables
     if variable.path in paths and (table_of(variable) or (None,))[0] is shards
   }
-  guard.begin_slots([found[path] for path in paths], shards)
+  saved.restore_slots([found[path] for path in paths], shards)
 
 
 def begin_table(shards: Sequence[shard_lib.Shard]) -> None:
@@ -158,15 +158,16 @@ def begin_table(shards: Sequence[shard_lib.Shard]) -> None:
     errors.CheckpointError: what was saved does not fit.
     tf.errors.OpError: a ps is lost.
   """
-  guard = _guard_of(shards)
-  if guard is not None:
-    guard.begin_table(shards)
+  saved = _saved_tables(shards)
+  if saved is not None:
+    saved.restore(shards)
 
 
-def _guard_of(shards: Sequence[shard_lib.Shard]) -> Any:
-  """Returns the recovery of a table's strategy, or None."""
+def _saved_tables(shards: Sequence[shard_lib.Shard]) -> Any:
+  """Returns the tables of the snapshot with which a table begins, or None."""
   strategy = checkpoint_graph.strategy_of(shards[0].rows)
-  return getattr(strategy, 'guard', None)
+  guard = getattr(strategy, 'guard', None)
+  return None if guard is None else guard.saved_tables
 
 
 def note_rows(rows: Any, table: Any, number: int) -> None:

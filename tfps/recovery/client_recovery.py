@@ -6,7 +6,6 @@ process, repairs what it can and repeats the call.
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Sequence
 import threading
 import time
 from typing import Any
@@ -28,6 +27,7 @@ from tfps.recovery import error_classifier
 from tfps.recovery import events
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import saved_tables as saved_tables_lib
 from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.recovery import stuck_calls
 from tfps.server import fencing
@@ -203,15 +203,12 @@ class ClientRecovery:
         None, None, 'A ps does not answer, or has been restarted.'
       )
 
-  def begin_table(self, shards: Sequence[Any]) -> None:
-    """See `Snapshotter.begin_table`; if the ps have no live variables."""
-    if self._snapshotter is not None and self._restores:
-      self._snapshotter.begin_table(shards)
-
-  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
-    """See `Snapshotter.begin_slots`; if the ps have no live variables."""
-    if self._snapshotter is not None and self._restores:
-      self._snapshotter.begin_slots(slots, shards)
+  @property
+  def saved_tables(self) -> saved_tables_lib.SavedTables | None:
+    """Tables of the snapshot with which variables begin; None if none do."""
+    if self._snapshotter is None or not self._restores:
+      return None
+    return self._snapshotter.saved_tables
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.

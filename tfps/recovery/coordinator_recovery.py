@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
-from collections.abc import Sequence
 import threading
 from typing import Any
 from typing import TypeVar
@@ -23,6 +22,7 @@ from tfps.recovery import coordinator_failures
 from tfps.recovery import events
 from tfps.recovery import repair_interface
 from tfps.recovery import replicas as replicas_lib
+from tfps.recovery import saved_tables as saved_tables_lib
 from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
 from tfps.server import ps_addresses
@@ -149,15 +149,10 @@ class CoordinatorRecovery(repair_interface.Repairs):
     self._fail_back_period.start()
     self._replicas.start()
 
-  def begin_table(self, shards: Sequence[Any]) -> None:
-    """See `Snapshotter.begin_table`; if the ps have no live variables."""
-    if self._restores:
-      self.snapshotter.begin_table(shards)
-
-  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
-    """See `Snapshotter.begin_slots`; if the ps have no live variables."""
-    if self._restores:
-      self.snapshotter.begin_slots(slots, shards)
+  @property
+  def saved_tables(self) -> saved_tables_lib.SavedTables | None:
+    """Tables of the snapshot with which variables begin; None if none do."""
+    return self.snapshotter.saved_tables if self._restores else None
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """See `FailureHandler.surviving`."""

@@ -2,13 +2,11 @@
 
 import atexit
 from collections.abc import Callable
-from collections.abc import Sequence
 import contextlib
 import dataclasses
 import functools
 import threading
 import time
-from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -21,7 +19,7 @@ from tfps.recovery import config
 from tfps.recovery import frozen_rows
 from tfps.recovery import inventory
 from tfps.recovery import replicas as replicas_lib
-from tfps.recovery import saved_tables
+from tfps.recovery import saved_tables as saved_tables_lib
 from tfps.recovery import snapshot_storage
 from tfps.recovery import snapshots
 from tfps.recovery import variable_reader
@@ -194,32 +192,12 @@ class Snapshotter:
       with tf.init_scope():
         self._restore_entry(entry, snapshot)
 
-  def begin_table(self, shards: Sequence[Any]) -> None:
-    """Gives a new table its values in `begun_with`, if its shards differ.
-
-    Args:
-      shards: its shards, whose variables have begun.
-
-    Raises:
-      errors.CheckpointError: the snapshot has a table that does not fit.
-    """
-    if self.begun_with is not None:
-      tables = saved_tables.SavedTables(self.begun_with, self.inventory)
-      tables.restore(shards)
-
-  def begin_slots(self, slots: Sequence[Any], shards: Sequence[Any]) -> None:
-    """Gives new slots of such a table their values in `begun_with`.
-
-    Args:
-      slots: for each shard, the slot of its rows.
-      shards: the table's shards.
-
-    Raises:
-      errors.CheckpointError: the snapshot has slots that do not fit.
-    """
-    if self.begun_with is not None:
-      tables = saved_tables.SavedTables(self.begun_with, self.inventory)
-      tables.restore_slots(slots, shards)
+  @property
+  def saved_tables(self) -> saved_tables_lib.SavedTables | None:
+    """Tables of `begun_with`; None without such a snapshot."""
+    if self.begun_with is None:
+      return None
+    return saved_tables_lib.SavedTables(self.begun_with, self.inventory)
 
   def restore(
     self, ps: set[int], replicas: replicas_lib.Replicas
@@ -310,7 +288,7 @@ class Snapshotter:
     if (
       snapshot is None
       or any(key not in snapshot.contents for key in keys)
-      or not saved_tables.are_alike(snapshot.contents, keys)
+      or not saved_tables_lib.are_alike(snapshot.contents, keys)
     ):
       raise errors.CheckpointError(
         f'{lost} was lost, and there is no snapshot of all variables.'
