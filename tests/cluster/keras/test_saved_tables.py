@@ -100,14 +100,22 @@ def test_an_export_serves_what_the_model_predicts(tfps_cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'written_by', turns.rarely(['chief', 'ps'], but=['ps'])
+  ('kind', 'written_by'),
+  turns.rarely(
+    [
+      (tfps.ParameterServerStrategy, 'chief'),
+      (tfps.ParameterServerStrategy, 'ps'),
+      (tfps.BetweenGraphStrategy, 'chief'),
+    ],
+    but=[(tfps.ParameterServerStrategy, 'ps')],
+  ),
 )
 def test_a_new_run_begins_with_the_last_snapshot(
-  tfps_cluster, tmp_path, written_by
+  tfps_cluster, tmp_path, kind, written_by
 ):
   def strategy_of(cluster):
     recovery = tfps.Recovery(tmp_path, every_secs=3600, written_by=written_by)
-    return tfps.ParameterServerStrategy(cluster, recovery=recovery)
+    return kind(cluster, recovery=recovery)
 
   keras.utils.clear_session()  # as in each run, names are counted from 0 on
   keras.utils.set_random_seed(1)
