@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -219,6 +220,7 @@ def serve(
       grace_secs=grace_secs,
     )
     handler.on_first_sigterm = service.ask_to_leave
+    gc.freeze()  # the process would look through it for seconds as it ends
     verdict = service.run()
     if verdict is client_registry.Verdict.ABANDONED:
       signals.tell_user(
