@@ -111,6 +111,11 @@ def pytest_configure(config):
   crashes.register(config)
 
 
+def pytest_collection_finish():
+  """Has garbage collection ignore modules and tests, which stay."""
+  gc.freeze()
+
+
 def pytest_collection_modifyitems(config, items):
   """Puts files in an order, and leaves out what need not be run."""
   if not config.getoption('--exhaustive'):
