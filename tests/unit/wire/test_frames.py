@@ -158,7 +158,7 @@ _PARTS = st.lists(
 
 
 @hypothesis.given(_PARTS)
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(deadline=None, max_examples=25)
 def test_numbers_of_rows_are_found_however_they_are_known(parts):
   sizes = []
 

@@ -38,7 +38,7 @@ def emptied():
   return empty_again
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(batches=st.lists(_KEYS, min_size=1, max_size=5))
 def test_each_key_keeps_its_row(emptied, batches):
   table, rows = emptied(), {}
