@@ -69,6 +69,28 @@ def put_after(first: Any, operations: Iterable[Any]) -> None:
     operation._add_control_input(first)
 
 
+def put_after_others(first: int, later: int) -> None:
+  """Makes writes wait for those that were traced before on the same device.
+
+  If another device is lost meanwhile, this one has not made them without the
+  others. It costs no message.
+
+  Args:
+    first: how many operations of the function to skip.
+    later: number of operations of the function before the writes that wait.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  waiting = {id(each) for each in graph.get_operations()[later:]}
+  by_device: dict[str, list[Any]] = collections.defaultdict(list)
+  for place, operations in by_place(first).items():
+    by_device[place.device] += operations
+  for operations in by_device.values():
+    others = [each for each in operations if id(each) not in waiting]
+    for each in operations:
+      if id(each) in waiting and _is_write(each):
+        each._add_control_inputs(others)
+
+
 def put_last(first: int) -> None:
   """Makes a step's writes wait for the calls that were traced before them.
 

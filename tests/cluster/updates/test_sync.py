@@ -12,9 +12,11 @@ import pytest
 import tensorflow as tf
 
 from tests.support import alone as alone_lib
+from tests.support import sleeps
 from tests.support import slopes as slopes_lib
 from tests.support import waiting
 import tfps
+from tfps._compat import replicated_writes
 from tfps.server import connection
 from tfps.updates.sync import aggregation
 from tfps.updates.sync import ps_state
@@ -401,6 +403,54 @@ def test_what_cannot_meet_is_refused(tfps_cluster, monkeypatch):
       updates=tfps.updates.Sync(),
       wire=tfps.Wire(prefetch=1),
     )
+
+
+class _SlowSGD(keras.optimizers.SGD):
+  """Takes its time between the arrival of gradients and the update."""
+
+  def update_step(self, gradient, variable, learning_rate):
+    one = tf.cast(sleeps.slow(0.3, gradient), gradient.dtype)
+    super().update_step(gradient * one, variable, learning_rate)
+
+
+def _by_ps(variable):
+  """A variable and its replica, by device."""
+  both = [variable, replicated_writes.replica_of(variable)]
+  return {each.device: each for each in both}
+
+
+def test_a_step_is_counted_where_its_update_is_made(tfps_cluster, tmp_path):
+  # Otherwise, the replica that goes on for a lost ps could have counted a step
+  # of whose update it never heard.
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    updates=tfps.updates.Sync(),
+    recovery=tfps.Recovery(tmp_path, every_secs=3600, replicas=1),
+  )
+  slopes = slopes_lib.Slopes(strategy)
+  with strategy.scope():
+    slopes.optimizer = _SlowSGD(1.0)
+  with (
+    tfps.Coordinator(strategy, timeout_secs=100) as coordinator,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    numbers, counts = _by_ps(slopes.number), _by_ps(coordinator.global_step)
+    assert len(numbers) == 2
+    training = pool.submit(
+      coordinator.train,
+      slopes.step,
+      lambda context: tf.data.Dataset.from_tensors(
+        tf.constant(1.0, tf.float64)
+      ).repeat(),
+      steps=3,
+    )
+    while not training.done():
+      for device, count in counts.items():
+        counted = int(count.numpy())
+        assert -float(numbers[device].numpy()) >= counted, device
+    training.result()
+    assert float(slopes.number.numpy()) == -3
+  strategy.close()
 
 
 @pytest.mark.exhaustive

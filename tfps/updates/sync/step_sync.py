@@ -137,7 +137,10 @@ class BarrierStep(steppers.Stepper):
       first = writes.num_operations()
       update(aggregator.take_means(ticket.version))
       if number == 0:
+        updated = writes.num_operations()
         self._count()
+        # A replica that goes on for a lost ps has both, or neither.
+        writes.put_after_others(first, updated)
       done = after_writes(first, ticket.version)
       with tf.control_dependencies([done]):
         following = self._sync_ops.release(number, done, arrival.enough)
