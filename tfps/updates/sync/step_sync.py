@@ -139,7 +139,7 @@ class BarrierStep(steppers.Stepper):
       if number == 0:
         updated = writes.num_operations()
         self._count()
-        # A replica that goes on for a lost ps has both, or neither.
+        # A replica that goes on for a lost ps has not the count alone.
         writes.put_after_others(first, updated)
       done = after_writes(first, ticket.version)
       with tf.control_dependencies([done]):
