@@ -6,6 +6,8 @@ with tfps.Coordinator(strategy, timeout_secs=300) as coordinator:
 ```
 """
 
+import threading
+
 import tensorflow as tf
 
 from tfps.training import executors
@@ -46,21 +48,26 @@ class Coordinator(trainer.Trainer, scheduling.SchedulingCoordinator):
   in_flight_per_worker = 2  # a worker finds the next one when it has done one
 
   _global_step: tf.Variable | None = None
+  _making_global_step = threading.Lock()
 
   @property
   def global_step(self) -> tf.Variable:
     """The number of applied training steps: an int64 scalar on a ps."""
-    if self._global_step is None:
-      with self.strategy.scope():
-        self._global_step = tf.Variable(
-          0,
-          dtype=tf.int64,
-          trainable=False,
-          name='global_step',
-          # Replicas whose gradients make one update count it once.
-          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+    with self._making_global_step:
+      if self._global_step is None:
+        self._global_step = self._make_global_step()
     return self._global_step
+
+  def _make_global_step(self) -> tf.Variable:
+    with self.strategy.scope():
+      return tf.Variable(
+        0,
+        dtype=tf.int64,
+        trainable=False,
+        name='global_step',
+        # Replicas whose gradients make one update count it once.
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+      )
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
     return executors.ScheduledExecutor(self, timeout_secs)

@@ -1,3 +1,4 @@
+from concurrent import futures
 import inspect
 import itertools
 import signal
@@ -70,6 +71,18 @@ def threads_of_coordinators():
     for thread in threading.enumerate()
     if thread.name.startswith('Worker')
   }
+
+
+def test_threads_that_ask_at_once_get_one_global_step(coordinator):
+  begin = threading.Barrier(4)
+
+  def ask(_):
+    begin.wait(60)
+    return coordinator.global_step
+
+  with futures.ThreadPoolExecutor(4) as threads:
+    found = list(threads.map(ask, range(4), timeout=60))
+  assert all(step is coordinator.global_step for step in found)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import pathlib
 import pty
 import select
 import subprocess
 import sys
 
+import keras
 import pytest
 
 from tests.support import waiting
@@ -45,6 +47,11 @@ class _Terminal:
     os.close(self._ours)
 
 
+def _has_keras(process):
+  """Whether a process has the compiled part of what Keras alone imports."""
+  return 'optree' in pathlib.Path(f'/proc/{process}/maps').read_text()
+
+
 def test_it_shows_tasks_until_it_is_quit_also_with_one_lost(tfps_cluster):
   address = tfps_cluster.cluster.address(tfps.Task('ps', 0))
   terminal = _Terminal(
@@ -55,6 +62,8 @@ def test_it_shows_tasks_until_it_is_quit_also_with_one_lost(tfps_cluster):
   )
   try:
     waiting.until(lambda: 'ps:1' in terminal.read(), timeout_secs=120)
+    assert _has_keras('self'), keras.__version__
+    assert not _has_keras(terminal.process.pid)  # it would take twice as long
     tfps_cluster.kill('ps', 1)
     waiting.until(lambda: 'unreachable' in terminal.read(), timeout_secs=60)
     terminal.press('q')
