@@ -164,6 +164,10 @@ class Engine(abc.ABC):
     """Starts the job of `Request(words, **settings)`; see `run`."""
     return self.run(folder, Request(words, **settings))
 
+  def secured_by(self, certificates: pathlib.Path) -> Sequence[str]:
+    """Returns the options for mutual TLS with the certificates of a folder."""
+    return [f'--secure_directory={certificates}']
+
   def mistakes(self) -> Sequence[Mistake]:
     """Returns what a user of this engine may get wrong."""
     return ()

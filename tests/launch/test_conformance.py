@@ -6,7 +6,9 @@ The table in docs/launch.md has a row for each test, called as its docstring.
 import pytest
 
 from tests.launch import engines
+from tests.support import enclosures
 from tests.support import waiting
+from tfps.cluster import spec as spec_lib
 
 _JOB_SECS = 240
 _ERROR_SECS = 30
@@ -83,6 +85,27 @@ def test_killed_tasks_are_back_and_counts_are_exact(start):
   surplus = job.number('COUNT') - _STEPS
   assert 0 <= surplus <= job.number('REPEATED')
   assert job.number('AUC') > 0.72
+
+
+@enclosures.needed()
+def test_enclosed_tasks_train_and_a_killed_ps_is_back(start, tmp_path, engine):
+  """with mutual TLS, a killed ps is back, and counts are exact"""
+  certs = enclosures.make(tmp_path / 'certs', *map(spec_lib.Task.parse, _TASKS))
+  job = start(
+    f'--steps={_STEPS}',
+    '--pause_secs=0.3',
+    '--shows=TFPS_ENCLOSED',
+    options=engine.secured_by(certs),
+    max_restarts=4,
+  )
+  job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
+  job.kill('ps:1')
+  assert job.wait(_JOB_SECS) == 0, job.output()
+  assert len(job.pids('ps:1')) == 2
+  assert job.number('STEP') == _STEPS
+  assert job.number('COUNT') == _STEPS
+  for task in _TASKS:
+    assert job.says(task, '^TFPS_ENCLOSED=1$'), job.log(task)
 
 
 def test_a_preempted_job_goes_on_from_its_snapshot(start, engine):

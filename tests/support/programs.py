@@ -2,6 +2,6 @@
 
 import pathlib
 
-_FOLDER = pathlib.Path(__file__).parents[1] / 'programs'
+FOLDER = pathlib.Path(__file__).parents[1] / 'programs'
 
-LAUNCHED = str(_FOLDER / 'launched.py')
+LAUNCHED = str(FOLDER / 'launched.py')

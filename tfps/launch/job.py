@@ -15,7 +15,8 @@ from tfps.server import environment
 EVALUATOR = 'evaluator'
 _VISIBLE = 'CUDA_VISIBLE_DEVICES'
 _NO_GPUS = '-1'
-_ENCLOSED = (sys.executable, '-m', 'tfps.security.enclose_command', '--')
+_SECURE_DIRECTORY = '--secure_directory'
+_ENCLOSE = 'tfps.security.enclose_command'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +100,24 @@ class Job:
     """Returns the task whose result is that of the job."""
     return spec_lib.Task('chief' if self.num_chiefs else 'worker', 0)
 
-  def command(self) -> tuple[str, ...]:
-    """Returns the command that runs the program, with this interpreter."""
-    enclosed = () if self.certificates is None else _ENCLOSED
-    return (*enclosed, sys.executable, *self.program)
+  def command(self, python: str = sys.executable) -> tuple[str, ...]:
+    """Returns the command that runs the program as a task.
+
+    Args:
+      python: the interpreter; by default this process'.
+    """
+    return self.enclosed(python, *self.program)
+
+  def enclosed(self, python: str, *args: str) -> tuple[str, ...]:
+    """Returns a command of Python's, enclosed if tasks have certificates.
+
+    Args:
+      python: the interpreter.
+      *args: its arguments.
+    """
+    if self.certificates is None:
+      return (python, *args)
+    return (python, '-m', _ENCLOSE, '--', python, *args)
 
   def added_env(self) -> dict[str, str]:
     """Returns what each task's environment has besides the engine's."""
@@ -149,8 +164,24 @@ class Job:
     if self.certificates is None:
       return None
     return security_lib.Security.of_task(
-      self.certificates, task, '--secure_directory'
+      self.certificates, task, _SECURE_DIRECTORY
     )
+
+  def check_certificates(self) -> None:
+    """Checks the credentials of all tasks, if they have any, on this machine.
+
+    Raises:
+      ValueError: those of a task are missing or wrong; see `Security.check`.
+    """
+    for task in self.tasks():
+      if security := self.security(task):
+        security.check(task)
+
+  def secure_options(self) -> tuple[str, ...]:
+    """Returns the options of `tfps.launch.task` for the tasks' certificates."""
+    if self.certificates is None:
+      return ()
+    return (f'{_SECURE_DIRECTORY}={self.certificates}',)
 
   def security_env(self, task: spec_lib.Task) -> dict[str, str]:
     """Returns the variables that name a task's credentials, if it has any."""

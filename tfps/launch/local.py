@@ -124,7 +124,8 @@ def supervise(
     output.say(f'To look at them: tfps top --address={address} (or tfps dump)')
   if (page := job.page()) is not None:
     output.say(f'A page of the job: {_url(job, cluster, page)}')
-  with secure.reached(job, cluster) as addresses:
+  served = {task: cluster.address(task) for task in cluster.tasks()}
+  with secure.reached(served, job.security(job.chief())) as addresses:
     commands = [
       dataclasses.replace(
         command(

@@ -71,6 +71,7 @@ def run(
   max_restarts: int = 3,
   grace_secs: float = 10.0,
   log_dir: str | os.PathLike[str] | None = None,
+  secure_directory: str | os.PathLike[str] | None = None,
   strategy: str = 'SPREAD',
   timeout_secs: float = 20.0,
   evaluator_secs: float = 600.0,
@@ -96,6 +97,9 @@ def run(
     grace_secs: seconds that a task has to exit after SIGTERM.
     log_dir: a folder, on each node, for the output of its tasks, as ps-0.log;
       by default only Ray keeps it.
+    secure_directory: a folder, at the same path on all machines, with the
+      certificates that `tfps certs` has made for the tasks, which are then
+      connected by mutual TLS.
     strategy: of the placement group, as Ray calls it.
     timeout_secs: how long to wait for the cluster to have room for all tasks.
     evaluator_secs: how long the evaluator may go on once training is done.
@@ -104,7 +108,7 @@ def run(
     What the function returned on the chief; None for a program.
 
   Raises:
-    ValueError: an argument is wrong.
+    ValueError: an argument or a certificate is wrong.
     ImportError: Ray is not installed.
     errors.DeadlineError: the cluster has no room for the tasks.
     errors.TaskFailedError: a task failed.
@@ -121,7 +125,11 @@ def run(
     max_restarts=max_restarts,
     grace_secs=grace_secs,
     log_dir=pathlib.Path(log_dir).absolute() if log_dir else None,
+    certificates=(
+      pathlib.Path(secure_directory).absolute() if secure_directory else None
+    ),
   )
+  job.check_certificates()
   settings = _Settings(cpus_per_task, strategy, timeout_secs, evaluator_secs)
   _check(job, settings)
   ray = ray_connection.connected()
@@ -263,7 +271,9 @@ def _run(
     ends = ends_lib.Ends.of(
       job, evaluator_secs=settings.evaluator_secs, servers=settings.servers
     )
-    return ray_tasks.RayTasks(ray, actors, ends, _say).run()
+    # An enclosure has doors to the addresses that it begins with.
+    may_move = job.certificates is None
+    return ray_tasks.RayTasks(ray, actors, ends, _say, may_move=may_move).run()
   finally:
     if room.is_own:
       ray.util.remove_placement_group(room.group)
@@ -339,7 +349,7 @@ def _plan(job: job_lib.Job, settings: _Settings) -> Iterator[str]:
   wanted = ray_placement.bundles(job, settings.cpus_per_task)
   for task, bundle in zip(job.tasks(), wanted, strict=True):
     reserved = ' '.join(f'{name}={bundle[name]:g}' for name in bundle)
-    yield f'{task} {reserved} python {" ".join(job.program)}'
+    yield f'{task} {reserved} {" ".join(job.command("python"))}'
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ class RayTasks:
     actors: a `ray_actor.TaskActor` for each task.
     ends: when the job ends.
     say: tells the user an event.
+    may_move: whether the others reach a task that is back at another address.
   """
 
   def __init__(
@@ -36,11 +37,14 @@ class RayTasks:
     actors: Mapping[spec_lib.Task, Any],
     ends: ends_lib.Ends,
     say: Callable[[str], None],
+    *,
+    may_move: bool = True,
   ) -> None:
     self._ray = ray
     self._actors = dict(actors)
     self._ends = ends
     self._say = say
+    self._may_move = may_move
     self._addresses: dict[spec_lib.Task, str] = {}
     self._opening: dict[Any, spec_lib.Task] = {}  # by Ray's reference
     self._open: set[spec_lib.Task] = set()  # they wait for the others
@@ -111,6 +115,7 @@ class RayTasks:
 
   def _on_open(self, task: spec_lib.Task, address: str) -> None:
     if self._lost.pop(task, None) is not None:
+      self._check_moved(task, address)
       self._say(f'{task} is back, at {address}.')
     self._addresses[task] = address
     self._open.add(task)
@@ -120,6 +125,16 @@ class RayTasks:
       run = self._actors[ready].run.remote(self._tf_config())
       self._running[run] = ready
     self._open.clear()
+
+  def _check_moved(self, task: spec_lib.Task, now: str) -> None:
+    """Refuses another address than that with which the others have begun."""
+    before = self._addresses.get(task)
+    if not (self._may_move or self._is_opening_all() or before == now):
+      raise task_process.Outcome(
+        _LOST,
+        f'It was at {before} and could only start again at {now}, to which '
+        'nothing leads from the enclosures of the others.\n',
+      ).error(task)
 
   def _is_opening_all(self) -> bool:
     return len(self._addresses) < len(self._actors)

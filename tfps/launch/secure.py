@@ -16,9 +16,10 @@ import tempfile
 from tfps.cluster import spec as spec_lib
 from tfps.launch import job as job_lib
 from tfps.security import certificates
+from tfps.security import config
 from tfps.security import enclosure
 
-_ENGINES = ('local', 'hosts')  # which start the command of a job as it is
+_ENGINES = ('local', 'hosts', 'slurm', 'ray')
 # The key of their CA is never stored, and they are deleted when the job ends.
 _VALID_HOURS = 24 * 365
 
@@ -53,7 +54,7 @@ def check(options: argparse.Namespace) -> None:
     return
   if options.engine not in _ENGINES:
     raise ValueError(
-      f'--secure is for --engine={" and ".join(_ENGINES)}, and the engine is '
+      f'--secure is for --engine={", ".join(_ENGINES)}, and the engine is '
       f'{options.engine}. Leave it out, or have the program of each task run '
       'by `tfps enclose`, see docs/security.md.'
     )
@@ -63,7 +64,7 @@ def check(options: argparse.Namespace) -> None:
       'Leave it out with --secure.'
     )
   if options.secure_directory is None and (
-    options.engine == 'hosts' or options.dry_run
+    options.engine != 'local' or options.dry_run
   ):
     what = '--dry_run' if options.dry_run else f'--engine={options.engine}'
     raise ValueError(
@@ -93,9 +94,7 @@ def secured(
   elif options.secure_directory is not None:
     folder = options.secure_directory.absolute()
     own = dataclasses.replace(job, certificates=folder)
-    for task in job.tasks():
-      if security := own.security(task):
-        security.check(task)
+    own.check_certificates()
     yield own
   else:
     with tempfile.TemporaryDirectory(prefix='tfps-secure-') as name:
@@ -111,26 +110,25 @@ def secured(
 
 @contextlib.contextmanager
 def reached(
-  job: job_lib.Job, cluster: spec_lib.Cluster
+  addresses: Mapping[spec_lib.Task, str], security: config.Security | None
 ) -> Iterator[Mapping[spec_lib.Task, str]]:
-  """Lets the launcher probe a job's tasks.
+  """Lets this process, which is in no enclosure, probe tasks.
 
   Args:
-    job: the job.
-    cluster: the addresses of its tasks.
+    addresses: the addresses of the tasks' servers.
+    security: credentials of any task of the job; None if it has no TLS.
 
   Yields:
-    The addresses at which the launcher reaches them.
+    The addresses at which this process reaches them.
 
   Raises:
     ValueError: certificates are wrong, or there is no proxy.
   """
-  security = job.security(job.chief())
-  if security is None:
-    yield {task: cluster.address(task) for task in cluster.tasks()}
+  if security is None or not addresses:
+    yield addresses
   else:
-    with enclosure.called_through(cluster, security) as addresses:
-      yield addresses
+    with enclosure.called_through(addresses, security) as reachable:
+      yield reachable
 
 
 def observation(job: job_lib.Job, cluster: spec_lib.Cluster) -> str:

@@ -51,6 +51,7 @@ def run(
   max_restarts: int = 3,
   grace_secs: float = 10.0,
   log_dir: str | os.PathLike[str] | None = None,
+  secure_directory: str | os.PathLike[str] | None = None,
   timeout_secs: float = 20.0,
   evaluator_secs: float = 600.0,
 ) -> Any:
@@ -76,6 +77,9 @@ def run(
     grace_secs: seconds that a task has to exit after SIGTERM.
     log_dir: a folder, on each executor's machine, for the output of its tasks,
       as ps-0.log; by default only Spark keeps it, with the executor's.
+    secure_directory: a folder, at the same path on all machines, with the
+      certificates that `tfps certs` has made for the tasks, which are then
+      connected by mutual TLS.
     timeout_secs: how long to wait until all tasks have slots.
     evaluator_secs: how long the evaluator may go on once training is done.
 
@@ -83,7 +87,7 @@ def run(
     What the function returned on the chief; None for a program.
 
   Raises:
-    ValueError: an argument is wrong.
+    ValueError: an argument or a certificate is wrong.
     ImportError: PySpark is not installed.
     errors.DeadlineError: there are too few slots.
     errors.TaskFailedError: a task failed.
@@ -100,7 +104,11 @@ def run(
     max_restarts=max_restarts,
     grace_secs=grace_secs,
     log_dir=pathlib.Path(log_dir).absolute() if log_dir else None,
+    certificates=(
+      pathlib.Path(secure_directory).absolute() if secure_directory else None
+    ),
   )
+  job.check_certificates()
   context = _context(spark)
   order = task_process.Order(
     job, spec_lib.Task('ps', 0), call, (os.getcwd(),), has_prefixes=True

@@ -12,6 +12,9 @@ earlier runs. The first task that fails, but for those that were told to end,
 leaves its name and status in a file `failure`, for engines that stop the
 others: the status of these may hide it.
 
+With `--secure_directory`, the command is that of an enclosure. It gets the
+task's certificate of that folder, with which its server is probed, too.
+
 With `--orders`, the environment, the folder and the command are read from
 standard input, as a line of JSON. Each further line is a sign of life of the
 launcher, or `stop`. When the input ends, or says nothing for
@@ -38,8 +41,10 @@ from tfps._utils import signals
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
+from tfps.launch import secure
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
+from tfps.security import config as security_lib
 
 _FAILURE = 'failure'
 
@@ -96,11 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     order = _first_order() if options.orders else _own_order(options.command)
     os.chdir(order.folder)
     os.environ.update(order.env)
-    cluster = resolver.resolve_cluster()
+    return _supervise(order, resolver.resolve_cluster(), options)
   except (ValueError, OSError) as error:
     print(f'tfps.launch.task: {error}', file=sys.stderr)
     return 1
-  return _supervise(order, cluster, options)
 
 
 def _supervise(
@@ -108,26 +112,38 @@ def _supervise(
 ) -> int:
   task = cluster.task
   assert task is not None  # as `resolve_cluster` has checked
-  serves = task in cluster.tasks()
-  command = supervisor_lib.Command(
-    task,
-    order.args,
-    {**os.environ, signals.REPEATS_VARIABLE: '1'},
-    address=cluster.address(task) if serves and options.silent_secs else '',
-  )
-  supervisor = supervisor_lib.Supervisor(
-    [command],
-    _output(task, options.log_dir),
-    grace_secs=options.grace_secs,
-    max_restarts=options.max_restarts,
-    silent_secs=options.silent_secs,
-  )
-  if options.orders:
-    threading.Thread(target=_heed, name='tfps-orders', daemon=True).start()
-  status = supervisor.run()
+  security = _security(task, options.secure_directory)
+  own_env = security.env() if security else {}
+  is_probed = task in cluster.tasks() and options.silent_secs
+  served = {task: cluster.address(task)} if is_probed else {}
+  with secure.reached(served, security) as addresses:
+    command = supervisor_lib.Command(
+      task,
+      order.args,
+      {**os.environ, signals.REPEATS_VARIABLE: '1', **own_env},
+      address=addresses.get(task, ''),
+    )
+    supervisor = supervisor_lib.Supervisor(
+      [command],
+      _output(task, options.log_dir),
+      grace_secs=options.grace_secs,
+      max_restarts=options.max_restarts,
+      silent_secs=options.silent_secs,
+    )
+    if options.orders:
+      threading.Thread(target=_heed, name='tfps-orders', daemon=True).start()
+    status = supervisor.run()
   if options.log_dir and supervisor.failure:
     _leave_failure(options.log_dir, *supervisor.failure)
   return status
+
+
+def _security(
+  task: spec_lib.Task, folder: pathlib.Path | None
+) -> security_lib.Security | None:
+  if folder is None:
+    return None
+  return security_lib.Security.of_task(folder, task, '--secure_directory')
 
 
 def _output(
@@ -196,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--silent_secs', type=float, default=10.0)
   parser.add_argument('--grace_secs', type=float, default=10.0)
   parser.add_argument('--log_dir', type=pathlib.Path)
+  parser.add_argument('--secure_directory', type=pathlib.Path)
   parser.add_argument('--orders', action='store_true')
   parser.add_argument(
     '--free_ports', type=int, help='print as many free ports, and end'

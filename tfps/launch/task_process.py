@@ -175,10 +175,12 @@ class TaskProcess:
   ) -> processes.Leader | None:
     """Starts the program, unless it is stopped already."""
     order = self._order
-    args = list(order.job.command())
+    args = order.job.command()
     if order.call:
       function.store(order.call, scratch, wants_result=order.wants_result())
-      args = [sys.executable, '-m', function.MODULE, str(scratch)]
+      args = order.job.enclosed(
+        sys.executable, '-m', function.MODULE, str(scratch)
+      )
     own = {**os.environ, **order.job.added_env(), **env}
     own['TF_CONFIG'] = cluster.with_task(order.task).tf_config()
     folder = order.folder()
@@ -215,5 +217,6 @@ def _supervised(order: Order) -> Sequence[str]:
     f'--max_restarts={order.job.max_restarts}',
     f'--grace_secs={order.job.grace_secs:g}',
     f'--silent_secs={order.silent_secs:g}',
+    *order.job.secure_options(),
     '--',
   )

@@ -91,12 +91,12 @@ def run(
 
 @contextlib.contextmanager
 def called_through(
-  cluster: spec_lib.Cluster, security: config.Security
+  addresses: Mapping[spec_lib.Task, str], security: config.Security
 ) -> Iterator[dict[spec_lib.Task, str]]:
   """Lets this process, which is in no enclosure, call enclosed tasks.
 
   Args:
-    cluster: the cluster.
+    addresses: the addresses of the tasks.
     security: credentials of any task of the job.
 
   Yields:
@@ -110,13 +110,8 @@ def called_through(
   security.check(None)
   with tempfile.TemporaryDirectory(prefix='tfps-doors-') as scratch:
     doors = [
-      proxy.Door(
-        str(task),
-        f'{scratch}/{task.job}-{task.index}',
-        cluster.address(task),
-        task,
-      )
-      for task in cluster.tasks()
+      proxy.Door(str(task), f'{scratch}/{task.job}-{task.index}', address, task)
+      for task, address in addresses.items()
     ]
     process = proxy.start(doors, security)
     try:

@@ -25,6 +25,8 @@ _PROGRAM = 'haproxy'
 # The first of these that both sides have; it is the one that costs least.
 _SUITES = 'TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384'
 _TLS = f'ssl-min-ver TLSv1.3 ciphersuites {_SUITES}'
+# Who calls a program that has no server yet is refused at once: a connection
+# that is kept meanwhile looks like one to a frozen program.
 # A connection may be silent for as long as training is; `timeout` has 24 days
 # at most. A peer has 10 seconds to prove who it is.
 _HEAD = """\
@@ -39,6 +41,7 @@ defaults
   log global
   option log-separate-errors
   error-log-format "{refused}"
+  retries 0
   timeout connect 5s
   timeout client 10s
   timeout server 10s

@@ -43,6 +43,9 @@ class Spark(engine_lib.Engine):
     command += [request.program, *request.words]
     return engine_lib.Launched([*map(str, command)], folder, logs, request.env)
 
+  def secured_by(self, certificates):
+    return [json.dumps(['secure_directory', str(certificates)])]
+
   def mistakes(self):
     return [
       engine_lib.Mistake(

@@ -20,6 +20,8 @@ import tfps
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
+from tfps.security import enclosure
+from tfps.server import health
 
 pytestmark = enclosures.needed()
 
@@ -220,6 +222,20 @@ def _said(process, text):
     if text in line:
       return line
   raise AssertionError(f'It has ended without {text!r}.')
+
+
+def test_a_program_without_a_server_is_not_taken_for_a_frozen_one(start, certs):
+  # A supervisor would kill a task that takes long to start again.
+  cluster = _cluster()
+  ready = "print('ready', flush=True); import time; time.sleep(600)"
+  process = start(cluster, enclosures.PS, ready)
+  assert process.stdout.readline() == 'ready\n'
+  credentials = enclosures.credentials(certs, enclosures.WORKER)
+  address = {enclosures.PS: cluster.address(enclosures.PS)}
+  _expires_at(_port(cluster))  # its door is open
+  with enclosure.called_through(address, credentials) as addresses:
+    states = [health.probe_all(addresses)[0].state for _ in range(3)]
+  assert states == [health.State.DEAD] * 3
 
 
 def test_certificates_are_renewed_while_the_program_runs(start, own_certs):

@@ -17,7 +17,8 @@ _PROGRAM = str(pathlib.Path(__file__).parents[2] / 'programs' / 'launched.py')
 @pytest.mark.parametrize(
   ('words', 'complaint'),
   [
-    (['--engine=slurm'], 'the engine is slurm. Leave it out'),
+    (['--engine=slurm'], '--engine=slurm needs --secure_directory=DIR'),
+    (['--engine=ray'], '--engine=ray needs --secure_directory=DIR'),
     (['--image=x', '--dry_run'], 'the engine is kubernetes. Leave it out'),
     (['--preload=keras'], '--preload forks tasks from a process outside'),
     (['--dry_run'], '--dry_run needs --secure_directory=DIR'),
