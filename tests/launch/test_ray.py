@@ -15,7 +15,9 @@ import pytest
 
 from tests.launch import engine as engine_lib
 from tests.launch.engines import ray as engine_of_ray
+from tests.support import enclosures
 from tests.support import waiting
+from tfps.cluster import spec as spec_lib
 
 pytestmark = pytest.mark.exhaustive
 
@@ -122,7 +124,7 @@ def test_a_killed_actor_is_back_elsewhere(engine, data, tmp_path):
   job = _flights(engine, tmp_path, data)
   job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
   (port,) = re.findall(r'ps:0 is ready at \S+:(\d+)', job.log('ps:0'))
-  os.kill(_actor(job, 'ps:0'), signal.SIGKILL)
+  os.kill(_ancestor(job.pids('ps:0')[-1], 2), signal.SIGKILL)  # its actor
   with _stranger(int(port)):
     assert job.wait(_JOB_SECS) == 0, job.output()
   assert 'ps:0 was lost with its actor' in job.output()
@@ -130,6 +132,28 @@ def test_a_killed_actor_is_back_elsewhere(engine, data, tmp_path):
   assert len(ports) == 2
   assert ports[0] != ports[1]
   _assert_exact(job)
+
+
+@enclosures.needed()
+def test_an_enclosed_task_whose_port_is_gone_is_named(engine, data, tmp_path):
+  tasks = [
+    spec_lib.Task.parse(name)
+    for name in ('chief:0', 'ps:0', 'ps:1', 'worker:0')
+  ]
+  certs = enclosures.make(tmp_path / 'certs', *tasks)
+  job = _flights(
+    engine, tmp_path, data, options=[f'--secure_directory={certs}']
+  )
+  job.wait_for('chief:0', r'^AT [1-9]\d$', _JOB_SECS)
+  (port,) = re.findall(r'ps:0 is ready at \S+:(\d+)', job.log('ps:0'))
+  pids = [job.pids(str(task))[-1] for task in tasks]
+  # Its actor: the program is in an enclosure, under the task's supervisor.
+  os.kill(_ancestor(job.pids('ps:0')[-1], 3), signal.SIGKILL)
+  with _stranger(int(port)):
+    assert job.wait(_JOB_SECS) == 137, job.output()
+  said = job.output()
+  assert re.search(rf'ps:0 .*\n.*It was at \S+:{port} and could only', said)
+  _wait_for_end(pids)
 
 
 def test_the_tasks_of_a_lost_node_are_back(engine, data, tmp_path):
@@ -145,11 +169,10 @@ def test_the_tasks_of_a_lost_node_are_back(engine, data, tmp_path):
   assert 0 <= surplus <= job.number('REPEATED')
 
 
-def _flights(engine, folder, data, *words):
+def _flights(engine, folder, data, *words, **settings):
   words = [f'--data={data}', f'--directory={folder}/snapshots', *words]
-  return engine.start(
-    folder, ['--pause_secs=0.3', *words], num_workers=1, max_restarts=3
-  )
+  words = ['--pause_secs=0.3', *words]
+  return engine.start(folder, words, num_workers=1, max_restarts=3, **settings)
 
 
 def _assert_exact(job):
@@ -172,14 +195,12 @@ def _pids(job):
   return [job.pids(task)[-1] for task in ('chief:0', 'ps:0', 'worker:0')]
 
 
-def _actor(job, task):
-  """The process of an actor, which supervises the one that supervises."""
-  return _parent(_parent(job.pids(task)[-1]))
-
-
-def _parent(pid):
-  stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  return int(stat.rpartition(')')[2].split()[1])
+def _ancestor(pid, generations):
+  """The process that is so many generations above another one."""
+  for _ in range(generations):
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    pid = int(stat.rpartition(')')[2].split()[1])
+  return pid
 
 
 @contextlib.contextmanager
