@@ -219,20 +219,7 @@ def _to_tensor(
 tf.register_tensor_conversion_function(ShardedVariable, _to_tensor, priority=50)
 
 
-@tf.experimental.dispatch_for_api(
-  tf.nn.embedding_lookup, {'params': ShardedVariable}
-)
 def _embedding_lookup(
-  params: Any, ids: Any, max_norm: float | None = None, name: str | None = None
-) -> tf.Tensor:
-  rows = params.sparse_read(ids, name=name or 'embedding_lookup')
-  return rows if max_norm is None else _clip(rows, ids, max_norm)
-
-
-@tf.experimental.dispatch_for_api(
-  tf.compat.v1.nn.embedding_lookup, {'params': ShardedVariable}
-)
-def _embedding_lookup_v1(
   params: Any,
   ids: Any,
   partition_strategy: str = 'mod',
@@ -241,7 +228,41 @@ def _embedding_lookup_v1(
   max_norm: float | None = None,
 ) -> tf.Tensor:
   del partition_strategy, validate_indices  # the variable has its own strategy
-  return _embedding_lookup(params, ids, max_norm, name)
+  variable = params[0] if isinstance(params, list) else params
+  rows = variable.sparse_read(ids, name=name or 'embedding_lookup')
+  return rows if max_norm is None else _clip(rows, ids, max_norm)
+
+
+def _embedding_lookup_sparse(
+  params: Any,
+  sp_ids: Any,
+  sp_weights: Any,
+  combiner: str | None = None,
+  max_norm: float | None = None,
+  name: str | None = None,
+  allow_fast_lookup: bool = False,
+) -> tf.Tensor:
+  ids, positions = tf.unique(sp_ids.values)
+  return tf.nn.embedding_lookup_sparse(
+    _embedding_lookup(params, ids, max_norm=max_norm),
+    sp_ids.with_values(positions),
+    sp_weights,
+    combiner,
+    name=name,
+    allow_fast_lookup=allow_fast_lookup,
+  )
+
+
+# TensorFlow's own would convert the variable to a tensor first. Other lookups
+# call `embedding_lookup` of version 1.
+for _params in (ShardedVariable, list[ShardedVariable]):
+  tf.experimental.dispatch_for_api(
+    tf.compat.v1.nn.embedding_lookup, {'params': _params}
+  )(_embedding_lookup)
+  for _ids in (tf.SparseTensor, tf.RaggedTensor):
+    tf.experimental.dispatch_for_api(
+      tf.nn.embedding_lookup_sparse, {'params': _params, 'sp_ids': _ids}
+    )(_embedding_lookup_sparse)
 
 
 def _clip(rows: tf.Tensor, ids: Any, max_norm: float) -> tf.Tensor:

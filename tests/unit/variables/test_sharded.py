@@ -81,11 +81,53 @@ def test_lookup_clips_to_max_norm(table):
   np.testing.assert_allclose(rows, expected, rtol=1e-6)
 
 
-def test_sparse_lookups_combine_rows(table):
-  ids = tf.sparse.from_dense([[3, 9, 0], [0, 0, 7]])
-  combined = tf.nn.safe_embedding_lookup_sparse(table, ids, combiner='sum')
-  expected = [VALUES[3] + VALUES[9], VALUES[7]]
-  np.testing.assert_allclose(combined, expected)
+_SPARSE_IDS = tf.sparse.from_dense(
+  tf.constant([[3, 9, 3], [0, 7, 0]], tf.int64)
+)
+_WEIGHTS = tf.sparse.from_dense([[1.0, 2.0, 3.0], [0.0, 0.5, 0.0]])
+_RAGGED_IDS = tf.ragged.constant([[3, 9, 3], [7]])
+_LABELS = tf.constant([[3], [9]], tf.int64)
+COMBINED = {
+  'sparse': lambda t: tf.nn.embedding_lookup_sparse(t, _SPARSE_IDS, None),
+  'weighted': lambda t: tf.nn.embedding_lookup_sparse(
+    t, _SPARSE_IDS, _WEIGHTS, combiner='sqrtn'
+  ),
+  'clipped': lambda t: tf.nn.embedding_lookup_sparse(
+    t, _SPARSE_IDS, None, combiner='sum', max_norm=2.0
+  ),
+  'ragged': lambda t: tf.nn.embedding_lookup_sparse(t, _RAGGED_IDS, None),
+  'a list': lambda t: tf.nn.embedding_lookup_sparse([t], _SPARSE_IDS, None),
+  'safe': lambda t: tf.nn.safe_embedding_lookup_sparse(t, _SPARSE_IDS),
+  'sampled softmax': lambda t: tf.nn.sampled_softmax_loss(
+    t, tf.zeros(len(VALUES)), _LABELS, VALUES[:2], 2, len(VALUES), seed=1
+  ),
+}
+
+
+@pytest.mark.parametrize('lookup', COMBINED.values(), ids=COMBINED)
+def test_combined_lookups_read_rows_alone(table, lookup):
+  tf.random.set_seed(1)
+  expected = lookup(tf.constant(VALUES))
+  tf.random.set_seed(1)
+  np.testing.assert_allclose(lookup(table), expected, rtol=1e-6)
+  function = tf.function(lambda: lookup(table)).get_concrete_function()
+  kinds = {operation.type for operation in function.graph.get_operations()}
+  assert 'ResourceGather' in kinds
+  assert 'ReadVariableOp' not in kinds
+
+
+@pytest.mark.parametrize(
+  'name', ['sparse', 'weighted', 'clipped', 'ragged', 'safe']
+)
+def test_the_gradient_of_a_combined_lookup_is_sparse(table, name):
+  found = []
+  for variable in (table, tf.Variable(VALUES)):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum(tf.square(COMBINED[name](variable)))
+    found.append(tape.gradient(loss, variable))
+  assert isinstance(found[0], tf.IndexedSlices)
+  assert set(found[0].indices.numpy()) == {3, 7, 9}
+  np.testing.assert_allclose(*map(dense, found), rtol=1e-5)
 
 
 def loss_dense(table):
