@@ -55,6 +55,7 @@ _WORKS = {
   'testDatasetPartiallyCreatedOnCoordinator': (
     'a dataset of the coordinator that workers use is sent to them'
   ),
+  'test_slicing': 'a tensor is an index of a variable in shards',
 }
 
 
