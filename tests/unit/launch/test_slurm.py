@@ -96,6 +96,17 @@ def test_a_job_is_one_step_of_all_tasks():
       id='grace',
     ),
     pytest.param(
+      {'certificates': pathlib.Path('/to day')},
+      '  --grace_secs=10 --silent_secs=10 --log_dir="$logs" '
+      "'--secure_directory=/to day' --",
+      id='certificates',
+    ),
+    pytest.param(
+      {'certificates': pathlib.Path('/to day')},
+      '  python -m tfps.security.enclose_command -- python train.py',
+      id='enclosed',
+    ),
+    pytest.param(
       {'max_restarts': 7},
       '  python -m tfps.launch.task --max_restarts=7',
       id='restarts',
