@@ -26,6 +26,7 @@ import tempfile
 
 from tfps._utils import die_with_parent
 from tfps._utils import signals
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.security import config
@@ -95,6 +96,8 @@ def called_through(
 ) -> Iterator[dict[spec_lib.Task, str]]:
   """Lets this process, which is in no enclosure, call enclosed tasks.
 
+  Its credentials are renewed as those of a task are.
+
   Args:
     addresses: the addresses of the tasks.
     security: credentials of any task of the job.
@@ -113,10 +116,18 @@ def called_through(
       proxy.Door(str(task), f'{scratch}/{task.job}-{task.index}', address, task)
       for task, address in addresses.items()
     ]
+    credentials = renewal.Renewal(security, None)
     process = proxy.start(doors, security)
+    renewing = threads.Periodic(
+      'tfps-renewal',
+      timeouts.current().credentials_every_secs,
+      lambda: credentials.renew([process]),
+    )
+    renewing.start()
     try:
       yield {door.peer: f'unix:{door.listener}' for door in doors if door.peer}
     finally:
+      renewing.stop()
       process.kill()
 
 

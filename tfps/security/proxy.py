@@ -25,6 +25,8 @@ _PROGRAM = 'haproxy'
 # The first of these that both sides have; it is the one that costs least.
 _SUITES = 'TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384'
 _TLS = f'ssl-min-ver TLSv1.3 ciphersuites {_SUITES}'
+# A session that is resumed proves nothing anew: its certificate may have
+# expired, or be of a CA that is no longer accepted. So none is.
 # Who calls a program that has no server yet is refused at once: a connection
 # that is kept meanwhile looks like one to a frozen program.
 # A connection may be silent for as long as training is; `timeout` has 24 days
@@ -36,6 +38,7 @@ global
   log stderr format raw daemon err
   stats socket fd@{control} level admin
   stats timeout 24d
+  tune.ssl.cachesize 0
 defaults
   mode tcp
   log global
@@ -215,10 +218,11 @@ def configuration(
     _HEAD.format(threads=threads, refused=_REFUSED, control=control),
   ]
   for door in doors:
-    incoming = '' if door.peer else f' {tls} alpn h2,http/1.1'
+    incoming = '' if door.peer else f' {tls} no-tls-tickets alpn h2,http/1.1'
     outgoing = ''
     if door.peer:
-      outgoing = f' {tls} verifyhost {certificates.dns_name(door.peer)}'
+      name = certificates.dns_name(door.peer)
+      outgoing = f' {tls} no-ssl-reuse verifyhost {name}'
     parts.append(
       f'listen {door.name}\n'
       f'  bind {_listener(door)}{incoming}\n'

@@ -110,18 +110,27 @@ def _call(start, cluster, host, port, task=enclosures.WORKER, **options):
 
 def _answer(port, certs=None, task=enclosures.WORKER):
   """What is answered by TLS to a task's certificate; nothing if refused."""
+  return _answer_in_session(port, _context(certs, task))[0]
+
+
+def _context(certs, task=enclosures.WORKER):
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
   context.check_hostname = False
   context.verify_mode = ssl.CERT_NONE
   if certs:
     context.load_cert_chain(*certificates.paths(certs, task))
+  return context
+
+
+def _answer_in_session(port, context, session=None):
+  """What is answered, and the session, which goes on with an earlier one."""
   with socket.create_connection(('127.0.0.1', int(port)), 30) as peer:
     try:
-      with context.wrap_socket(peer) as secured:
+      with context.wrap_socket(peer, session=session) as secured:
         secured.sendall(b'hello\n')
-        return secured.recv(100)
+        return secured.recv(100), secured.session
     except OSError:
-      return b''
+      return b'', None
 
 
 def _received(peer):
@@ -260,6 +269,46 @@ def test_another_ca_takes_the_place_of_one(start, own_certs, tmp_path):
   _said(process, 'ps-0.pem is renewed')
   assert not _answer(_port(cluster), old)
   assert _answer(_port(cluster), own_certs) == b'heard hello\n'
+
+
+def test_a_session_of_before_is_not_resumed(start, own_certs, tmp_path):
+  # It would not show a certificate again, whatever became of that.
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  context, port = _context(own_certs), _port(cluster)
+  answer, session = _answer_in_session(port, context)
+  assert answer == b'heard hello\n'
+  for file in enclosures.make(tmp_path / 'other').iterdir():
+    file.replace(own_certs / file.name)
+  _said(process, 'ps-0.pem is renewed')
+  assert _answer_in_session(port, context, session) == (b'', None)
+
+
+def test_who_calls_tasks_from_outside_takes_another_ca_too(
+  start, own_certs, tmp_path, set_timeouts
+):
+  cluster = _cluster()
+  process = _start_echo(start, cluster, own_certs)
+  address = {enclosures.PS: cluster.address(enclosures.PS)}
+  credentials = enclosures.credentials(own_certs, enclosures.WORKER)
+  set_timeouts(credentials_every_secs=0.2)
+
+  def answer(path):
+    with socket.socket(socket.AF_UNIX) as caller:
+      caller.settimeout(30)
+      caller.connect(path)
+      caller.sendall(b'hello\n')
+      with contextlib.suppress(ConnectionError):
+        return caller.recv(100)
+
+  with enclosure.called_through(address, credentials) as addresses:
+    path = addresses[enclosures.PS].removeprefix('unix:')
+    waiting.until(lambda: os.path.exists(path))
+    assert answer(path) == b'heard hello\n'
+    for file in enclosures.make(tmp_path / 'other').iterdir():
+      file.replace(own_certs / file.name)
+    _said(process, 'ps-0.pem is renewed')
+    waiting.until(lambda: answer(path) == b'heard hello\n')
 
 
 def test_both_cas_are_accepted_while_one_takes_the_place_of_the_other(
