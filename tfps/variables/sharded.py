@@ -226,9 +226,11 @@ def _embedding_lookup(
   name: str | None = None,
   validate_indices: bool = True,
   max_norm: float | None = None,
-) -> tf.Tensor:
+) -> Any:
   del partition_strategy, validate_indices  # the variable has its own strategy
-  variable = params[0] if isinstance(params, list) else params
+  variable, *others = params if isinstance(params, list) else [params]
+  if others:  # each is a part of the rows, as the strategy says
+    return NotImplemented
   rows = variable.sparse_read(ids, name=name or 'embedding_lookup')
   return rows if max_norm is None else _clip(rows, ids, max_norm)
 
@@ -241,10 +243,13 @@ def _embedding_lookup_sparse(
   max_norm: float | None = None,
   name: str | None = None,
   allow_fast_lookup: bool = False,
-) -> tf.Tensor:
+) -> Any:
   ids, positions = tf.unique(sp_ids.values)
+  rows = _embedding_lookup(params, ids, max_norm=max_norm)
+  if rows is NotImplemented:
+    return rows
   return tf.nn.embedding_lookup_sparse(
-    _embedding_lookup(params, ids, max_norm=max_norm),
+    rows,
     sp_ids.with_values(positions),
     sp_weights,
     combiner,

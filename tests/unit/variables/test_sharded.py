@@ -81,6 +81,13 @@ def test_lookup_clips_to_max_norm(table):
   np.testing.assert_allclose(rows, expected, rtol=1e-6)
 
 
+def test_sparse_lookups_combine_rows(table):
+  ids = tf.sparse.from_dense([[3, 9, 0], [0, 0, 7]])
+  combined = tf.nn.safe_embedding_lookup_sparse(table, ids, combiner='sum')
+  expected = [VALUES[3] + VALUES[9], VALUES[7]]
+  np.testing.assert_allclose(combined, expected)
+
+
 _SPARSE_IDS = tf.sparse.from_dense(
   tf.constant([[3, 9, 3], [0, 7, 0]], tf.int64)
 )
@@ -114,6 +121,21 @@ def test_combined_lookups_read_rows_alone(table, lookup):
   kinds = {operation.type for operation in function.graph.get_operations()}
   assert 'ResourceGather' in kinds
   assert 'ReadVariableOp' not in kinds
+
+
+@pytest.mark.parametrize(
+  'lookup',
+  [
+    lambda parts: tf.nn.embedding_lookup(parts, [1, len(VALUES) + 1]),
+    lambda parts: tf.compat.v1.nn.embedding_lookup(parts, [2, 3]),
+    lambda parts: tf.nn.embedding_lookup_sparse(parts, _SPARSE_IDS, None),
+  ],
+  ids=['v2', 'v1', 'sparse'],
+)
+def test_a_list_of_several_has_parts_of_the_rows(table, lookup):
+  expected = lookup([tf.constant(VALUES), tf.constant(VALUES)[::-1]])
+  other = sharded.ShardedVariable([tf.Variable(VALUES[::-1])])
+  np.testing.assert_array_equal(lookup([table, other]), expected)
 
 
 @pytest.mark.parametrize(
