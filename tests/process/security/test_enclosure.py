@@ -233,6 +233,13 @@ def _said(process, text):
   raise AssertionError(f'It has ended without {text!r}.')
 
 
+def _opened(addresses):
+  """The path of the socket that leads to ps:0, once it is there."""
+  path = addresses[enclosures.PS].removeprefix('unix:')
+  waiting.until(lambda: os.path.exists(path))
+  return path
+
+
 def test_a_program_without_a_server_is_not_taken_for_a_frozen_one(start, certs):
   # A supervisor would kill a task that takes long to start again.
   cluster = _cluster()
@@ -243,6 +250,7 @@ def test_a_program_without_a_server_is_not_taken_for_a_frozen_one(start, certs):
   address = {enclosures.PS: cluster.address(enclosures.PS)}
   _expires_at(_port(cluster))  # its door is open
   with enclosure.called_through(address, credentials) as addresses:
+    _opened(addresses)
     states = [health.probe_all(addresses)[0].state for _ in range(3)]
   assert states == [health.State.DEAD] * 3
 
@@ -294,17 +302,18 @@ def test_who_calls_tasks_from_outside_takes_another_ca_too(
   set_timeouts(credentials_every_secs=0.2)
 
   def answer(path):
-    with socket.socket(socket.AF_UNIX) as caller:
+    with (
+      contextlib.suppress(ConnectionError),
+      socket.socket(socket.AF_UNIX) as caller,
+    ):
       caller.settimeout(30)
       caller.connect(path)
       caller.sendall(b'hello\n')
-      with contextlib.suppress(ConnectionError):
-        return caller.recv(100)
+      return caller.recv(100)
 
   with enclosure.called_through(address, credentials) as addresses:
-    path = addresses[enclosures.PS].removeprefix('unix:')
-    waiting.until(lambda: os.path.exists(path))
-    assert answer(path) == b'heard hello\n'
+    path = _opened(addresses)
+    waiting.until(lambda: answer(path) == b'heard hello\n')
     for file in enclosures.make(tmp_path / 'other').iterdir():
       file.replace(own_certs / file.name)
     _said(process, 'ps-0.pem is renewed')
