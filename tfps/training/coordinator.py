@@ -48,7 +48,9 @@ class Coordinator(trainer.Trainer, scheduling.SchedulingCoordinator):
   in_flight_per_worker = 2  # a worker finds the next one when it has done one
 
   _global_step: tf.Variable | None = None
-  _making_global_step = threading.Lock()
+  # A thread that asks again while it makes it, as in a callback of a recovery,
+  # does not wait for itself.
+  _making_global_step = threading.RLock()
 
   @property
   def global_step(self) -> tf.Variable:
