@@ -31,6 +31,11 @@ from tfps._utils import processes
 _LINE = re.compile(
   r'\[ +(RUN|OK|FAILED|SKIPPED) +\] (\w+\.\w+?)(?:\b|INFO:|WARNING:)'
 )
+_NO_ERROR = re.compile(
+  r'^FAIL: (\w+) \(__main__\.(\w+)(?:(?!^=====).)*'
+  r'^AssertionError: \w+ not raised',
+  re.MULTILINE | re.DOTALL,
+)
 _SETUP = re.compile(r'^ERROR: (setUp\w+ \(\S+\))', re.MULTILINE)
 _GRACE_SECS = 30
 _DISTRIBUTE = 'tensorflow.python.distribute'
@@ -50,7 +55,8 @@ _OURS = {
   f'{_SHARDED}.MaxSizePartitioner': 'tfps.variables.partitioners.MaxSize',
 }
 
-# Tests that something is an error which works with our classes.
+# Tests that something is an error which works with our classes. They must fail
+# for want of that error.
 _WORKS = {
   'testDatasetPartiallyCreatedOnCoordinator': (
     'a dataset of the coordinator that workers use is sent to them'
@@ -60,7 +66,10 @@ _WORKS = {
 
 
 class Results(dict[str, str]):
-  """The last word on each test: OK, FAILED, SKIPPED, or RUN if it hung."""
+  """The last word on each test: OK, FAILED, SKIPPED, or RUN if it hung.
+
+  A test that failed because there was no error which it expects is NO ERROR.
+  """
 
   @property
   def passed(self) -> set[str]:
@@ -119,7 +128,11 @@ def main() -> int:
 
 def _print_differences(stock: Results, ours: Results) -> int:
   only_stock = stock.passed - ours.passed
-  works = {t for t in only_stock if t.rpartition('.')[2] in _WORKS}
+  works = {
+    test
+    for test in only_stock
+    if ours.get(test) == 'NO ERROR' and test.rpartition('.')[2] in _WORKS
+  }
   for test in sorted(works):
     print(f'  no error with tfps: {test}: {_WORKS[test.rpartition(".")[2]]}')
   for test in sorted(only_stock - works):
@@ -158,6 +171,8 @@ def _results(log: str) -> Results:
   for word, test in _LINE.findall(log):
     if not test.endswith('.test_session'):
       results[test] = word
+  for name, group in _NO_ERROR.findall(log):
+    results[f'{group}.{name}'] = 'NO ERROR'
   for setup in _SETUP.findall(log):
     results[setup] = 'FAILED'
   return results
