@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfps._compat import execution_variables
 from tfps._compat import writes
+from tfps._utils import garbage
 from tfps.input import sources
 from tfps.keras import data_adapters
 from tfps.keras import metric_additivity
@@ -182,7 +183,8 @@ class Executions:
         return *ahead[:-1], tf.concat([vector, *tail], axis=0), others
 
     _, *specs = self._specs(form)
-    return _function(around).get_concrete_function(source.spec, *specs)
+    with garbage.looked_for_rarely():
+      return _function(around).get_concrete_function(source.spec, *specs)
 
   def forget(self) -> None:
     """Drops all functions, so that they are traced again."""
@@ -229,7 +231,8 @@ class Executions:
   ) -> Any:
     """Returns a function of inputs of a type, traced unless it has been."""
     function = self._function((kind, form), execute)
-    return function.get_concrete_function(spec, *self._specs(form))
+    with garbage.looked_for_rarely():
+      return function.get_concrete_function(spec, *self._specs(form))
 
   def _function(self, key: Any, execute: Any) -> Any:
     if key not in self._functions:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import autograph
+from tfps._utils import garbage
 from tfps.input import sources
 from tfps.monitor import registry as registry_lib
 from tfps.training import step_loop
@@ -248,11 +249,12 @@ def trace(
     return _with_ahead(ahead, vector, counted)
 
   spec = sync_session.specs(is_logged=form.is_logged)
-  function = transfers.trace_until_stable(
-    lambda: tf.function(execution, autograph=False).get_concrete_function(
-      source.spec, NUMBER, *spec
+  with garbage.looked_for_rarely():
+    function = transfers.trace_until_stable(
+      lambda: tf.function(execution, autograph=False).get_concrete_function(
+        source.spec, NUMBER, *spec
+      )
     )
-  )
   names = step.names or ()
   return Execution(
     function, names, num_steps, form.is_logged, frozenset(marked)

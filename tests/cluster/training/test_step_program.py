@@ -1,6 +1,7 @@
 """A step is traced once, and does the same in a loop as by itself."""
 
 import functools
+import gc
 
 import keras
 import numpy as np
@@ -407,3 +408,34 @@ def _graphs_within(graph):
     if (inner := getattr(function, 'graph', None)) is not None:
       yield inner
       yield from _graphs_within(inner)
+
+
+@one_worker
+@pytest.mark.parametrize('how', ['fit', 'train'])
+def test_garbage_is_looked_for_rarely_while_a_step_is_traced(tfps_cluster, how):
+  found = []
+
+  def note(*values):
+    found.append(gc.get_threshold()[0])
+    return tf.reduce_sum(tf.cast(values[-1], tf.float32))
+
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  before = gc.get_threshold()
+  gc.set_threshold(10_000)
+  try:
+    if how == 'fit':
+      with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile('sgd', note, run_eagerly=False)
+      model.fit(_X, _Y, verbose=0)
+    else:
+      with tfps.Coordinator(strategy) as coordinator:
+        coordinator.train(
+          lambda batch: {'loss': note(batch)},
+          lambda context: tf.data.Dataset.range(9),
+          steps=2,
+        )
+    assert gc.get_threshold()[0] == 10_000
+  finally:
+    gc.set_threshold(*before)
+  assert found[-1] == 100_000  # Keras has called it before, to build the model
