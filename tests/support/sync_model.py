@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.support import sync_ps
 from tfps.updates.sync import protocol_ops
-from tfps.updates.sync import ps_state
+from tfps.updates.sync import worker_table
 
 NUM_WORKERS = 3
 PS = range(sync_ps.NUM_PS)
@@ -96,7 +96,8 @@ class Model:
     limit = updates if mode == POOL else UNLIMITED
     with self.ps.at(10):
       self.session.start_afresh()
-      self.session.start_for(lambda: limit)
+      self.session.limit(lambda: limit)
+      self.session.start()
     self.runs = {}  # by worker
     self.dead, self.frozen, self.restarted = set(), set(), set()
     self.waiting = []  # runs in queues, which serve them in this order
@@ -117,8 +118,8 @@ class Model:
     return self.ps.state.read_points()
 
   def _members(self):
-    members = self.ps.state.members.numpy()[:NUM_WORKERS]
-    return {i for i in range(NUM_WORKERS) if members[i] > ps_state.ABSENT}
+    members = self.ps.state.workers.members.numpy()[:NUM_WORKERS]
+    return {i for i in range(NUM_WORKERS) if members[i] > worker_table.ABSENT}
 
   # What a worker does, as `SyncOps` and `BarrierStep` do it.
 
@@ -208,7 +209,7 @@ class Model:
       and g.is_added
     ]
     if not self.spare and not self.has_rest:
-      steps = self.ps.state.steps.numpy()
+      steps = self.ps.state.workers.steps.numpy()
       wanted = {i for i in self._members() if not point or steps[i] == step}
       assert wanted <= {g.run.worker for g in have_come}, 'not waited for'
     return have_come
@@ -296,8 +297,8 @@ class Model:
     state = self.ps.state
     return (
       self._points()[: self.num_points],
-      state.members.numpy()[:NUM_WORKERS],
-      state.steps.numpy()[:NUM_WORKERS],
+      state.workers.members.numpy()[:NUM_WORKERS],
+      state.workers.steps.numpy()[:NUM_WORKERS],
       state.executions.numpy(),
       self.runs,
       self.dead,

@@ -82,9 +82,9 @@ class SyncPs:
       (variable, variable.numpy())
       for variable in (
         self.state.points,
-        self.state.members,
-        self.state.steps,
-        self.state.reached,
+        self.state.workers.members,
+        self.state.workers.steps,
+        self.state.workers.reached,
         self.state.executions,
         *self.state.tags,
       )

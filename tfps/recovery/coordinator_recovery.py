@@ -231,12 +231,12 @@ class CoordinatorRecovery(repair_interface.Repairs):
     Args:
       session: synchronizes the workers.
     """
-    self.tell_rest = session.try_to_rest
+    self.tell_rest = session.executions.try_to_rest
     self.snapshotter.on_restored(session.start)
     self.snapshotter.quiesce_with(
       session.paused
       if session.makes_one_update
-      else lambda: self.snapshotter.alone(session.try_to_rest)
+      else lambda: self.snapshotter.alone(session.executions.try_to_rest)
     )
 
   def stop(self) -> None:

@@ -315,7 +315,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
       self._peers.index,
       self._membership_table(len(addresses)),
       self.extended.local_state,
-      rendezvous.UpdateHooks(session.start, session.take_in, session.leave_out),
+      rendezvous.UpdateHooks(
+        session.start, session.members.take_in, session.members.leave_out
+      ),
       waits=waits,
       tell=self._events.tell,
     )

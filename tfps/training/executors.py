@@ -194,11 +194,12 @@ class ScheduledExecutor(Executor):
     if not session.makes_one_update or self.call('train', updates_left) < 1:
       yield
       return
-    self.call('train', lambda: session.start_for(updates_left))
+    session.limit(updates_left)
     try:
+      self.call('train', session.start)
       yield
     finally:
-      session.end_there()
+      session.limit(None)
 
   def submit(
     self, to_do: step_program.Execution, attempt: Any, batches: Batches

@@ -48,16 +48,16 @@ class IdleNotice:
         return  # the wait that follows reports the tasks
       time.sleep(timeouts.current().short_poll_secs)
     self._is_on = True
-    surviving(sync_session.rest)
+    surviving(sync_session.executions.rest)
 
   def begin_at_once(self) -> None:
     """Announces it after all queued functions were cancelled."""
     self._is_on = True
-    sessions.of(self._strategy).try_to_rest(True)
+    sessions.of(self._strategy).executions.try_to_rest(True)
 
   def awaited(self) -> contextlib.AbstractContextManager[None]:
     """Announces it while the caller waits for a result, scheduling nothing."""
-    return sessions.of(self._strategy).awaited()
+    return sessions.of(self._strategy).executions.awaited()
 
   def end(
     self,

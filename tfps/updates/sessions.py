@@ -18,6 +18,24 @@ from tfps.updates.sync import participation
 WORKER = tf.TensorSpec([], tf.int64)
 
 
+class NoExecutions:
+  """Executions of workers that do not wait for each other."""
+
+  def rest(self) -> None:
+    """Does nothing: no worker waits for an execution."""
+
+  def try_to_rest(self, rest: bool) -> None:
+    """Does nothing: no worker waits for an execution.
+
+    Args:
+      rest: unused.
+    """
+
+  def awaited(self) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that does nothing."""
+    return contextlib.nullcontext()
+
+
 class Session:
   """Base class of sessions.
 
@@ -27,12 +45,14 @@ class Session:
     makes_one_update: whether a step of all workers makes one update.
     step_log: logs the steps that are applied; None if nothing does, or if the
       session itself knows how far an execution came.
+    executions: those that are scheduled or running, for which workers wait.
   """
 
   waits = True
   makes_one_update = False
   step_log: step_log_lib.StepLog | None = None
 
+  executions: Any = NoExecutions()
   worker: Callable[[], int]
 
   def specs(self, *, is_logged: bool) -> tuple[tf.TensorSpec, ...]:
@@ -88,24 +108,12 @@ class Session:
     del after
     return rows
 
-  def start_for(self, updates_left: Callable[[], int]) -> None:
-    """Limits the number of updates that the workers make together.
+  def limit(self, updates_left: Callable[[], int] | None) -> None:
+    """Limits the updates that workers make together, from the next `start`.
 
     Args:
-      updates_left: returns the number; called whenever they start.
-    """
-
-  def end_there(self) -> None:
-    """Removes the limit of updates."""
-
-  def rest(self) -> None:
-    """Ends waits for executions beyond those that are scheduled."""
-
-  def try_to_rest(self, rest: bool) -> None:
-    """Ends waits for executions beyond those that are running; logs errors.
-
-    Args:
-      rest: whether to do so; False lets workers wait again.
+      updates_left: returns how many there may be, at each start; None for any
+        number.
     """
 
   def start(self) -> None:
@@ -122,9 +130,31 @@ class Session:
   def start_afresh(self) -> None:
     """Forgets all executions, then starts; nothing may be executing."""
 
-  def awaited(self) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which this process waits and schedules nothing."""
-    return contextlib.nullcontext()
+  def prepare(self, attempt: participation.Attempt) -> bool:
+    """Returns whether an attempt has steps left to do, before it is called.
+
+    Args:
+      attempt: that of an execution.
+    """
+    del attempt
+    return True
+
+  def agree(self, ready: int, *, finished: bool) -> participation.StepDecision:
+    """Decides how many steps to do on batches of a queue; here, on all.
+
+    Args:
+      ready: number of batches at hand.
+      finished: whether no work is left.
+    """
+    return participation.StepDecision.alone(ready, finished=finished)
+
+  def settle(self) -> bool:
+    """Copies the results of steps on a queue's batches to all workers.
+
+    Returns:
+      Whether the steps of this worker count.
+    """
+    return True
 
   def leave(self, attempt: Any) -> None:
     """Notes that an execution ended.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.support import waiting
 import tfps
-from tfps.updates.sync import ps_state
+from tfps.updates.sync import worker_table
 
 _WORKERS = 3
 
@@ -152,15 +152,15 @@ def test_who_comes_back_does_not_wait_for_those_that_are_done(tfps_cluster):
     return tf.constant(0)
 
   execute = tf.function(sync_session.around(steps))
-  sync_session.leave_out(1)
+  sync_session.members.leave_out(1)
   for worker in (0, 2):
     sync_session.end(worker)
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     pool.submit(execute, tf.constant(1, tf.int64)).result(30)
   sync_session.end(1)
   # Who comes next waits for all.
-  assert set(sync_session.state.members.numpy()[:_WORKERS]) == {
-    ps_state.PRESENT
+  assert set(sync_session.state.workers.members.numpy()[:_WORKERS]) == {
+    worker_table.PRESENT
   }
 
 

@@ -13,6 +13,7 @@ import tfps
 from tfps.updates.sync import aggregation
 from tfps.updates.sync import participation
 from tfps.updates.sync import ps_state
+from tfps.updates.sync import worker_table
 
 pytestmark = pytest.mark.tfps_cluster(workers=3, ps=1)
 
@@ -123,7 +124,7 @@ def test_what_comes_of_a_worker_that_was_left_out_does_not_count(
   sync_step.sync_session.step_out(1)
   late = pool.submit(sync_step.execute, 2)
   assert sync_step.is_computing.wait(60)
-  sync_step.sync_session.leave_out(2)
+  sync_step.sync_session.members.leave_out(2)
   assert sync_step.execute(0) == 1
   sync_step.may_compute.set()
   assert late.result(60) == 0
@@ -149,7 +150,7 @@ def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
   assert not leads
   first = pool.submit(sync_step.execute, 0)
   sync_step.wait_for_waiting(2)
-  sync_session.leave_out(2)
+  sync_session.members.leave_out(2)
   assert sync_step.execute(1) == 1
   assert first.result(60) == 1
   point = sync_step.point()
@@ -160,7 +161,8 @@ def test_the_gradient_of_a_lost_worker_does_not_stand_in_for_others(
 def test_gradients_for_which_there_is_no_update_do_not_count(sync_step):
   for worker in (1, 2):
     sync_step.sync_session.step_out(worker)
-  sync_step.sync_session.start_for(lambda: 1)
+  sync_step.sync_session.limit(lambda: 1)
+  sync_step.sync_session.start()
   assert [sync_step.execute(0) for _ in range(2)] == [1, 0]
   assert sync_step.number.numpy() == 1
 
@@ -176,13 +178,17 @@ def test_workers_with_nothing_to_do_are_dismissed(sync_step, pool, how):
     stack.enter_context(shift.begun())
     execution = pool.submit(sync_step.execute, 0)
     sync_step.wait_for_waiting(1)
-    getattr(sync_step.sync_session, how)()
+    getattr(sync_step.sync_session.executions, how)()
     assert execution.result(60) == 1
-  members = sync_step.sync_session.state.members.numpy()[:3].tolist()
+  members = sync_step.sync_session.state.workers.members.numpy()[:3].tolist()
   # Who rests steps out, too, and all have.
   wanted = {
-    'rest': [ps_state.PRESENT] * 3,
-    'dismiss_idle': [ps_state.PRESENT, ps_state.AWAY, ps_state.AWAY],
+    'rest': [worker_table.PRESENT] * 3,
+    'dismiss_idle': [
+      worker_table.PRESENT,
+      worker_table.AWAY,
+      worker_table.AWAY,
+    ],
   }
   assert members == wanted[how]
 
@@ -195,20 +201,20 @@ def test_workers_are_dismissed_once_all_others_wait_and_nothing_follows(
   for worker in (0, 2):
     attempt = sync_step.sync_session.attempt(1)
     attempt.note()
-    sync_step.sync_session.enter(attempt, worker)
+    sync_step.sync_session.executions.enter(attempt, worker)
     executions[worker] = pool.submit(sync_step.execute, worker)
   sync_step.wait_for_waiting(1)
   assert sync_step.is_computing.wait(60)
 
   def dismiss():
-    sync_step.sync_session.dismiss_idle()
-    return sync_step.sync_session.state.members.numpy()[1]
+    sync_step.sync_session.executions.dismiss_idle()
+    return sync_step.sync_session.state.workers.members.numpy()[1]
 
-  with sync_step.sync_session.awaited():
-    assert dismiss() == ps_state.PRESENT
+  with sync_step.sync_session.executions.awaited():
+    assert dismiss() == worker_table.PRESENT
   sync_step.may_compute.set()
   sync_step.wait_for_waiting(2)
-  assert dismiss() == ps_state.PRESENT
-  with sync_step.sync_session.awaited():
-    assert dismiss() == ps_state.AWAY
+  assert dismiss() == worker_table.PRESENT
+  with sync_step.sync_session.executions.awaited():
+    assert dismiss() == worker_table.AWAY
   assert [each.result(60) for each in executions.values()] == [1, 1]

@@ -301,7 +301,7 @@ def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
     return row.even + row.odd
 
   for worker in (1, 2):
-    sync_session.leave_out(worker)
+    sync_session.members.leave_out(worker)
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     first = pool.submit(execute, 0)
     waiting.until(lambda: first.done() or one.numpy() == 1)
@@ -328,10 +328,11 @@ def test_how_many_updates_are_left_may_be_known_only_after_a_repair(
 
   def updates_left():  # a repair tells of a rest
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-      pool.submit(sync_session.try_to_rest, rest=True).result(20)
+      pool.submit(sync_session.executions.try_to_rest, rest=True).result(20)
     return 5
 
-  sync_session.start_for(updates_left)
+  sync_session.limit(updates_left)
+  sync_session.start()
   version, goal = sync_session.state.points.numpy()[0, :2]
   assert goal - version == 5
 
@@ -486,7 +487,7 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
 
   def execute(*args):
     (looking,) = _looking() - before
-    assert strategy.sync_session.are_executing
+    assert strategy.sync_session.executions.are_running
     if ends == 'the next connection':
       connection.stop_all()
       assert not looking.is_alive()
@@ -495,7 +496,7 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
   on_worker = tf.device('/job:worker/task:0')
   with on_worker, pytest.raises(ValueError, match='not one of the cluster'):
     attempt(execute, *attempt.args)
-  assert not strategy.sync_session.are_executing
+  assert not strategy.sync_session.executions.are_running
   waiting.until(lambda: not _looking() - before)
 
 

@@ -18,7 +18,7 @@ _PER_EXECUTION = 2  # as in all of them
 
 def _clocks(strategy):
   """The steps that each of three workers has done."""
-  return strategy.sync_session.state.clocks.numpy()[:3].tolist()
+  return strategy.sync_session.state.workers.clocks.numpy()[:3].tolist()
 
 
 def _wait_until_all_step(strategy):

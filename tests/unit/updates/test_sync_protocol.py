@@ -160,16 +160,16 @@ class Workers(model.Model, stateful.RuleBasedStateMachine):
   def detect(self, i):
     """The failure detector probes a worker."""
     if self.mode != model.OWN:
-      with self.session.awaited():
-        self.session.dismiss_idle()
+      with self.session.executions.awaited():
+        self.session.executions.dismiss_idle()
     if i in self.dead | self.frozen:
       self._give_up(i)
-      self.session.leave_out(i)
+      self.session.members.leave_out(i)
     elif i in self.restarted:
       self.restarted.discard(i)
       self._cancel(*(r for r in self.remains if r.worker == i))
       self._give_up(i)
-      self.session.abandon_update(i)
+      self.session.members.replace_leader(i)
 
   def _give_up(self, i):
     """Notes that another worker makes what one leads."""
@@ -194,7 +194,7 @@ class Workers(model.Model, stateful.RuleBasedStateMachine):
     """The coordinator schedules no more until all executions have ended."""
     if self.mode != model.OWN and not self.has_rest:
       self.has_rest = True
-      self.session.rest()
+      self.session.executions.rest()
 
   def start_again(self):
     if self.has_rest and not self.runs and not self.pool:

@@ -14,6 +14,7 @@ from tfps.updates import apply
 from tfps.updates import rows as rows_lib
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import wait_queue
+from tfps.updates.sync import worker_table
 
 
 class StalenessBound:
@@ -75,15 +76,15 @@ class StalenessBound:
     )
 
   def _take_in(self, worker: tf.Tensor) -> Any:
-    written = self._state.set_member(worker, ps_state_lib.RUNNING)
+    written = self._state.workers.set_member(worker, worker_table.RUNNING)
     clock = tf.maximum(self._clock(worker), self._state.point(0).version)
-    written.append(rows_lib.write(self._state.clocks, worker, clock))
+    written.append(rows_lib.write(self._state.workers.clocks, worker, clock))
     return (clock,), written
 
   def _look(self, worker: tf.Tensor, arrives: int) -> Any:
-    written = self._state.set_member(worker, ps_state_lib.RUNNING)
+    written = self._state.workers.set_member(worker, worker_table.RUNNING)
     clock = self._clock(worker) + arrives
-    written.append(rows_lib.write(self._state.clocks, worker, clock))
+    written.append(rows_lib.write(self._state.workers.clocks, worker, clock))
     with tf.control_dependencies(written):
       found = self._slowest()
     point = self._state.point(0)
@@ -104,17 +105,17 @@ class StalenessBound:
       return (waits, slowest), written + self._state.set_point(0, new)
 
   def _clock(self, worker: tf.Tensor) -> tf.Tensor:
-    return rows_lib.read(self._state.clocks, worker)
+    return rows_lib.read(self._state.workers.clocks, worker)
 
   def _slowest(self) -> tf.Tensor:
     """Returns the clock of the slowest included worker."""
-    members = apply.read(self._state.members)
-    clocks = apply.read(self._state.clocks)
+    members = apply.read(self._state.workers.members)
+    clocks = apply.read(self._state.workers.clocks)
     ended, last, _ = self._state.read_executions()
-    running = tf.equal(members, ps_state_lib.RUNNING)
+    running = tf.equal(members, worker_table.RUNNING)
     # Whether all remaining executions have begun. The number left may be too
     # low: a process that repeats an execution may not know that it ended.
     left = last - ended
     are_all = (last >= 0) & (left <= tf.math.count_nonzero(running))
-    counted = tf.where(are_all, running, members > ps_state_lib.ABSENT)
+    counted = tf.where(are_all, running, members > worker_table.ABSENT)
     return tf.reduce_min(tf.where(counted, clocks, clocks.dtype.max))

@@ -50,7 +50,7 @@ class FailureDetector:
     self._lock = threading.Lock()
     self._stopping = threading.Event()
     self._thread: threading.Thread | None = None
-    sync_session.call_on_execution(self.begin)
+    sync_session.executions.call_on_begin(self.begin)
     connection.stop_before_next(self.stop)
 
   def begin(self) -> None:
@@ -78,7 +78,7 @@ class FailureDetector:
 
   def _is_needed(self) -> bool:
     with self._lock:
-      is_needed = self._sync_session.are_executing
+      is_needed = self._sync_session.executions.are_running
       if not is_needed:
         self._thread = None
       return is_needed
@@ -90,17 +90,17 @@ class FailureDetector:
       logging.warning('Could not read which workers wait: %s', error)
 
   def _look(self) -> None:
-    if not self._sync_session.are_executing:
+    if not self._sync_session.executions.are_running:
       self._versions = []
       return
     before, self._versions = (
       self._versions,
-      self._sync_session.versions_awaited(),
+      self._sync_session.state.versions_awaited(),
     )
     if not set(before) & set(self._versions):
       self._silent.clear()
       return
-    self._sync_session.dismiss_idle()
+    self._sync_session.executions.dismiss_idle()
     found = health.incarnations(self._workers())
     for worker, incarnation in found.items():
       if incarnation is None:
@@ -121,7 +121,7 @@ class FailureDetector:
         secs,
       )
     # Repeated: an operation that it had begun on the ps may include it again.
-    self._sync_session.leave_out(self._index_of(worker))
+    self._sync_session.members.leave_out(self._index_of(worker))
     self._excluded.add(worker)
 
   def _note_answer(self, worker: spec_lib.Task, incarnation: int) -> None:
@@ -131,5 +131,5 @@ class FailureDetector:
       logging.warning('%s answers again and is included in updates.', worker)
     if self._known.get(worker, incarnation) != incarnation:
       # A restarted worker does not make the update that it led.
-      self._sync_session.abandon_update(self._index_of(worker))
+      self._sync_session.members.replace_leader(self._index_of(worker))
     self._known[worker] = incarnation

@@ -38,6 +38,7 @@ import tensorflow as tf
 from tfps.updates import apply
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import wait_queue
+from tfps.updates.sync import worker_table
 from tfps.updates.sync.ps_state import Point
 
 
@@ -75,11 +76,11 @@ class SyncProtocol:
     """
     points, led = _without_lead(self._points(), worker)
     # If it failed within a step, others may be waiting for it there.
-    was_within = self._state.step_of(worker) > ps_state_lib.NO_STEP
+    was_within = self._state.workers.step_of(worker) > worker_table.NO_STEP
     was_within |= led
     with tf.control_dependencies([was_within]):
-      noted = self._state.set_member(worker, ps_state_lib.RUNNING)
-      noted += self._state.set_step(worker, ps_state_lib.NO_STEP)
+      noted = self._state.workers.set_member(worker, worker_table.RUNNING)
+      noted += self._state.workers.set_step(worker, worker_table.NO_STEP)
     waits = self._is_led(points)
     mine = tf.one_hot(0, ps_state_lib.MAX_POINTS, dtype=tf.int64) * _count(
       waits
@@ -100,8 +101,8 @@ class SyncProtocol:
 
   def end(self, worker: tf.Tensor) -> Any:
     """Counts an execution of a worker."""
-    noted = self._state.set_member(worker, ps_state_lib.PRESENT)
-    noted += self._state.set_step(worker, ps_state_lib.NO_STEP)
+    noted = self._state.workers.set_member(worker, worker_table.PRESENT)
+    noted += self._state.workers.set_step(worker, worker_table.NO_STEP)
     ended, last, paused = self._state.read_executions()
     written = self._state.set_executions(ended + 1, last, paused)
     points = self._points()
@@ -122,10 +123,10 @@ class SyncProtocol:
       version: version with which it computed gradients.
     """
     is_late = tf.not_equal(self._state.point(number).version, version)
-    none = tf.constant(ps_state_lib.NO_STEP, tf.int64)
-    step = tf.where(is_late, none, self._state.step_of(worker))
+    none = tf.constant(worker_table.NO_STEP, tf.int64)
+    step = tf.where(is_late, none, self._state.workers.step_of(worker))
     taken = self._release_all(is_late)
-    return (is_late,), self._state.set_step(worker, step) + taken
+    return (is_late,), self._state.workers.set_step(worker, step) + taken
 
   def look(
     self,
@@ -150,20 +151,20 @@ class SyncProtocol:
     is_next = tf.equal(point.version, version)
     is_current = is_next & (point.version < point.goal)
     arrived = point.arrived + _count(is_current) * arrives
-    noted = self._state.set_member(worker, ps_state_lib.RUNNING)
+    noted = self._state.workers.set_member(worker, worker_table.RUNNING)
     begins = arrives > 0 and number == 0
     noted += self._note_arrival(worker, step, is_current, begins=begins)
     if arrives:
-      noted += self._state.set_reached(worker, number + 1)
+      noted += self._state.workers.set_reached(worker, number + 1)
     with tf.control_dependencies(noted):
       quorum = enough = self._quorum()
       come = arrived
       if number:
-        within = self._state.num_members_in(step)
+        within = self._state.workers.num_members_in(step)
         enough = tf.maximum(tf.minimum(quorum, within), 1)
       if not self._spare:
         # Gradients of lost workers must not replace those of others.
-        come = self._state.num_members_in(step, reached=number + 1)
+        come = self._state.workers.num_members_in(step, reached=number + 1)
     is_paused = tf.not_equal(
       self._state.read_executions()[ps_state_lib.PAUSED], 0
     )
@@ -197,8 +198,8 @@ class SyncProtocol:
   ) -> list[tf.Operation]:
     """Sets the step of a worker that arrives, or waits though excluded."""
     if not begins:
-      step = tf.where(is_current, step, self._state.step_of(worker))
-    return self._state.set_step(worker, step)
+      step = tf.where(is_current, step, self._state.workers.step_of(worker))
+    return self._state.workers.set_step(worker, step)
 
   def release(self, number: int, version: tf.Tensor, enough: tf.Tensor) -> Any:
     """Publishes the next version of a point and releases waiting workers.
@@ -208,7 +209,7 @@ class SyncProtocol:
       version: version with which the gradients were computed.
       enough: number of gradients of which the new version was made.
     """
-    wanted = self._wanted(self._state.num_members())
+    wanted = self._wanted(self._state.workers.num_members())
     point = self._state.point(number)
     is_next = tf.equal(point.version, version)  # unless there was a `start`
     is_even = tf.equal(version % 2, 0)
@@ -235,27 +236,29 @@ class SyncProtocol:
       worker: the worker's number, an int64 scalar.
       member: its new state, unless it is DONE.
     """
-    away = tf.constant(ps_state_lib.AWAY, tf.int64)
-    was_away = tf.equal(self._state.member(worker), away)
+    away = tf.constant(worker_table.AWAY, tf.int64)
+    was_away = tf.equal(self._state.workers.member(worker), away)
     is_news = ~was_away | tf.not_equal(member, away)
     with tf.control_dependencies([was_away]):
-      written = self._state.set_member_unless_done(worker, member)
+      written = self._state.workers.set_member_unless_done(worker, member)
     with tf.control_dependencies(written):
-      written += self._state.expect_all_if_done()
-    written += self._state.set_step(worker, ps_state_lib.NO_STEP)
+      written += self._state.workers.expect_all_if_done()
+    written += self._state.workers.set_step(worker, worker_table.NO_STEP)
     points, _ = _without_lead(self._points(), worker)
     return (points.version,), written + self._release_all(is_news, points)
 
   def dismiss(self, are_busy: tf.Tensor) -> Any:
     """Sets included workers to AWAY where `are_busy` is 0."""
-    written = self._state.send_away(are_busy)
+    written = self._state.workers.send_away(are_busy)
     with tf.control_dependencies(written):
-      written += self._state.expect_all_if_done()
+      written += self._state.workers.expect_all_if_done()
     return (are_busy[0],), written + self._release_all(True)
 
   def take_in(self, worker: tf.Tensor) -> Any:
     """Includes a worker in updates."""
-    return (worker,), self._state.set_member(worker, ps_state_lib.PRESENT)
+    return (worker,), self._state.workers.set_member(
+      worker, worker_table.PRESENT
+    )
 
   def rest(self, last: tf.Tensor) -> Any:
     """Sets the number of executions after which no more begin for now."""
@@ -274,14 +277,14 @@ class SyncProtocol:
     points = self._points()
     number = tf.math.count_nonzero(points.leader)
     # Workers past the first point of their step, and perhaps past all.
-    within = self._state.num_members_in(points.version[0] - 1)
+    within = self._state.workers.num_members_in(points.version[0] - 1)
     number += within * _count(self._may_have_more_points(points))
     found = tf.stack([number, before])
     return (found,), written + self._release_all(tf.equal(value, 0), points)
 
   def cut_short(self, worker: tf.Tensor) -> Any:
     """Takes a worker out of its step, and gives up an update that it leads."""
-    written = self._state.set_step(worker, ps_state_lib.NO_STEP)
+    written = self._state.workers.set_step(worker, worker_table.NO_STEP)
     points, _ = _without_lead(self._points(), worker)
     return (worker,), written + self._release_all(True, points)
 
@@ -309,9 +312,11 @@ class SyncProtocol:
     )
     zero = tf.zeros([], tf.int64)
     written = self._state.set_executions(zero, zero - 1, zero)
-    clocks = tf.fill([ps_state_lib.MAX_WORKERS], versions[0])
-    written.append(apply.write(self._state.clocks, clocks))
-    written.append(apply.write(self._state.steps, self._state.no_steps()))
+    clocks = tf.fill([worker_table.MAX_WORKERS], versions[0])
+    written.append(apply.write(self._state.workers.clocks, clocks))
+    written.append(
+      apply.write(self._state.workers.steps, self._state.workers.no_steps())
+    )
     return (versions,), written + self._release_all(True, points)
 
   def _release_all(
@@ -337,12 +342,12 @@ class SyncProtocol:
 
   def _wanted(self, members: tf.Tensor) -> tf.Tensor:
     """Returns the number of gradients that the policy wants in an update."""
-    expected = tf.maximum(members, self._state.num_workers)
+    expected = tf.maximum(members, self._state.workers.num_workers)
     return tf.maximum(expected - self._spare, 1)
 
   def _quorum(self) -> tf.Tensor:
     """Returns the number of gradients of which an update can be made now."""
-    members = self._state.num_members()
+    members = self._state.workers.num_members()
     ended, last, _ = self._state.read_executions()
     left = tf.where(last >= 0, last - ended, members)
     there = tf.minimum(members, left)

@@ -17,6 +17,7 @@ from tfps.updates import ps_lock
 from tfps.updates.sync import protocol
 from tfps.updates.sync import ps_state as ps_state_lib
 from tfps.updates.sync import wait_queue
+from tfps.updates.sync import worker_table
 
 WORKER = tf.TensorSpec([], tf.int64)
 
@@ -30,7 +31,7 @@ _CALLS = {
   'leave_out': [WORKER] * 2,
   'take_in': [WORKER],
   'leave_step': [WORKER],
-  'dismiss': [tf.TensorSpec([ps_state_lib.MAX_WORKERS], tf.int64)],
+  'dismiss': [tf.TensorSpec([worker_table.MAX_WORKERS], tf.int64)],
 }
 
 
