@@ -26,7 +26,7 @@ def main(name: str, num_floats: int, times: int) -> None:
     checkpoint = tf.train.Checkpoint(variable=variable)
   path = os.path.abspath('checkpoint')  # in the chief's folder
   for _ in range(times):
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     # Without an `experimental_io_device`, each ps writes and reads its values.
     checkpoint.read(checkpoint.write(path))
   strategy.close()

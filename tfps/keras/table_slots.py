@@ -167,7 +167,7 @@ def _saved_tables(shards: Sequence[shard_lib.Shard]) -> Any:
   """Returns the tables of the snapshot with which a table begins, or None."""
   strategy = checkpoint_graph.strategy_of(shards[0].rows)
   guard = getattr(strategy, 'guard', None)
-  return None if guard is None else guard.saved_tables
+  return None if guard is None else guard.copies.saved_tables
 
 
 def note_rows(rows: Any, table: Any, number: int) -> None:

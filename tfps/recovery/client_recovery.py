@@ -23,12 +23,9 @@ from tfps.cluster import spec as spec_lib
 from tfps.recovery import client_repair
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
+from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events
-from tfps.recovery import inventory
-from tfps.recovery import replicas as replicas_lib
-from tfps.recovery import saved_tables as saved_tables_lib
-from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.recovery import stuck_calls
 from tfps.server import fencing
 from tfps.server import ps_addresses
@@ -54,6 +51,7 @@ class ClientRecovery:
 
   Attributes:
     events: listener and counts of lost tasks.
+    copies: of the variables.
     num_interruptions: number of calls that failed and were repeated.
     on_loss: called, maybe repeatedly, before calls are waited for that a loss
       has interrupted: ends what they wait for besides ps.
@@ -75,41 +73,25 @@ class ClientRecovery:
     fence: fencing.Fence,
     notes: consistency_note_lib.ConsistencyNotes | None = None,
   ) -> None:
-    self._address_book = address_book
-    self._replicas = replicas_lib.Replicas(
-      recovery, len(address_book.addresses), device=device
+    self.copies = copies_lib.Copies(
+      recovery,
+      address_book=address_book,
+      notes=notes or consistency_note_lib.ConsistencyNotes(),
+      shared=shared,
+      device=device,
+      saves=is_chief,
+      is_shared=True,
+      confirm=fence.check,
     )
     self.events = events.Events(recovery.on_event)
-    self._recovery = recovery
     self._gate = quiesce_lock.QuiesceLock()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self.on_loss: Callable[[], object] = lambda: None
     self._own = threading.local()  # whether a thread is in `surviving`
     self._is_stopped = False
-    self._notes = notes or consistency_note_lib.ConsistencyNotes()
-    self._snapshotter: snapshotter_lib.Snapshotter | None = None
-    self._inventory = inventory.Inventory()
-    if is_chief:
-      self._snapshotter = snapshotter_lib.Snapshotter(
-        recovery,
-        device=device,
-        num_ps=len(address_book.addresses),
-        confirm=fence.check,
-        is_shared=True,
-      )
-      self._inventory = self._snapshotter.inventory
     self._repair = client_repair.ClientRepair(
-      recovery,
-      address_book=address_book,
-      notes=self._notes,
-      shared=shared,
-      replicas=self._replicas,
-      events=self.events,
-      greet=greet,
-      fence=fence,
-      snapshotter=self._snapshotter,
-      inventory=self._inventory,
+      self.copies, self.events, greet, fence
     )
     self._stuck_calls = stuck_calls.StuckCallCanceller(
       self._calls,
@@ -119,13 +101,11 @@ class ClientRecovery:
     )
     self._changes = error_classifier.ChangeDetector()
     self._checked_at = 0.0
-    self._restores = False
-    if self._snapshotter is not None:
+    if self.copies.snapshotter is not None:
       self._repair.connect_to_moved()
-      # Whether the ps do not have all live variables of this job.
-      self._restores = not self._notes.match(self._repair.known)
-      self._snapshotter.start(self._gate)
-      self._replicas.start()
+      self.copies.restores = not self.copies.notes.match(self._repair.known)
+      self.copies.snapshotter.start(self._gate)
+      self.copies.replicas.start()
     else:
       self._connect_to_moved()
     address_book.pop_moves()
@@ -144,21 +124,22 @@ class ClientRecovery:
       errors.CheckpointError: the snapshot has another variable of that name.
       ValueError: it is sharded and holds strings.
     """
-    entry = self._inventory.add(variable, self.reading)
+    copies = self.copies
+    entry = copies.inventory.add(variable, self.reading)
     if entry is None:
       return
-    if self._snapshotter is None:
-      self._replicas.attach(entry)
+    if copies.snapshotter is None:
+      copies.replicas.attach(entry)
       return
-    if self._restores:
-      self._snapshotter.begin(entry)
-    self._replicas.add(entry, is_new=self._restores)
+    if copies.restores:
+      copies.snapshotter.begin(entry)
+    copies.replicas.add(entry, is_new=copies.restores)
 
   @property
   def begins_with_snapshot(self) -> bool:
     """True if this is the chief, and variables begin with saved values."""
-    snapshotter = self._snapshotter
-    return self._restores and (
+    snapshotter = self.copies.snapshotter
+    return self.copies.restores and (
       snapshotter is not None and snapshotter.begun_with is not None
     )
 
@@ -168,7 +149,7 @@ class ClientRecovery:
     Args:
       variable: a `tf.Variable` on a ps.
     """
-    self._inventory.unsaved.append(variable)
+    self.copies.inventory.unsaved.append(variable)
 
   def on_restored(self, function: Callable[[], object]) -> None:
     """Sets what is called after each repair, in the chief before others go on.
@@ -197,18 +178,11 @@ class ClientRecovery:
     ):
       return
     self._checked_at = now
-    found = self._address_book.incarnations()
+    found = self.copies.address_book.incarnations()
     if self._changes.has_changed(found, self._repair.known):
       raise tf.errors.UnavailableError(
         None, None, 'A ps does not answer, or has been restarted.'
       )
-
-  @property
-  def saved_tables(self) -> saved_tables_lib.SavedTables | None:
-    """Tables of the snapshot with which variables begin; None if none do."""
-    if self._snapshotter is None or not self._restores:
-      return None
-    return self._snapshotter.saved_tables
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.
@@ -229,10 +203,10 @@ class ClientRecovery:
 
   def do_without(self, task: spec_lib.Task) -> None:
     """Saves the variables of a ps that is to end; then it counts as lost."""
-    if self._snapshotter is not None:
+    if self.copies.snapshotter is not None:
       try:
-        self._snapshotter.save()
-        self._replicas.refresh()
+        self.copies.snapshotter.save()
+        self.copies.replicas.refresh()
       except (
         tf.errors.OpError,
         errors.CheckpointError,
@@ -242,27 +216,21 @@ class ClientRecovery:
           '%s leaves, and its variables could not be saved: %s', task, error
         )
 
-  def keep(self) -> None:
-    """Saves the variables, if this is the chief, against a later loss.
+  def keep_writes(self) -> None:
+    """Saves what was written outside of executions, against a later loss.
 
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    if self._snapshotter is not None:
-      self._snapshotter.save_if_possible()
-      self._replicas.refresh()
-
-  def keep_writes(self) -> None:
-    """Saves what was written outside of executions, as `keep` does."""
-    self.keep()
+    self.copies.keep()
 
   def save_for_good(self) -> None:
     """Stops training and writes a last snapshot, if this is the chief."""
     is_quiet = quiesce_lock.quiesce_for_last_snapshot(
-      self._gate, self._recovery.timeout_secs
+      self._gate, self.copies.recovery.timeout_secs
     )
-    if self._snapshotter is not None and is_quiet:
-      self._snapshotter.save_at_last()
+    if self.copies.snapshotter is not None and is_quiet:
+      self.copies.snapshotter.save_at_last()
 
   def use_sync(self, session: sessions.Session) -> None:
     """Adapts the chief's snapshots to synchronous workers.
@@ -270,9 +238,9 @@ class ClientRecovery:
     Args:
       session: synchronizes the workers.
     """
-    if self._snapshotter is not None:
-      self._snapshotter.on_restored(session.start)
-      self._snapshotter.quiesce_with(
+    if self.copies.snapshotter is not None:
+      self.copies.snapshotter.on_restored(session.start)
+      self.copies.snapshotter.quiesce_with(
         session.paused if session.makes_one_update else None
       )
 
@@ -283,9 +251,9 @@ class ClientRecovery:
     """
     self._is_stopped = True
     self._stuck_calls.stop()
-    if self._snapshotter is not None:
-      self._snapshotter.stop()
-      self._replicas.stop()
+    if self.copies.snapshotter is not None:
+      self.copies.snapshotter.stop()
+      self.copies.replicas.stop()
 
   def _connect_to_moved(self) -> None:
     try:
@@ -320,17 +288,12 @@ class ClientRecovery:
       self._own.is_surviving = False
 
   def _cover(self) -> None:
-    if self._snapshotter is not None:
-      self._snapshotter.cover()
-      self._replicas.cover()
-      if self._restores:
-        self._notes.write(self._repair.known)
-        self._restores = False
+    self.copies.cover(lambda: self._repair.known)
 
   def _repair_ps(self, deadline: float | None) -> None:
     self.on_loss()
-    with quiesce_lock.quiesced(self._gate, self._recovery.timeout_secs):
+    with quiesce_lock.quiesced(self._gate, self.copies.recovery.timeout_secs):
       self._repair.repair(deadline)
 
   def _deadline(self) -> float | None:
-    return deadlines.after(self._recovery.timeout_secs)
+    return deadlines.after(self.copies.recovery.timeout_secs)

@@ -18,16 +18,11 @@ from tfps._compat import server_def
 from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
-from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
+from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events as events_lib
-from tfps.recovery import inventory as inventory_lib
-from tfps.recovery import replicas as replicas_lib
-from tfps.recovery import snapshotter as snapshotter_lib
 from tfps.server import fencing
-from tfps.server import ps_addresses
-from tfps.variables import shared_variables
 
 Found = dict[int, int | None]  # incarnations by index of the ps
 
@@ -52,17 +47,11 @@ class ClientRepair:
   """Detects changes of the ps, reconnects to them and restores variables.
 
   Args:
-    recovery: settings.
-    address_book: addresses of the ps.
-    notes: consistency notes of the job.
-    shared: creates the variables.
-    replicas: replicas of the variables.
+    copies: of the variables.
     events: listener and counts of lost tasks.
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
     fence: fence of this process.
-    snapshotter: saves the variables; None unless this is the chief.
-    inventory: the variables.
 
   Attributes:
     known: incarnations of the ps in use, by index.
@@ -71,28 +60,17 @@ class ClientRepair:
 
   def __init__(
     self,
-    recovery: config.Recovery,
-    *,
-    address_book: ps_addresses.PsAddressBook,
-    notes: consistency_note_lib.ConsistencyNotes,
-    shared: shared_variables.SharedVariables,
-    replicas: replicas_lib.Replicas,
+    copies: copies_lib.Copies,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
     fence: fencing.Fence,
-    snapshotter: snapshotter_lib.Snapshotter | None,
-    inventory: inventory_lib.Inventory,
   ) -> None:
-    self._recovery = recovery
-    self._address_book = address_book
-    self._notes = notes
-    self._shared = shared
-    self._replicas = replicas
+    self._copies = copies
+    self._address_book = address_book = copies.address_book
+    self._is_chief = copies.snapshotter is not None
     self._events = events
     self._greet = greet
     self._fence = fence
-    self._snapshotter = snapshotter
-    self._inventory = inventory
     self.on_restored: Callable[[], object] = lambda: None
     self.known: Found = address_book.incarnations()
     self._at = dict(address_book.addresses)  # as of the runtime
@@ -107,14 +85,14 @@ class ClientRepair:
       tf.errors.OpError: a ps is lost or cannot be reached.
     """
     for _ in range(2):  # moves, and back if it is not there, either
-      if not self._notes.contradict(self.known):
+      if not self._copies.notes.contradict(self.known):
         return
       self._address_book.reconsider()
       if self._address_book.addresses == self._at:
         return
       self._fence.take({'ps': self._connect()})
       self.known = self._address_book.incarnations()
-      self._shared.rejoin()
+      self._copies.shared.rejoin()
 
   def is_due(self, error: tf.errors.OpError) -> bool:
     """Returns whether an error was caused by a lost ps."""
@@ -125,7 +103,7 @@ class ClientRepair:
     if isinstance(error, _CONNECTION_ERRORS):
       return '/job:ps' in str(error)
     return isinstance(error, _MISSING_ERRORS) and bool(
-      self._inventory.emptied()
+      self._copies.inventory.emptied()
     )
 
   def check(self) -> None:
@@ -157,7 +135,7 @@ class ClientRepair:
         try:
           found = self._address_book.incarnations()
           note = None
-          if self._snapshotter is not None:
+          if self._is_chief:
             found = self._fail_over(found, lost_secs)
           else:
             note = self._read_note(found, reader)
@@ -183,7 +161,7 @@ class ClientRepair:
       return found
     before = self._address_book.addresses.copy()
     self._address_book.fail_over_if_due(
-      silent, lost_secs, self._recovery.waits_for_restart_secs
+      silent, lost_secs, self._copies.recovery.waits_for_restart_secs
     )
     moved = self._address_book.addresses != before
     return self._address_book.incarnations() if moved else found
@@ -232,10 +210,10 @@ class ClientRepair:
     lost = {
       ps for ps in found if found[ps] != self.known[ps]
     } | self._reconnected
-    if not lost and self._snapshotter is not None:
-      lost = self._inventory.emptied()
+    if not lost and self._is_chief:
+      lost = self._copies.inventory.emptied()
     if not lost and (
-      self._snapshotter is not None or not self._notes.contradict(found)
+      self._is_chief or not self._copies.notes.contradict(found)
     ):
       time.sleep(timeouts.current().poll_secs)
       return True
@@ -243,17 +221,14 @@ class ClientRepair:
     self._greet({*self._address_book.hosted, *survivors})
     self._reconnected |= self._connect()
     lost |= self._reconnected
-    if self._snapshotter is None and not self._notes.match(found):
+    if not self._is_chief and not self._copies.notes.match(found):
       return False  # the chief is still restoring
-    self._replicas.renew(self._inventory.on(lost), lost)
-    self._shared.rejoin()
+    self._copies.renew(lost)
     secs = None
-    if self._snapshotter is not None:
-      secs = self._snapshotter.restore(lost, self._replicas)
-      self._shared.announce(self._inventory.on(set(found)))
-    self.on_restored()
-    if self._snapshotter is not None:
-      self._notes.write(found)
+    if self._is_chief:
+      secs = self._copies.restore(lost, found, self.on_restored)
+    else:
+      self.on_restored()
     self.known, self._reconnected = found, set()
     self._fence.take({'ps': lost})
     for task in self._address_book.pop_moves():
@@ -272,7 +247,7 @@ class ClientRepair:
     return elsewhere
 
   def _timeout_error(self, found: Found) -> errors.DeadlineError:
-    secs = self._recovery.timeout_secs
+    secs = self._copies.recovery.timeout_secs
     missing = [
       self._address_book.describe(ps)
       for ps, value in found.items()

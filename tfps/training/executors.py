@@ -236,7 +236,7 @@ class ScheduledExecutor(Executor):
   def keep(self) -> bool:
     guard = getattr(self.strategy, 'guard', None)
     if guard is not None:
-      self.call('recovery', guard.keep)
+      self.call('recovery', guard.copies.keep)
     return True
 
   def rest(self) -> None:

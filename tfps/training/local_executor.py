@@ -166,7 +166,7 @@ class LocalExecutor(executors.Executor):
     if guard is None or not self.is_chief:
       return False
     try:
-      guard.keep()
+      guard.copies.keep()
     except tf.errors.OpError as error:  # the calls that follow wait for repair
       logging.warning('A ps was lost at the end of training: %s', error)
     return True

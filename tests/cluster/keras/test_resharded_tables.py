@@ -134,7 +134,7 @@ def test_a_new_run_begins_with_a_snapshot_of_other_shards(
   with strategy.scope():
     model = _model(**policies)
     first = _fit(model)[0]
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     second = _fit(model)
   strategy.close()
   keras.utils.clear_session()

@@ -123,7 +123,7 @@ def test_a_new_run_begins_with_the_last_snapshot(
   with strategy.scope():
     model = _model()
     first = _fit(model)
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     second = _fit(model)
   strategy.close()
   keras.utils.clear_session()
@@ -158,7 +158,7 @@ def test_a_run_on_the_same_ps_begins_anew_although_tables_have_grown(
 ):
   with _table(tfps_cluster.cluster, tmp_path) as (table, guard):
     found = table.lookup(_IDS[:3], training=True)
-    guard.keep()
+    guard.copies.keep()
   with _table(tfps_cluster.cluster, tmp_path) as (table, _):
     np.testing.assert_array_equal(table.lookup(_IDS[:3]), found)
     assert table.num_keys() == 3
@@ -188,7 +188,7 @@ def test_a_snapshot_of_a_table_that_evicts_is_restored_without_evicted_keys(
     for ids in np.split(_IDS[:400], 20):
       one.lookup(ids, training=True)
     kept = {key: row.tolist() for key, row in _items(one)}
-    guard.keep()
+    guard.copies.keep()
   assert 0 < len(kept) < 100
   with _table(tfps_cluster.cluster, tmp_path) as (other, _):
     assert {key: row.tolist() for key, row in _items(other)} == kept

@@ -93,7 +93,7 @@ def test_what_is_restored_is_in_replicas_too(tfps_cluster, tmp_path):
   with strategy.scope():
     loaded = load()
     assert table_contents.of(loaded) == wanted
-    pairs = list(strategy.guard._replicas.pairs())
+    pairs = list(strategy.guard.copies.replicas.pairs())
     restored = [v for v in loaded.variables if 'table' in v.path]
     assert len(pairs) >= len(restored)
     for variable, twin in pairs:

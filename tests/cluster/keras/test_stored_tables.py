@@ -196,7 +196,7 @@ def test_a_new_run_begins_with_a_snapshot(
   with strategy.scope():
     model = make()
     stored_tables.fit(model)
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     stored_tables.fit(model)
     expected = table_contents.of(model)
   strategy.close()

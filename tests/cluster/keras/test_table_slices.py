@@ -117,7 +117,7 @@ def test_what_ps_write_is_read_back_by_ps(tfps_cluster, tmp_path, monkeypatch):
   with strategy.scope():
     read = _Largest(monkeypatch, snapshots.Snapshot, 'read')
     _trained(_model())
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     assert strategy.guard.snapshotter.latest is not None
     assert read.num_bytes == 0
   strategy.close()

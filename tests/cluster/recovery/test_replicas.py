@@ -70,7 +70,7 @@ def test_a_copy_that_does_not_end_is_told(tfps_cluster, tmp_path, set_timeouts):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path, replicas=1)
   )
-  replicas = strategy.guard._replicas
+  replicas = strategy.guard.copies.replicas
   with (
     replicas._between_copies(),
     pytest.raises(tfps.DeadlineError, match=r'not ended .*0\.1 .* Check wh'),
@@ -91,7 +91,9 @@ def test_a_replica_that_the_chief_does_not_create_is_told(
   with strategy.scope():
     lonely = tf.Variable(1.0, name='lonely')
   (entry,) = (
-    each for each in strategy.guard._inventory.entries() if each.key == 'lonely'
+    each
+    for each in strategy.guard.copies.inventory.entries()
+    if each.key == 'lonely'
   )
   replicas = replicas_lib.Replicas(recovery, 3, device='/job:chief/task:0')
   with pytest.raises(
@@ -191,7 +193,9 @@ def test_what_the_chief_writes_goes_to_both(strategy):
 
 def _inventory_of(strategy):
   snapshotter = getattr(strategy.guard, 'snapshotter', None)
-  return snapshotter.inventory if snapshotter else strategy.guard._inventory
+  return (
+    snapshotter.inventory if snapshotter else strategy.guard.copies.inventory
+  )
 
 
 @IN_PROCESS

@@ -277,7 +277,7 @@ def make_two_cuts_of_the_same(strategy):
 
 def put_back(strategy):
   snapshotter = strategy.guard.snapshotter
-  return snapshotter.restore({0}, strategy.guard._replicas)
+  return snapshotter.restore({0}, strategy.guard.copies.replicas)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def _twins(strategy):
   """What is in the twins, by the names of their variables."""
   return {
     variable.name: set(np.ravel(twin.numpy()).tolist())
-    for variable, twin in strategy.guard._replicas.pairs()
+    for variable, twin in strategy.guard.copies.replicas.pairs()
   }
 
 
@@ -88,7 +88,7 @@ def test_twins_are_as_their_variables_were_at_the_last_copy(make_strategy):
   execute = _surviving(strategy)
   execute(lambda: losses.add_one(variables))
   assert _twins_of(strategy, variables) == {5}
-  strategy.guard.keep()
+  strategy.guard.copies.keep()
   assert _twins_of(strategy, variables) == {6}
   assert losses.values(variables) == {6}
 
@@ -112,7 +112,7 @@ def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
   variables = _variables(strategy)
   with strategy.scope():
     lost = tf.Variable(tf.zeros([9, 4]), name='lost')  # in shards, on each ps
-  strategy.guard.keep()
+  strategy.guard.copies.keep()
   before = _twins(strategy)
   losses.add_one(variables)
   shard = lost.variables[1]
@@ -120,10 +120,10 @@ def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
     tf.raw_ops.DestroyResourceOp(resource=shard.handle)
   handles.renew([shard])  # which has no value then, as on a ps that restarted
   with pytest.raises(tf.errors.OpError):
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
   on_its_ps = {
     variable.name
-    for variable, _ in strategy.guard._replicas.pairs()
+    for variable, _ in strategy.guard.copies.replicas.pairs()
     if variable.device == shard.device
   }
   assert len(on_its_ps) > 1
@@ -140,11 +140,11 @@ def test_what_a_run_begins_with_is_kept_until_all_variables_are_made(tmp_path):
     with strategy.scope():
       for name in 'ab':
         tf.Variable(0.0, name=name).assign(5.0)
-    strategy.guard.keep()
+    strategy.guard.copies.keep()
     strategy.close()
   with testing.InProcessCluster(1, 2) as cluster:
     strategy = tfps.BetweenGraphStrategy(cluster.cluster, recovery=recovery)
-    snapshotter = strategy.guard._snapshotter
+    snapshotter = strategy.guard.copies.snapshotter
     with strategy.scope():
       first = tf.Variable(0.0, name='a')
       snapshotter._save_or_log()  # as it is called periodically

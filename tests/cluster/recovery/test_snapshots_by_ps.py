@@ -56,7 +56,7 @@ def test_other_ps_begin_with_a_cut_however_it_is_cut_up(
 ):
   strategy = kind(tfps_cluster.cluster, before, recovery=_recovery(tmp_path))
   kept = _variables(strategy, scale=5)
-  strategy.guard.keep()
+  strategy.guard.copies.keep()
   strategy.close()
   assert _names(tmp_path) == ['snapshot-000001']
   with testing.InProcessCluster(num_workers=1, num_ps=3) as cluster:
@@ -74,7 +74,7 @@ def test_a_part_that_cannot_be_read_is_an_error(tfps_cluster, tmp_path):
     tfps_cluster.cluster, recovery=_recovery(tmp_path)
   )
   kept = _variables(strategy, scale=5)
-  strategy.guard.keep()
+  strategy.guard.copies.keep()
   cut = strategy.guard.snapshotter.latest
   for path in cut.path.glob('values.*'):
     path.unlink()

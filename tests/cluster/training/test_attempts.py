@@ -116,5 +116,7 @@ def test_who_only_counts_repeats_all_and_tells_how_much(program):
 def test_rings_are_in_no_placement_report(program):
   report = program.strategy.placement_report()
   assert not [n for names in report.variables for n in names if 'marks' in n]
-  keys = [entry.key for entry in program.strategy.guard._inventory.entries()]
+  keys = [
+    entry.key for entry in program.strategy.guard.copies.inventory.entries()
+  ]
   assert {'tfps/marks/0', 'tfps/marks/1'} <= set(keys)

@@ -132,7 +132,7 @@ def test_replicas_get_it_too(tfps_cluster, tmp_path):
   )
   with strategy.scope():
     variable = tf.Variable(tf.zeros([_ROWS, 4]))
-  strategy.guard.keep()
+  strategy.guard.copies.keep()
   variable.assign(_MATRIX)
   replica = replicated_writes.replica_of(variable)
   np.testing.assert_array_equal(replica.numpy(), _MATRIX)

@@ -104,7 +104,7 @@ def test_a_copy_to_replicas_that_does_not_end_is_cancelled(
   processes, story, set_timeouts
 ):
   set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
-  copier = story.strategy.guard._replicas._copier
+  copier = story.strategy.guard.copies.replicas._copier
   copy = tf.function(lambda: [story.wait()])
   begun = threading.Event()
 

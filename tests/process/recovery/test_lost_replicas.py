@@ -76,7 +76,7 @@ def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
     coordinator.schedule(tf.function(lambda: losses.add_one(variables)))
     coordinator.join()
     assert losses.lose_within(
-      tfps_cluster, ('ps', 1), strategy.guard._replicas.refresh
+      tfps_cluster, ('ps', 1), strategy.guard.copies.replicas.refresh
     )
     assert losses.values(_on_ps(variables, 1)) == {50}
     losses.count_to(coordinator, variables, 60)
@@ -101,7 +101,7 @@ def test_fit_goes_on(tfps_cluster, tmp_path):
     is_mended = coordinator is None or not (
       coordinator._cluster.failure_handler._ps.is_lost
     )
-    return is_mended and not strategy.guard._address_book.moved
+    return is_mended and not strategy.guard.copies.address_book.moved
 
   history = losses.fit(
     strategy, tfps_cluster, {3: 0, 6: 1}, epochs=10, is_calm=is_calm

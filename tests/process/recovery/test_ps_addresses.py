@@ -86,7 +86,9 @@ def test_who_comes_again_finds_tasks_where_they_are_by_then(
     surviving = _train(strategy, step, steps)
     processes.kill('ps', 1)
     assert surviving(lambda: losses.values(counts)) == {steps}
-    assert list(strategy.guard._address_book.moved) == [tfps.Task('ps', 1)]
+    assert list(strategy.guard.copies.address_book.moved) == [
+      tfps.Task('ps', 1)
+    ]
     strategy.close()
 
   for steps in (10, 20):

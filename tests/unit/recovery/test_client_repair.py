@@ -14,13 +14,8 @@ def _repair(found):
   address_book = SimpleNamespace(
     incarnations=lambda: next(seen), addresses={'ps:0': 'h:1', 'ps:1': 'h:2'}
   )
-  beside = (
-    *('notes', 'shared', 'replicas', 'events', 'greet', 'fence'),
-    *('snapshotter', 'inventory'),
-  )
-  return client_repair.ClientRepair(
-    None, address_book=address_book, **dict.fromkeys(beside)
-  )
+  copies = SimpleNamespace(address_book=address_book, snapshotter=None)
+  return client_repair.ClientRepair(copies, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -280,8 +280,10 @@ class Failover(stateful.RuleBasedStateMachine):
       greet=lambda hosted: None,
       fence=self.job,
     )
-    self.recovery.snapshotter = self.recovery._replicas = self.job
-    self.recovery._monitor = self.recovery._handler = self.job
+    copies = self.recovery.copies
+    copies.snapshotter = copies.replicas = self.job
+    copies.inventory = self.job.inventory
+    self.recovery.repair.monitor = self.recovery._handler = self.job
     self.repairs = ps_repair.PsRepairs(
       quiesce_lock.QuiesceLock(),
       self._incarnations,
@@ -292,10 +294,10 @@ class Failover(stateful.RuleBasedStateMachine):
       replaced=lambda: None,
       cancel=lambda: None,
     )
-    self.repairs.begin(self.recovery, self.job.known, _TIMEOUT_SECS)
+    self.repairs.begin(self.recovery.repair, self.job.known, _TIMEOUT_SECS)
     for server in self.job.servers():
       server.value = 0
-    self.recovery.prepare()
+    self.recovery.repair.prepare()
     self.steps = 0  # in the variables
 
   def teardown(self):
@@ -354,7 +356,7 @@ class Failover(stateful.RuleBasedStateMachine):
   def _fail_back(self):
     self.world.sleep(2.0)
     self.recovery._fail_back()
-    if self.recovery._can_fail_back or not self._is_connected():
+    if self.recovery.repair._can_fail_back or not self._is_connected():
       self._repair()
 
   @stateful.rule()
@@ -402,11 +404,11 @@ class Failover(stateful.RuleBasedStateMachine):
     """It is told to end, and does so once another one serves it."""
     own = self.world.homes[ps]
     in_use = self._is_quiet() and own in self.book.addresses.values()
-    self.recovery._has_left.clear()
-    self.recovery._leaving = {ps}
+    self.recovery.repair._has_left.clear()
+    self.recovery.repair._leaving = {ps}
     self._repair()
-    self.recovery._leaving = set()
-    if lingers and in_use and self.recovery._has_left.is_set():
+    self.recovery.repair._leaving = set()
+    if lingers and in_use and self.recovery.repair._has_left.is_set():
       self._fail_back()
       assert own not in self.book.addresses.values(), 'it is used again'
     self.world.kill(ps)
