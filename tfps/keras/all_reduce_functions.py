@@ -58,9 +58,9 @@ class TrainFunction(client_functions.TrainFunction):
     strategy.sync_session.set_position(int(model.optimizer.iterations.numpy()))
 
   def __call__(self, batches: Iterator[Any]) -> dict[str, Any]:
-    if isinstance(batches, data_adapters.Taking) and self._strategy.divides(
-      batches.dataset
-    ):
+    if isinstance(
+      batches, data_adapters.Taking
+    ) and self._strategy.shares.divide(batches.dataset):
       batches = _Parts(batches, self._strategy)
     return super().__call__(batches)
 
@@ -74,7 +74,7 @@ class _Parts(data_adapters.Taking):
 
   def __next__(self) -> step_replicas.Weighted:
     return data_adapters.part(
-      super().__next__(), *self._strategy.rank_and_size()
+      super().__next__(), *self._strategy.shares.rank_and_size()
     )
 
 

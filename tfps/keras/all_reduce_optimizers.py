@@ -37,19 +37,25 @@ def apply(
     trainable_variables: their variables; by default the optimizer's.
   """
   strategy = optimizer._distribution_strategy
-  if strategy.is_applying or tf.distribute.get_replica_context() is None:
+  if (
+    strategy.gradients.is_applying
+    or tf.distribute.get_replica_context() is None
+  ):
     own(grads, trainable_variables)
     return
   variables = shards.variables_of(optimizer, trainable_variables)
   grads = [apply_lib.with_distinct_rows(gradient) for gradient in grads]
-  sums = strategy.sum_gradients(grads)
+  sums = strategy.gradients.of(grads)
   arrived = [
     total.values if isinstance(total, tf.IndexedSlices) else total
     for total in sums
     if total is not None
   ]
   # What does not depend on gradients, such as a count, waits for them, too.
-  with strategy.applying(), tf.control_dependencies([_after(arrived)]):
+  with (
+    strategy.gradients.applying(),
+    tf.control_dependencies([_after(arrived)]),
+  ):
     own(list(map(_with_shape, sums, variables)), variables)
 
 

@@ -55,14 +55,9 @@ class State:
     return [tf.TensorSpec(v.shape, v.dtype) for v in self.carried]
 
   @property
-  def num_added(self) -> int:
-    """The number of elements that a step adds to the metrics."""
-    return _num_elements(self.metrics)
-
-  @property
-  def num_carried(self) -> int:
-    """The number of elements of the carried values."""
-    return _num_elements(self.carried)
+  def sizes(self) -> tuple[int, int]:
+    """Numbers of elements of what a step adds to metrics, and is carried."""
+    return _num_elements(self.metrics), _num_elements(self.carried)
 
   def chain(self, variables: Sequence[tf.Variable]) -> None:
     """Records that variables of metrics are not additive."""

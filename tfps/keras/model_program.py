@@ -194,9 +194,10 @@ class Executions:
   def result(self, fetched: Any, num_steps: int) -> Result:
     """Unpacks the values that a function of `num_steps` steps returned."""
     vector, others = fetched
+    num_added, num_carried = self._state.sizes
     sizes = [
-      num_steps * self._state.num_added,
-      self._state.num_carried,
+      num_steps * num_added,
+      num_carried,
       self._num_counted,
       *(log.size for log in self._logs),
     ]
@@ -289,7 +290,7 @@ class Executions:
           note_size=self.unrolling.note_size,
         )
         carried = self._state.end_execution()
-      if self._state.num_added:
+      if self._state.sizes[0]:
         rows = self._sync_session.sum_rows(rows, context)
       counted = workspace.counted()
       self._num_counted = counted.shape.num_elements()

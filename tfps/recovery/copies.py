@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 
+from absl import logging
+
+from tfps import errors
 from tfps.recovery import config
 from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import inventory as inventory_lib
@@ -83,12 +86,18 @@ class Copies:
   def keep(self) -> None:
     """Saves the variables, if this process does, against a later loss.
 
+    Failures to write are only logged.
+
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    if self.snapshotter is not None:
-      self.snapshotter.save_if_possible()
-      self.replicas.refresh()
+    if self.snapshotter is None:
+      return
+    try:
+      self.snapshotter.save()
+    except errors.CheckpointError as error:
+      logging.warning('The variables could not be saved: %s', error)
+    self.replicas.refresh()
 
   def cover(self, incarnations: Callable[[], Mapping[int, int | None]]) -> None:
     """Saves the variables, if this process does, that have not been saved yet.

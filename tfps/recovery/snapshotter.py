@@ -152,17 +152,6 @@ class Snapshotter:
     except (tf.errors.OpError, errors.CheckpointError) as error:
       logging.warning('The last snapshot could not be written: %s', error)
 
-  def save_if_possible(self) -> None:
-    """Writes a snapshot as `save` does; failures to write are only logged.
-
-    Raises:
-      tf.errors.OpError: a ps is lost.
-    """
-    try:
-      self.save()
-    except errors.CheckpointError as error:
-      logging.warning('The variables could not be saved: %s', error)
-
   def note_writes(self) -> None:
     """Makes a snapshot due although nothing was executed."""
     self._covered = (self._covered[0], -1)

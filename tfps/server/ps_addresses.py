@@ -110,7 +110,7 @@ class PsAddressBook:
     were_hosted = any(task.index in silent for task in self.hosted)
     silent -= self._follow_restarts(silent)
     if silent and (lost_secs >= after_secs or were_hosted):
-      self.fail_over(silent)
+      self._fail_over(silent)
 
   def leave(self, leaving: Collection[int]) -> bool:
     """Switches from ps that are about to end, for them and those they host.
@@ -131,38 +131,7 @@ class PsAddressBook:
     }
     back = self._restarted(guests)
     self.fail_back(back)
-    return self.fail_over({*leaving, *(t.index for t in guests - back)})
-
-  def fail_over(self, silent: Collection[int]) -> bool:
-    """Lets ps that answer host those that do not, as far as possible.
-
-    Repeated calls are harmless.
-
-    Args:
-      silent: the indices of the ps that do not answer.
-
-    Returns:
-      False if one that could be hosted is not.
-    """
-    lost = [task for task in self._homes if task.index in silent]
-    # If the hosting ps is lost, too, fall back to the ps' own address.
-    self.fail_back(set(lost) & set(self.hosted))
-    hosts = [
-      task
-      for task in self._homes
-      if task not in lost and task not in self.hosted
-    ]
-    if not hosts:
-      return len(lost) == len(self._homes)
-    for task in lost:
-      self._request_host(task, hosts)
-    deadline = deadlines.after(timeouts.current().failover_secs)
-    while not deadlines.is_over(deadline):
-      self.follow_failover(silent)
-      if all(task in self.hosted for task in lost):
-        return True
-      time.sleep(timeouts.current().repair_min_poll_secs)
-    return False
+    return self._fail_over({*leaving, *(t.index for t in guests - back)})
 
   def follow_failover(self, silent: Collection[int]) -> None:
     """Switches to the addresses of ps that are hosted, or back elsewhere.
@@ -225,6 +194,37 @@ class PsAddressBook:
     for task in tasks:
       self._hosts.pop(task, None)
       self._move(task, self._homes[task])
+
+  def _fail_over(self, silent: Collection[int]) -> bool:
+    """Lets ps that answer host those that do not, as far as possible.
+
+    Repeated calls are harmless.
+
+    Args:
+      silent: the indices of the ps that do not answer.
+
+    Returns:
+      False if one that could be hosted is not.
+    """
+    lost = [task for task in self._homes if task.index in silent]
+    # If the hosting ps is lost, too, fall back to the ps' own address.
+    self.fail_back(set(lost) & set(self.hosted))
+    hosts = [
+      task
+      for task in self._homes
+      if task not in lost and task not in self.hosted
+    ]
+    if not hosts:
+      return len(lost) == len(self._homes)
+    for task in lost:
+      self._request_host(task, hosts)
+    deadline = deadlines.after(timeouts.current().failover_secs)
+    while not deadlines.is_over(deadline):
+      self.follow_failover(silent)
+      if all(task in self.hosted for task in lost):
+        return True
+      time.sleep(timeouts.current().repair_min_poll_secs)
+    return False
 
   def _follow_homes(self, silent: Collection[int]) -> set[int]:
     """Switches to new own addresses of silent ps; returns these ps."""

@@ -10,9 +10,6 @@ model.fit(dataset)  # batches are divided among the workers
 """
 
 from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-import contextlib
 import time
 from typing import Any
 from typing import TypeVar
@@ -34,6 +31,7 @@ from tfps.server import server as server_lib
 from tfps.server import task_monitor
 from tfps.strategies import all_reduce_setup as setup
 from tfps.strategies import dashboard
+from tfps.strategies import gradient_sums
 from tfps.strategies import peers as peers_lib
 from tfps.training import trainer
 from tfps.updates import reports
@@ -92,7 +90,8 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
   Attributes:
     task: task of this process.
     is_chief: whether it is the chief.
-    is_applying: whether gradients are being applied that were summed.
+    gradients: adds up gradients.
+    shares: this worker's shares of batches.
 
   Raises:
     errors.ServerStartError: this task's port is in use.
@@ -128,11 +127,10 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     extended = mirrored.Extended(self, resolver, None)
     extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
     extended.index, extended.num_workers = own, number
-    self._local_state = local_state = local_state_lib.LocalState()
+    local_state = local_state_lib.LocalState()
     extended.variables = local_state.variables
     self.membership: membership_lib.Membership | None = None
     super().__init__(extended)
-    self.is_applying = False
     # TensorFlow distinguishes collectives by the iteration of their loop, so
     # all workers must have the same loops: none may unroll them by itself.
     self.transfers = transfers.Transfers(
@@ -156,10 +154,11 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
         self.reduction,
         self._num_steps,
         config=config,
-        connect_secs=connect_timeout_secs,
-        step_secs=timeout_secs,
-        silence_secs=silence_secs
-        or min(timeouts.current().silence_secs, timeout_secs),
+        waits=group_monitor.Waits(
+          connect_timeout_secs,
+          timeout_secs,
+          silence_secs or min(timeouts.current().silence_secs, timeout_secs),
+        ),
         tell=self._events.tell,
       )
       connection.stop_before_next(self.close)
@@ -170,6 +169,10 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       worker=own,
       tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
     )
+    self.gradients = gradient_sums.GradientSums(
+      self.sync_session, self.reduction, extended, local_state
+    )
+    self.shares = setup.Shares(self.reduction, number)
     dashboard.begin_alone(self, self.task, is_chief=self.is_chief)
 
   @property
@@ -195,34 +198,6 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     """Returns this worker's context, by which to shard data."""
     return self._peers.input_context(self.num_workers)
 
-  def share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns this worker's parts of the batches of a dataset.
-
-    Args:
-      dataset: has batches for all workers, unless its auto-shard policy is OFF.
-
-    Raises:
-      ValueError: its policy is to distribute files.
-    """
-    if not self.divides(dataset):
-      return dataset
-    return setup.parts(dataset, self.reduction.rank, self.reduction.size)
-
-  def divides(self, dataset: tf.data.Dataset) -> bool:
-    """Returns whether batches of a dataset are for all workers together.
-
-    Args:
-      dataset: the dataset.
-
-    Raises:
-      ValueError: its auto-shard policy is to distribute files.
-    """
-    return setup.is_divided(dataset) and self.num_workers > 1
-
-  def rank_and_size(self) -> tuple[int, int]:
-    """Returns this worker's place among those that train, and their number."""
-    return int(self.reduction.rank.numpy()), int(self.reduction.size.numpy())
-
   def all_reduce(self, reduce_op: Any, value: Any) -> Any:
     """Returns the sums or means of values over all workers.
 
@@ -237,57 +212,6 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     if is_mean:
       factor = self.reduction.scale / self.num_workers
     return tf.nest.pack_sequence_as(value, self.reduction.sum_all(flat, factor))
-
-  def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-    """Returns the sums of gradients over all workers, to be applied.
-
-    Variables that the workers' batches have changed in this step are averaged
-    together with them.
-
-    Args:
-      gradients: of this worker; None for a variable without one.
-    """
-    self.sync_session.join_before_sum()
-    extended = self.extended
-    factor = self._gradient_factor()
-    written = extended.take_written()
-    flat = [gradient for gradient in gradients if gradient is not None]
-    values = [variable.read_value() for variable in written]
-    sums = self.reduction.sum_all(flat, factor, values)
-    for variable, mean in zip(written, sums[len(flat) :], strict=True):
-      self._local_state.keep(variable, mean)
-    found = iter(sums)
-    return [None if gradient is None else next(found) for gradient in gradients]
-
-  @contextlib.contextmanager
-  def applying(self) -> Iterator[None]:
-    """Returns a context in which sums of gradients are applied."""
-    self.is_applying = True
-    try:
-      yield
-    finally:
-      self.is_applying = False
-      self.extended.skip_written()
-
-  def _gradient_factor(self) -> Any:
-    """Returns by what to multiply gradients, so that their sum is right."""
-    if self.num_workers == 1:
-      return None
-    factor, weight = self.reduction.scale.read_value(), self.extended.weight
-    return factor if weight is None else factor * weight
-
-  @contextlib.contextmanager
-  def step(self) -> Iterator[None]:
-    """Returns a context in which a replica's function is called.
-
-    Unless a step is being traced already, it is one.
-    """
-    with self.extended.noting_writes():
-      if self.sync_session.is_in_step:
-        yield
-        return
-      with self.sync_session.own_step():
-        yield
 
   def batches(
     self, dataset_fn: per_worker.DatasetFn

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.updates.allreduce import reduction as reduction_lib
 
 _SHARDED = (
   tf.data.experimental.AutoShardPolicy.FILE,
@@ -65,41 +66,64 @@ def algorithm(options: Any) -> dict[str, Any]:
   }
 
 
-def is_divided(dataset: tf.data.Dataset) -> bool:
-  """Returns whether batches of a dataset are for all workers together.
+class Shares:
+  """A worker's shares of batches that are for all workers together.
 
   Args:
-    dataset: the dataset.
-
-  Raises:
-    ValueError: its auto-shard policy is to distribute files.
-  """
-  policy = dataset.options().experimental_distribute.auto_shard_policy
-  if policy in _SHARDED:
-    raise ValueError(
-      'AllReduceStrategy: the auto-shard policy of the dataset is '
-      f'{policy.name}, and workers come and go. Use DATA, or pass a function '
-      'of an InputContext that reads its own files.'
-    )
-  return bool(policy != tf.data.experimental.AutoShardPolicy.OFF)
-
-
-def parts(
-  dataset: tf.data.Dataset, rank: tf.Variable, size: tf.Variable
-) -> tf.data.Dataset:
-  """Returns a worker's parts of the batches of a dataset.
-
-  Args:
-    dataset: has batches for all workers.
-    rank: place of the worker among those that train.
-    size: number of those.
+    reduction: knows which workers train.
+    num_workers: number of workers of the cluster.
   """
 
-  def part(*batch: Any) -> Any:
-    found = tf.nest.map_structure(lambda leaf: _rows(leaf, rank, size), batch)
-    return found if len(found) > 1 else found[0]
+  def __init__(
+    self, reduction: reduction_lib.Reduction, num_workers: int
+  ) -> None:
+    self._reduction = reduction
+    self._num_workers = num_workers
 
-  return dataset.map(part)
+  def of(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns this worker's parts of the batches of a dataset.
+
+    Args:
+      dataset: has batches for all workers, unless its auto-shard policy is OFF.
+
+    Raises:
+      ValueError: its policy is to distribute files.
+    """
+    if not self.divide(dataset):
+      return dataset
+
+    def part(*batch: Any) -> Any:
+      found = tf.nest.map_structure(
+        lambda leaf: _rows(leaf, self._reduction.rank, self._reduction.size),
+        batch,
+      )
+      return found if len(found) > 1 else found[0]
+
+    return dataset.map(part)
+
+  def divide(self, dataset: tf.data.Dataset) -> bool:
+    """Returns whether batches of a dataset are for all workers together.
+
+    Args:
+      dataset: the dataset.
+
+    Raises:
+      ValueError: its auto-shard policy is to distribute files.
+    """
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy in _SHARDED:
+      raise ValueError(
+        'AllReduceStrategy: the auto-shard policy of the dataset is '
+        f'{policy.name}, and workers come and go. Use DATA, or pass a function '
+        'of an InputContext that reads its own files.'
+      )
+    is_whole = policy == tf.data.experimental.AutoShardPolicy.OFF
+    return not is_whole and self._num_workers > 1
+
+  def rank_and_size(self) -> tuple[int, int]:
+    """Returns this worker's place among those that train, and their number."""
+    reduction = self._reduction
+    return int(reduction.rank.numpy()), int(reduction.size.numpy())
 
 
 def _rows(leaf: Any, rank: tf.Tensor, size: tf.Tensor) -> Any:

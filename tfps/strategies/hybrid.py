@@ -194,7 +194,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     if self.guard is not None:
       session.end_change = self.extended.local_state.end_change
     if self.num_workers > 1:
-      waits = elastic_group_lib.Waits(
+      waits = group_monitor.Waits(
         connect_timeout_secs, timeout_secs, silence_secs
       )
       session.elastic_group = self._join(waits)
@@ -304,9 +304,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     assert isinstance(self.sync_session, step_sync.GroupSyncSession)
     return self.sync_session
 
-  def _join(
-    self, waits: elastic_group_lib.Waits
-  ) -> elastic_group_lib.ElasticGroup:
+  def _join(self, waits: group_monitor.Waits) -> elastic_group_lib.ElasticGroup:
     """Makes the elastic group of the tasks that train."""
     session = self._session
     addresses = self.addresses()

@@ -110,15 +110,13 @@ class Executor(Protocol):
       errors.DeadlineError: names the tasks that it waits for.
     """
 
-  def fetch(self, handle: Any) -> Any:
-    """Returns the result of an execution that has ended.
+  def fetch(self, handle: Any) -> tuple[Any, spec_lib.Task]:
+    """Returns the result of an execution that has ended, and who did it.
 
     Returns:
-      The vector of metrics and bytes; None if it was interrupted.
+      The vector of metrics and bytes, None if it was interrupted, and the task
+      that has done the execution.
     """
-
-  def task_of(self, handle: Any) -> spec_lib.Task:
-    """Returns the task that has done an execution, which has ended."""
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, and again after a ps that it needs was lost."""
@@ -217,11 +215,9 @@ class ScheduledExecutor(Executor):
   def wait_any(self, handles: Iterable[Any]) -> list[Any]:
     return self._coordinator.wait_any(handles, self._timeout_secs)
 
-  def fetch(self, handle: Any) -> Any:
-    return self._coordinator.fetch(handle, self._timeout_secs)
-
-  def task_of(self, handle: Any) -> spec_lib.Task:
-    return self._coordinator.task_of(handle)
+  def fetch(self, handle: Any) -> tuple[Any, spec_lib.Task]:
+    vector = self._coordinator.fetch(handle, self._timeout_secs)
+    return vector, self._coordinator.task_of(handle)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     return self._coordinator.surviving(function)

@@ -144,12 +144,8 @@ class LocalExecutor(executors.Executor):
       call.result = self.surviving(call.function)
     return handles
 
-  def fetch(self, handle: Any) -> Any:
-    return handle.result
-
-  def task_of(self, handle: Any) -> spec_lib.Task:
-    del handle
-    return self.task
+  def fetch(self, handle: Any) -> tuple[Any, spec_lib.Task]:
+    return handle.result, self.task
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     return self.call('train', function)

@@ -187,13 +187,13 @@ class TrainingLoop:
     self._program.unrolling.note_result()
     for handle in handles:
       submitted = self._pending.pop(handle)
-      vector = self._executor.fetch(handle)  # None if it was interrupted
+      vector, doer = self._executor.fetch(handle)  # None if it was interrupted
+      task = str(doer)
       metrics = {}
       if vector is not None:
-        metrics = self._note_result(handle, submitted, vector)
+        metrics = self._note_result(task, submitted, vector)
       num_steps = submitted.done.num_steps
       if num_steps:
-        task = str(self._executor.task_of(handle))
         self._metrics.count_execution(num_steps, task)
       if self._makes_one_update or not self._executor.does_all:
         self._step = self._step_after(submitted, vector)
@@ -216,7 +216,7 @@ class TrainingLoop:
     return submitted.to_do.step_after(vector)
 
   def _note_result(
-    self, handle: Any, submitted: _Submitted, vector: Any
+    self, task: str, submitted: _Submitted, vector: Any
   ) -> dict[str, float]:
     """Notes what an execution has transferred; returns its metrics."""
     to_do = submitted.to_do
@@ -224,7 +224,6 @@ class TrainingLoop:
     self._transfers.count(to_do.num_bytes(vector), num_steps)
     num_examples = to_do.num_examples(vector, num_steps)
     if num_examples:
-      task = str(self._executor.task_of(handle))
       self._metrics.add(families.EXAMPLES, num_examples, task=task)
     return to_do.metrics(vector)
 

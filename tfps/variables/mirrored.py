@@ -59,7 +59,7 @@ class Extended(shared_extended.Extended):
       tf.distribute.ReplicaContext(
         strategy, replica_id_in_sync_group=self.index
       ),
-      strategy.step(),
+      strategy.gradients.in_step(),
     ):
       return fn(*args, **kwargs)
 
@@ -126,7 +126,7 @@ class Extended(shared_extended.Extended):
 
   def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
     del options
-    return self._container_strategy().share(dataset)
+    return self._container_strategy().shares.of(dataset)
 
   def _distribute_datasets_from_function(
     self, dataset_fn: Any, options: Any

@@ -16,7 +16,7 @@ from tfps.updates.allreduce import membership_table as membership_table_lib
 from tfps.updates.allreduce import rendezvous
 
 _MOST = 3
-_WAITS = elastic_group_lib.Waits(connect_secs=60, step_secs=60, silence_secs=15)
+_WAITS = group_monitor.Waits(connect_secs=60, step_secs=60, silence_secs=15)
 
 
 def _make(ps, name, value):
@@ -156,7 +156,7 @@ def test_all_may_be_done_and_go_on_with_the_same_ring(make, pool):
 
 def test_who_does_not_come_is_named(make):
   with pytest.raises(tfps.DeadlineError, match='still waits for worker:1'):
-    make(0, elastic_group_lib.Waits(0.2, 0.2, 0.2)).step(1.0)
+    make(0, group_monitor.Waits(0.2, 0.2, 0.2)).step(1.0)
 
 
 def test_what_all_had_is_gone_with_them(make, pool, membership):
@@ -171,7 +171,7 @@ def test_what_all_had_is_gone_with_them(make, pool, membership):
 
 
 def test_who_lives_and_does_something_else_is_named(make, pool):
-  waits = elastic_group_lib.Waits(60, 1.5, 15)
+  waits = group_monitor.Waits(60, 1.5, 15)
   some, other = make(0, waits), make(1, waits)
   first = pool.submit(some.steps, 1.0)
   other.steps(1.0)

@@ -65,7 +65,7 @@ def test_one_that_has_restarted_meanwhile_is_not_taken_over(cluster):
   hosted_ps.ask(_HOST, cluster.address(_HOST), _GUEST)
   waiting.until(lambda: hosted_ps.find(_GUEST, hosts(cluster)))
   address_book = ps_addresses.PsAddressBook(cluster)
-  address_book.fail_over({_GUEST.index})  # as if it were still there
+  address_book._fail_over({_GUEST.index})  # as if it were still there
   assert address_book.hosted
   address_book.fail_over_if_due({_GUEST.index}, lost_secs=9.0, after_secs=0.0)
   assert address_book.addresses[_GUEST] == cluster.address(_GUEST)

@@ -11,7 +11,6 @@ among themselves, and hand their state to all in `ElasticGroup.settle`.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import dataclasses
 from typing import TypeVar
 
 from absl import logging
@@ -39,21 +38,6 @@ _Result = TypeVar('_Result')
 _RESTART = 'Restart all tasks; training continues from its checkpoint.'
 
 
-@dataclasses.dataclass(frozen=True)
-class Waits:
-  """Timeouts of an elastic group.
-
-  Attributes:
-    connect_secs: seconds until all workers have begun.
-    step_secs: seconds to wait in a step for workers that are alive.
-    silence_secs: seconds for which a worker may not answer.
-  """
-
-  connect_secs: float
-  step_secs: float
-  silence_secs: float
-
-
 class ElasticGroup:
   """Elastic group of this worker.
 
@@ -75,7 +59,7 @@ class ElasticGroup:
     local_state: local_state_lib.LocalState,
     hooks: rendezvous.UpdateHooks,
     *,
-    waits: Waits,
+    waits: group_monitor.Waits,
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self._peers = peers

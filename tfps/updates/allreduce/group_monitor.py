@@ -35,6 +35,21 @@ NOWHERE = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
+class Waits:
+  """Timeouts of a group of workers.
+
+  Attributes:
+    connect_secs: seconds until all workers have begun.
+    step_secs: seconds to wait in a step for workers that are alive.
+    silence_secs: seconds for which a worker may not answer.
+  """
+
+  connect_secs: float
+  step_secs: float
+  silence_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Peer:
   """Worker that may take part.
 

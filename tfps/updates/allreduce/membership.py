@@ -49,9 +49,7 @@ class Membership:
     reduction: gets the size and the key of the group.
     num_steps: number of steps of the group, one of these variables.
     config: `ConfigProto` of this process' server.
-    connect_secs: seconds until all workers have begun.
-    step_secs: seconds to wait for workers that are alive.
-    silence_secs: seconds for which a worker may give no sign of life.
+    waits: how long to wait for other workers.
     tell: called with 'lost' or 'back' and the names of such workers.
 
   Attributes:
@@ -68,9 +66,7 @@ class Membership:
     num_steps: tf.Variable,
     *,
     config: Any,
-    connect_secs: float,
-    step_secs: float,
-    silence_secs: float,
+    waits: group_monitor.Waits,
     tell: Callable[[str, Sequence[str]], object],
   ) -> None:
     self.is_partial = False
@@ -81,9 +77,7 @@ class Membership:
     self._reduction = reduction
     self._num_steps = num_steps
     self._config = config
-    self._connect_secs = connect_secs
-    self._step_secs = step_secs
-    self._silence_secs = silence_secs
+    self._waits = waits
     self._tell = tell
     self._state = generations.State()
     self._futile = 0
@@ -97,7 +91,7 @@ class Membership:
     self._leader: leader_lib.Leader | None = None
     if own == 0:
       self._leader = leader_lib.Leader(
-        peers, self._notices, silence_secs=silence_secs
+        peers, self._notices, silence_secs=waits.silence_secs
       )
     self._follower: follower_lib.Follower | None = None
 
@@ -145,7 +139,11 @@ class Membership:
     if self.is_member:
       return
     self._begin()
-    secs = self._connect_secs if self._entry.value.is_new else self._step_secs
+    secs = (
+      self._waits.connect_secs
+      if self._entry.value.is_new
+      else self._waits.step_secs
+    )
     deadline = deadlines.after(secs)
     while not self._join_once(deadline, secs):
       pass
@@ -158,7 +156,7 @@ class Membership:
     """
     if not self.is_member:
       return
-    deadline = deadlines.after(self._step_secs)
+    deadline = deadlines.after(self._waits.step_secs)
     while self._others.are_about_to_join(
       self._state.members
     ) and not deadlines.is_over(deadline):
@@ -171,7 +169,9 @@ class Membership:
     self._entry.change(
       phase=generations.LEFT, place=place, num_left=self._num_left
     )
-    self._others.wait_until_at(self._state.members, place, self._silence_secs)
+    self._others.wait_until_at(
+      self._state.members, place, self._waits.silence_secs
+    )
 
   def end(self) -> None:
     """Ends the generation for this worker; `join` begins the next one."""
@@ -203,9 +203,9 @@ class Membership:
       named = group_monitor.names(self._peers, others)
       raise errors.DeadlineError(
         f'{self._peers[self._own].task} and {named} have not come to the same '
-        f'step within {self._step_secs:g} seconds of each other (timeout_secs),'
-        ' although they are alive. Does one of them do other work between '
-        'steps, or another number of steps?'
+        f'step within {self._waits.step_secs:g} seconds of each other '
+        '(timeout_secs), although they are alive. Does one of them do other '
+        'work between steps, or another number of steps?'
       ) from error
     is_known = self._follower.aborted or 'ollective' in str(error)
     self._futile += 1
@@ -222,7 +222,7 @@ class Membership:
     """
     self.leave()
     if self._leader is not None and self._follower is not None:
-      self._others.wait_until_left(self._step_secs)
+      self._others.wait_until_left(self._waits.step_secs)
     if self._follower is not None:
       self._follower.stop()
     if self._leader is not None:
@@ -252,8 +252,8 @@ class Membership:
       reduction=self._reduction,
       place=self._place,
       runtime_lock=self._runtime_lock,
-      step_secs=self._step_secs,
-      silence_secs=self._silence_secs,
+      step_secs=self._waits.step_secs,
+      silence_secs=self._waits.silence_secs,
     )
 
   def _join_once(self, deadline: float | None, secs: float) -> bool:
