@@ -1,10 +1,38 @@
 """Operations of a graph that is being built: who uses what, and rewiring."""
 
+from collections.abc import Callable
 from collections.abc import Container
+from collections.abc import Hashable
 from collections.abc import Iterator
 from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
+
+_Made = TypeVar('_Made')
+
+
+def once(key: Hashable, make: Callable[[], _Made]) -> _Made:
+  """Returns what a function makes for a key, once in each graph.
+
+  It is made without control inputs; in eager mode it is made each time.
+
+  Args:
+    key: what it depends on.
+    make: makes it.
+  """
+  if tf.executing_eagerly():
+    return make()
+  graph = ops.get_default_graph()
+  # An attribute, and no weak dictionary: its values keep the graph.
+  if not hasattr(graph, '_tfps_made'):
+    graph._tfps_made = {}
+  made: dict[Hashable, _Made] = graph._tfps_made
+  if key not in made:
+    with tf.control_dependencies(None):
+      made[key] = make()
+  return made[key]
 
 
 def rewire(tensor: tf.Tensor, source: tf.Tensor) -> None:

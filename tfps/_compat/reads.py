@@ -22,6 +22,7 @@ from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 from tensorflow.python.ops import resource_variable_ops
 
 from tfps._compat import gathers
+from tfps._compat import graphs
 from tfps._compat import row_counts
 from tfps._compat import write_counts
 
@@ -256,16 +257,8 @@ def constant(value: int | tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
   """Returns a constant, of which a graph has one for each device."""
   if tf.executing_eagerly():
     return tf.constant(value, dtype)
-  graph = ops.get_default_graph()
-  # An attribute, and no weak dictionary: its values keep the graph.
-  if not hasattr(graph, '_tfps_constants'):
-    graph._tfps_constants = {}
-  known = graph._tfps_constants
-  key = value, dtype, current_device()
-  if key not in known:
-    with tf.control_dependencies(None):
-      known[key] = tf.constant(value, dtype)
-  return known[key]
+  key = 'constant', value, dtype, current_device()
+  return graphs.once(key, lambda: tf.constant(value, dtype))
 
 
 def current_device() -> str:

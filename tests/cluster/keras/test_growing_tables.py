@@ -151,6 +151,31 @@ def test_workers_that_meet_new_keys_at_once_make_one_row(tfps_cluster):
   strategy.close()
 
 
+def test_tables_do_not_wait_for_each_other(tfps_cluster):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    tables = [tfps.embeddings.Table(2, name=f'apart_{i}') for i in range(3)]
+    for table in tables:
+      table.build()
+
+  @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+  def look_up(keys):
+    return [table.lookup(keys, training=True) for table in tables]
+
+  with strategy.scope():
+    operations = look_up.get_concrete_function().graph.get_operations()
+  handles = [op for op in operations if op.type == 'MutableHashTableV2']
+  assert len({op.device for op in handles}) == 2
+  # Two for each of two shards of a table, however often they are used.
+  assert len(handles) == 2 * 2 * 3
+  assert not any(op.control_inputs for op in handles)
+  # To wait for what is done on another ps would take a message.
+  for op in operations:
+    elsewhere = {before.device for before in op.control_inputs} - {op.device}
+    assert '/job:ps' not in op.device or not elsewhere
+  strategy.close()
+
+
 def test_an_unknown_key_reads_what_it_will_begin_with(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():

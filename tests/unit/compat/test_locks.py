@@ -36,6 +36,25 @@ def test_functions_do_not_order_handles():
   assert not any(operation.control_inputs for operation in operations)
 
 
+def test_functions_do_not_order_handles_of_hash_tables():
+  compat.let_devices_go_on()
+
+  @tf.function
+  def two():
+    for name in ('first', 'second'):
+      tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.int64, shared_name=name
+      )
+
+  graph = two.get_concrete_function().graph
+  assert len(graph.get_operations()) == 2
+  assert not any(
+    operation.control_inputs for operation in graph.get_operations()
+  )
+  # Nor does anything wait for one that is not used.
+  assert not graph.control_outputs
+
+
 def test_functions_put_writes_and_this_check_in_order():
   variable = tf.Variable(1.0)
 

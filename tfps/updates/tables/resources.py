@@ -9,6 +9,7 @@ import uuid
 
 import tensorflow as tf
 
+from tfps._compat import graphs
 from tfps._compat import handles as handles_lib
 from tfps._compat import open_shapes
 from tfps._compat import replicated_writes
@@ -35,7 +36,10 @@ class HashTable:
 
   @property
   def handle(self) -> tf.Tensor:
-    """Handle, by a new operation of the current graph."""
+    """Handle, of which a graph has one."""
+    return graphs.once(self, self._make_handle)
+
+  def _make_handle(self) -> tf.Tensor:
     with tf.device(self.device):
       return tf.raw_ops.MutableHashTableV2(
         key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self.name
