@@ -25,7 +25,7 @@ _MODE = flags.DEFINE_enum(
   'itself. By default coordinator if there is a chief, else between_graph.',
 )
 _EPOCHS = flags.DEFINE_integer(
-  'epochs', 4, 'How often to see each flight at most.'
+  'epochs', 3, 'How often to see each flight at most.'
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 1024, 'Flights in one step.')
 _STEPS_PER_EXECUTION = flags.DEFINE_integer(
