@@ -348,7 +348,9 @@ class Table(keras.layers.Layer):
     if number == 1:
       return _rows(self._shards[0], keys, inserts)
     places = index_lib.shard_of(keys, number)
-    order = tf.dynamic_partition(tf.range(tf.size(keys)), places, number)
+    zero, one = (reads.constant(value, tf.int32) for value in (0, 1))
+    numbers = tf.range(zero, tf.size(keys), one)
+    order = tf.dynamic_partition(numbers, places, number)
     parts = tf.dynamic_partition(keys, places, number)
     rows = [
       _rows(shard, part, inserts)

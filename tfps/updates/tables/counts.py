@@ -1,6 +1,7 @@
 """Counts of a table's shard, elements of one variable on its ps."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 import enum
 from typing import Any
 
@@ -50,10 +51,10 @@ def initial(num_shards: int) -> list[int]:
   return counts
 
 
-def read(variable: Any) -> tf.Tensor:
-  """Returns the counts, an int64 tensor of shape [len(Count)]."""
+def read(variable: Any) -> Sequence[tf.Tensor]:
+  """Returns the counts, an int64 scalar for each `Count`."""
   counts = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.int64)
-  return tf.ensure_shape(counts, [len(Count)])
+  return list(tf.unstack(counts, num=len(Count)))
 
 
 def add(variable: Any, changes: Mapping[Count, Any]) -> Any:

@@ -49,7 +49,9 @@ class Eviction(policy.Policy):
     """
     del counts
 
-  def note_use(self, scores: Any, rows: tf.Tensor, held: tf.Tensor) -> Any:
+  def note_use(
+    self, scores: Any, rows: tf.Tensor, held: Sequence[tf.Tensor]
+  ) -> Any:
     """Raises the scores of rows that are looked up; returns the operation.
 
     Args:
@@ -60,7 +62,9 @@ class Eviction(policy.Policy):
     now = self.first_scores(tf.size(rows), held)
     return resources.scatter(scores, rows, now)
 
-  def first_scores(self, number: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
+  def first_scores(
+    self, number: tf.Tensor, held: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     """Returns the scores of keys that have just got a row.
 
     Args:
@@ -69,12 +73,12 @@ class Eviction(policy.Policy):
     """
     return tf.fill([number], _now())
 
-  def is_due(self, held: tf.Tensor) -> tf.Tensor:
+  def is_due(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns whether rows are to be examined, given the shard's counts."""
     raise NotImplementedError
 
   def choose(
-    self, scores: tf.Tensor, held: tf.Tensor
+    self, scores: tf.Tensor, held: Sequence[tf.Tensor]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses keys to evict.
 
@@ -106,7 +110,7 @@ class Eviction(policy.Policy):
     )
 
   def _evict(
-    self, shard: shard_lib.Shard, used: tf.Tensor, held: tf.Tensor
+    self, shard: shard_lib.Shard, used: tf.Tensor, held: Sequence[tf.Tensor]
   ) -> tf.Tensor:
     size = held[_Count.USED] - counts_lib.NUM_INITIAL
     most = tf.maximum(_WINDOW_PER_ROW * tf.size(used, tf.int64), _WINDOW)
@@ -165,14 +169,16 @@ class Ttl(Eviction):
       return None
     return counts_lib.add(counts, {_Count.LOOKUPS: 1})
 
-  def first_scores(self, number: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
+  def first_scores(
+    self, number: tf.Tensor, held: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     return tf.fill([number], self._now(held))
 
-  def is_due(self, held: tf.Tensor) -> tf.Tensor:
+  def is_due(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     return self._now(held) >= held[_Count.SWEEP_AT]
 
   def choose(
-    self, scores: tf.Tensor, held: tf.Tensor
+    self, scores: tf.Tensor, held: Sequence[tf.Tensor]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     now, lifetime = self._now(held), self._lifetime
     size = held[_Count.USED] - counts_lib.NUM_INITIAL
@@ -187,7 +193,7 @@ class Ttl(Eviction):
     assert self.steps is not None
     return self.steps
 
-  def _now(self, held: tf.Tensor) -> tf.Tensor:
+  def _now(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     return held[_Count.LOOKUPS] if self.secs is None else _now()
 
 
@@ -208,11 +214,11 @@ class _Capacity(Eviction):
   def __post_init__(self) -> None:
     self._check_positive('capacity')
 
-  def is_due(self, held: tf.Tensor) -> tf.Tensor:
+  def is_due(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     return counts_lib.num_keys(held) > self._share(held)
 
   def choose(
-    self, scores: tf.Tensor, held: tf.Tensor
+    self, scores: tf.Tensor, held: Sequence[tf.Tensor]
   ) -> tuple[tf.Tensor, tf.Tensor]:
     share = self._share(held)
     spare = tf.minimum(share, _WINDOW) // _SPARE_PART
@@ -222,7 +228,7 @@ class _Capacity(Eviction):
     lowest = tf.math.top_k(-scores, tf.cast(number, tf.int32), sorted=False)
     return tf.cast(lowest.indices, tf.int64), held[_Count.SWEEP_AT]
 
-  def _share(self, held: tf.Tensor) -> tf.Tensor:
+  def _share(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     return -(-self.capacity // held[_Count.NUM_SHARDS])
 
 
@@ -257,7 +263,9 @@ class Lfu(_Capacity):
     ValueError: the capacity is not positive.
   """
 
-  def note_use(self, scores: Any, rows: tf.Tensor, held: tf.Tensor) -> Any:
+  def note_use(
+    self, scores: Any, rows: tf.Tensor, held: Sequence[tf.Tensor]
+  ) -> Any:
     del held
     return tf.raw_ops.ResourceScatterAdd(
       resource=scores.handle,
@@ -265,7 +273,9 @@ class Lfu(_Capacity):
       updates=tf.fill([tf.size(rows)], tf.constant(_ONE_USE, tf.int64)),
     )
 
-  def first_scores(self, number: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
+  def first_scores(
+    self, number: tf.Tensor, held: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
     del held
     return tf.fill([number], _now() // _MICROS)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import reads
 from tfps.updates.tables import counts
 
 _ABSENT = -1
@@ -33,6 +34,11 @@ class Index:
     """Returns the digest that was noted last; -1 if none was."""
     return tf.ensure_shape(_find(self._digest, _int64(0)), [])
 
+  def lacks_any(self, addresses: tf.Tensor) -> tf.Tensor:
+    """Returns whether some keys have no row, given what `find` has returned."""
+    are_absent = tf.less(addresses, _int64(0))
+    return tf.reduce_any(are_absent, axis=reads.constant((0,), tf.int32))
+
   def insert(self, keys: tf.Tensor, addresses: tf.Tensor) -> tf.Operation:
     """Sets the addresses of keys; both are `[n]` of int64."""
     return tf.raw_ops.LookupTableInsertV2(
@@ -60,6 +66,8 @@ class Index:
 
 def shard_of(keys: tf.Tensor, num_shards: Any) -> tf.Tensor:
   """Returns the shard of each key, an int32 tensor of the keys' shape."""
+  if isinstance(num_shards, int):
+    num_shards = _int64(num_shards)
   return tf.cast(_high_bits(mixed(keys)) % num_shards, tf.int32)
 
 
@@ -76,14 +84,15 @@ def digest_of(keys: tf.Tensor, addresses: tf.Tensor) -> tf.Tensor:
 
 def mixed(numbers: tf.Tensor) -> tf.Tensor:
   """Returns int64 numbers of which each bit depends on all those below it."""
-  product = numbers * _SPREADS
-  return tf.bitwise.bitwise_xor(product, _high_bits(product)) * _SPREADS
+  spreads = _int64(_SPREADS)
+  product = numbers * spreads
+  return tf.bitwise.bitwise_xor(product, _high_bits(product)) * spreads
 
 
 def _high_bits(numbers: tf.Tensor) -> tf.Tensor:
   """Returns the higher half of the bits of int64 numbers, as such numbers."""
   unsigned = tf.bitcast(numbers, tf.uint64)
-  shifted = tf.bitwise.right_shift(unsigned, tf.constant(32, tf.uint64))
+  shifted = tf.bitwise.right_shift(unsigned, reads.constant(32, tf.uint64))
   return tf.bitcast(shifted, tf.int64)
 
 
@@ -94,4 +103,4 @@ def _find(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
 
 
 def _int64(value: int) -> tf.Tensor:
-  return tf.constant(value, tf.int64)
+  return reads.constant(value, tf.int64)

@@ -162,7 +162,7 @@ class Shard:
     if not inserts:
       return known
     found = tf.cond(
-      tf.reduce_any(known < 0),
+      index.lacks_any(known),
       lambda: self._insert(index, keys, known),
       lambda: known,
     )
@@ -228,7 +228,7 @@ class Shard:
     found = index.find(keys)
     is_due = tf.not_equal(index.digest(), held[_Count.DIGEST])
     if inserts:
-      is_due |= tf.reduce_any(found < 0)
+      is_due |= index.lacks_any(found)
     if eviction is not None:
       is_due |= eviction.is_due(held)
     if inserts and replicated_writes.replica_of(self.rows) is not None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfps._compat import handles as handles_lib
 from tfps._compat import open_shapes
+from tfps._compat import reads
 from tfps._compat import replicated_writes
 from tfps.updates.tables import rare_branch
 from tfps.updates.tables import resources
@@ -43,8 +44,8 @@ def fit(rows: Any, slots: Sequence[Any]) -> list[tf.Tensor]:
     grow(
       functools.reduce(tf.logical_or, are_short),
       [slot.handle for slot in slots],
-      needed[tf.newaxis],
-      tf.zeros([1], tf.int64),
+      tf.reshape(needed, reads.constant((1,), tf.int32)),
+      reads.constant((0,), tf.int64),
     )
   ]
 
