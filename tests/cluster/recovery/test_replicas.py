@@ -192,10 +192,7 @@ def test_what_the_chief_writes_goes_to_both(strategy):
 
 
 def _inventory_of(strategy):
-  snapshotter = getattr(strategy.guard, 'snapshotter', None)
-  return (
-    snapshotter.inventory if snapshotter else strategy.guard.copies.inventory
-  )
+  return strategy.guard.copies.inventory
 
 
 @IN_PROCESS
