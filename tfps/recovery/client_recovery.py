@@ -21,16 +21,11 @@ from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import client_repair
-from tfps.recovery import config
-from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events
 from tfps.recovery import stuck_calls
-from tfps.server import fencing
-from tfps.server import ps_addresses
 from tfps.updates import sessions
-from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
 
@@ -39,76 +34,49 @@ class ClientRecovery:
   """Saves and restores variables that several processes share; one in each.
 
   Args:
-    recovery: settings, the same in all processes.
-    address_book: addresses of the ps.
-    is_chief: whether this process saves and restores the variables.
-    shared: creates the variables.
-    device: CPU of this process.
+    copies: of the variables.
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
-    fence: fence of this process.
-    notes: consistency notes of the job; by default those without a container.
 
   Attributes:
+    copies: as given.
     events: listener and counts of lost tasks.
-    copies: of the variables.
     num_interruptions: number of calls that failed and were repeated.
     on_loss: called, maybe repeatedly, before calls are waited for that a loss
       has interrupted: ends what they wait for besides ps.
-
-  Raises:
-    errors.CheckpointError: the directory cannot be used.
-    ValueError: replicas are wanted and there is only one ps.
   """
 
   def __init__(
     self,
-    recovery: config.Recovery,
+    copies: copies_lib.Copies,
     *,
-    address_book: ps_addresses.PsAddressBook,
-    is_chief: bool,
-    shared: shared_variables.SharedVariables,
-    device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    fence: fencing.Fence,
-    notes: consistency_note_lib.ConsistencyNotes | None = None,
   ) -> None:
-    self.copies = copies_lib.Copies(
-      recovery,
-      address_book=address_book,
-      notes=notes or consistency_note_lib.ConsistencyNotes(),
-      shared=shared,
-      device=device,
-      saves=is_chief,
-      is_shared=True,
-      confirm=fence.check,
-    )
-    self.events = events.Events(recovery.on_event)
+    self.copies = copies
+    self.events = events.Events(copies.recovery.on_event)
     self._gate = quiesce_lock.QuiesceLock()
     self._calls = cancellation.Calls()
     self.num_interruptions = 0
     self.on_loss: Callable[[], object] = lambda: None
     self._own = threading.local()  # whether a thread is in `surviving`
     self._is_stopped = False
-    self._repair = client_repair.ClientRepair(
-      self.copies, self.events, greet, fence
-    )
+    self._repair = client_repair.ClientRepair(copies, self.events, greet)
     self._stuck_calls = stuck_calls.StuckCallCanceller(
       self._calls,
-      address_book.incarnations,
+      copies.address_book.incarnations,
       lambda: self._repair.known,
       lambda: self.on_loss(),
     )
     self._changes = error_classifier.ChangeDetector()
     self._checked_at = 0.0
-    if self.copies.snapshotter is not None:
+    if copies.snapshotter is not None:
       self._repair.connect_to_moved()
-      self.copies.restores = not self.copies.notes.match(self._repair.known)
-      self.copies.snapshotter.start(self._gate)
-      self.copies.replicas.start()
+      copies.restores = not copies.notes.match(self._repair.known)
+      copies.snapshotter.start(self._gate)
+      copies.replicas.start()
     else:
       self._connect_to_moved()
-    address_book.pop_moves()
+    copies.address_book.pop_moves()
     self._stuck_calls.start()
 
   def add(self, variable: Any) -> None:

@@ -22,7 +22,6 @@ from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events as events_lib
-from tfps.server import fencing
 
 Found = dict[int, int | None]  # incarnations by index of the ps
 
@@ -51,7 +50,6 @@ class ClientRepair:
     events: listener and counts of lost tasks.
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
-    fence: fence of this process.
 
   Attributes:
     known: incarnations of the ps in use, by index.
@@ -63,14 +61,13 @@ class ClientRepair:
     copies: copies_lib.Copies,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    fence: fencing.Fence,
   ) -> None:
     self._copies = copies
     self._address_book = address_book = copies.address_book
     self._is_chief = copies.snapshotter is not None
     self._events = events
     self._greet = greet
-    self._fence = fence
+    self._fence = copies.fence
     self.on_restored: Callable[[], object] = lambda: None
     self.known: Found = address_book.incarnations()
     self._at = dict(address_book.addresses)  # as of the runtime
@@ -159,11 +156,7 @@ class ClientRepair:
     silent = {ps for ps, incarnation in found.items() if incarnation is None}
     if not silent:
       return found
-    before = self._address_book.addresses.copy()
-    self._address_book.fail_over_if_due(
-      silent, lost_secs, self._copies.recovery.waits_for_restart_secs
-    )
-    moved = self._address_book.addresses != before
+    moved = self._copies.fail_over(silent, lost_secs)
     return self._address_book.incarnations() if moved else found
 
   def _read_note(

@@ -12,18 +12,13 @@ from tfps._utils import quiesce_lock
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
-from tfps.recovery import config
-from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import coordinator_failures
 from tfps.recovery import coordinator_repair
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import events
 from tfps.recovery import snapshotter as snapshotter_lib
-from tfps.server import fencing
-from tfps.server import ps_addresses
 from tfps.server import task_monitor as task_monitor_lib
 from tfps.updates import sessions
-from tfps.variables import shared_variables
 
 _Result = TypeVar('_Result')
 
@@ -32,57 +27,34 @@ class CoordinatorRecovery:
   """Saves and restores the variables of a strategy with one client, the chief.
 
   Args:
-    recovery: settings.
-    shared: creates the variables.
-    notes: consistency notes of the job.
-    address_book: addresses of the ps.
-    workers: addresses of the workers.
-    device: CPU of this process.
+    copies: of the variables.
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
-    fence: fence of this process.
+    workers: addresses of the workers.
 
   Attributes:
+    copies: as given.
     workers: workers in use, with their addresses.
     events: listener and counts of lost tasks.
-    copies: of the variables.
     repair: what is done about lost ps.
     tell_rest: argument `tell` of `QuiesceLock.closed`.
-
-  Raises:
-    errors.CheckpointError: the directory cannot be used.
-    ValueError: replicas are wanted and there is only one ps.
   """
 
   def __init__(
     self,
-    recovery: config.Recovery,
+    copies: copies_lib.Copies,
     *,
-    shared: shared_variables.SharedVariables,
-    notes: consistency_note_lib.ConsistencyNotes,
-    address_book: ps_addresses.PsAddressBook,
-    workers: Mapping[spec_lib.Task, str],
-    device: str,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    fence: fencing.Fence,
+    workers: Mapping[spec_lib.Task, str],
   ) -> None:
-    self.copies = copies_lib.Copies(
-      recovery,
-      address_book=address_book,
-      notes=notes,
-      shared=shared,
-      device=device,
-      saves=True,
-      is_shared=False,
-      confirm=fence.check,
-    )
-    self.copies.restores = not notes.match(address_book.incarnations())
-    shared.attaches = not self.copies.restores
-    if shared.attaches:
+    self.copies = copies
+    copies.restores = not copies.notes.match(copies.address_book.incarnations())
+    copies.shared.attaches = not copies.restores
+    if copies.shared.attaches:
       logging.warning('The live variables of this job are used.')
-    self.events = events.Events(recovery.on_event)
+    self.events = events.Events(copies.recovery.on_event)
     self.repair = coordinator_repair.CoordinatorRepair(
-      self.copies, self.events, greet, fence
+      copies, self.events, greet
     )
     self._handler: coordinator_failures.FailureHandler | None = None
     self._fail_back_period = threads.Periodic(

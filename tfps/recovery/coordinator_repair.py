@@ -15,7 +15,6 @@ from tfps.cluster import spec as spec_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import events as events_lib
 from tfps.recovery import repair_interface
-from tfps.server import fencing
 from tfps.server import task_monitor as task_monitor_lib
 
 
@@ -27,7 +26,6 @@ class CoordinatorRepair(repair_interface.Repairs):
     events: listener and counts of lost tasks.
     greet: registers this process with servers that have restarted, except for
       the given hosted ps.
-    fence: fence of this process.
 
   Attributes:
     monitor: monitor of the tasks; set before the first repair.
@@ -40,13 +38,12 @@ class CoordinatorRepair(repair_interface.Repairs):
     copies: copies_lib.Copies,
     events: events_lib.Events,
     greet: Callable[[Collection[spec_lib.Task]], object],
-    fence: fencing.Fence,
   ) -> None:
     self._copies = copies
     self._address_book = copies.address_book
     self._events = events
     self._greet = greet
-    self._fence = fence
+    self._fence = copies.fence
     self._can_fail_back: set[spec_lib.Task] = set()
     self._leaving: set[int] = set()  # indices of ps
     self._has_left = threading.Event()
@@ -94,12 +91,9 @@ class CoordinatorRepair(repair_interface.Repairs):
     self._copies.cover(self._address_book.incarnations)
 
   def relocate(self, ps: set[int], lost_secs: float) -> bool:
-    before = self._address_book.addresses.copy()
-    self._address_book.fail_over_if_due(
-      ps, lost_secs, self._copies.recovery.waits_for_restart_secs
-    )
+    moved = self._copies.fail_over(ps, lost_secs)
     self._follow_moves()
-    return self._address_book.addresses != before
+    return moved
 
   def begin(self) -> None:
     can_fail_back, self._can_fail_back = self._can_fail_back, set()

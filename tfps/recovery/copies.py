@@ -12,6 +12,7 @@ from tfps.recovery import inventory as inventory_lib
 from tfps.recovery import replicas as replicas_lib
 from tfps.recovery import saved_tables as saved_tables_lib
 from tfps.recovery import snapshotter as snapshotter_lib
+from tfps.server import fencing
 from tfps.server import ps_addresses
 from tfps.variables import shared_variables
 
@@ -26,14 +27,15 @@ class Copies:
     shared: creates the variables.
     device: CPU of this process.
     saves: whether this process saves and restores the variables: the chief.
-    is_shared: whether other processes write to the variables, too.
-    confirm: raises an error if this process may no longer write.
+    is_shared: as for `Snapshotter`.
+    fence: against other processes of this task.
 
   Attributes:
     recovery: as given.
     address_book: as given.
     notes: as given.
     shared: as given.
+    fence: as given.
     inventory: the variables.
     replicas: replicas of the variables.
     snapshotter: saves the variables; None if another process does.
@@ -55,12 +57,13 @@ class Copies:
     device: str,
     saves: bool,
     is_shared: bool,
-    confirm: Callable[[], object],
+    fence: fencing.Fence,
   ) -> None:
     self.recovery = recovery
     self.address_book = address_book
     self.notes = notes
     self.shared = shared
+    self.fence = fence
     num_ps = len(address_book.addresses)
     self.replicas = replicas_lib.Replicas(recovery, num_ps, device=device)
     self.inventory = inventory_lib.Inventory()
@@ -70,7 +73,7 @@ class Copies:
         recovery,
         device=device,
         num_ps=num_ps,
-        confirm=confirm,
+        confirm=fence.check,
         is_shared=is_shared,
       )
       self.inventory = self.snapshotter.inventory
@@ -118,6 +121,22 @@ class Copies:
     if self.restores:
       self.notes.write(incarnations())
       self.restores = False
+
+  def fail_over(self, lost: set[int], lost_secs: float) -> bool:
+    """Lets other ps take over those that were lost, if that is due.
+
+    Args:
+      lost: indices of the ps.
+      lost_secs: for how long they have been lost.
+
+    Returns:
+      Whether the address of a ps has changed.
+    """
+    before = self.address_book.addresses.copy()
+    self.address_book.fail_over_if_due(
+      lost, lost_secs, self.recovery.waits_for_restart_secs
+    )
+    return self.address_book.addresses != before
 
   def renew(self, lost: set[int]) -> None:
     """Makes the variables of ps that were lost again, without their values.

@@ -53,8 +53,8 @@ class Snapshotter:
     device: CPU of this process.
     num_ps: number of ps.
     confirm: raises an error if this process may no longer write.
-    is_shared: whether other processes, which do not use this process' gate,
-      write to the variables, too.
+    is_shared: whether other processes, or calls that do not use this process'
+      gate, write to the variables, too.
 
   Attributes:
     inventory: the variables.

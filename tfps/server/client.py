@@ -94,12 +94,9 @@ def connect(
     if not is_own:
       server_lib.wait_for_port(task, address)
     spec = _ps_and_self(cluster, task, address_book)
-  connection.stop_all()
   # As in TensorFlow's own strategy: functions must see earlier assignments.
   os.environ[_STREAMING] = 'False'
-  compat.let_threads_sleep()
-  earlier_objects.take_over()
-  functions.remove_late()
+  prepare()
   if elsewhere and is_own:  # this process was this task before
     server_def.become(spec)
   with side_executor.drained_to_connect():
@@ -113,6 +110,14 @@ def connect(
   fence.take()
   address_book.keep_homes()
   return presence, fence
+
+
+def prepare() -> None:
+  """Prepares this process for a new connection, which ends that of before."""
+  connection.stop_all()
+  compat.let_threads_sleep()
+  earlier_objects.take_over()
+  functions.remove_late()
 
 
 def greet(

@@ -15,7 +15,6 @@ model.fit(make_dataset(strategy.input_context()))
 from collections.abc import Callable
 from collections.abc import Sequence
 import time
-from typing import Any
 from typing import TypeVar
 
 import tensorflow as tf
@@ -24,31 +23,22 @@ from tfps.cluster import spec as spec_lib
 from tfps.monitor import registry as registry_lib
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
-from tfps.recovery import preemption
 from tfps.server import client
-from tfps.server import control_messages
 from tfps.server import joining
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
 from tfps.server import task_monitor
-from tfps.strategies import dashboard
 from tfps.strategies import local_input
-from tfps.strategies import metrics
 from tfps.strategies import peers
 from tfps.strategies import runtime
 from tfps.training import barriers
 from tfps.training import trainer
 from tfps.updates import policies
-from tfps.updates import staleness as staleness_lib
-from tfps.updates.sync import session as session_lib
 from tfps.variables import placement as placement_lib
-from tfps.variables import placement_ledger
 from tfps.variables import shared_extended
-from tfps.variables import shared_variables
 from tfps.variables import step_replicas
 from tfps.wire import config
-from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
 
@@ -119,7 +109,9 @@ class BetweenGraphStrategy(
 
   _has_several_devices = True
 
-  _session_class: type[session_lib.SyncSession] = session_lib.SyncSession
+  _runs_in_each_worker = True
+
+  guard: client_recovery.ClientRecovery | None
 
   def __init__(
     self,
@@ -132,51 +124,37 @@ class BetweenGraphStrategy(
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    updates = policies.checked(updates)
+    settings = runtime.Settings(
+      variable_partitioner=variable_partitioner,
+      placement=placement,
+      wire=wire,
+      updates=policies.checked(updates),
+      recovery=recovery,
+      connect_timeout_secs=connect_timeout_secs,
+    )
     self._local: local_pool.LocalCluster | None = None
     self._cluster = self._with_servers(cluster)
     self.task = client.trainer(self._cluster)
     self.is_chief = self.task == registration_lib.chief_of(self._cluster)
-    self._address_book = address_book = ps_addresses.PsAddressBook(
-      self._cluster
-    )
+    self._address_book = ps_addresses.PsAddressBook(self._cluster)
     self._registration, self._fence = client.connect(
       self._cluster,
       self.task,
-      address_book,
+      self._address_book,
       connect_timeout_secs,
       listens=recovery is not None and self.is_chief,
     )
     self._note_connected()
-    policy = placement_lib.within(
-      placement or placement_lib.ByteBalanced(), self._cluster
-    )
+    self._peers = peers.Peers(self._cluster, self.task)
     extended = self._extended_class(
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
     extended.replicas = self._find_replicas()
-    extended.ledger = placement_ledger.PlacementLedger(
-      policy,
-      self._cluster.num_ps,
-      replicas=recovery.replicas if recovery else 0,
-    )
-    extended.shared = shared_variables.SharedVariables(
-      is_chief=self.is_chief,
-      timeout_secs=connect_timeout_secs,
-      chief=str(registration_lib.chief_of(self._cluster)),
-    )
-    self._peers = peers.Peers(self._cluster, self.task)
-    self.guard: client_recovery.ClientRecovery | None = None
-    tell: peers.Tell | None = None
-    if recovery is not None:
-      self.guard = self._start_recovery(recovery, address_book, extended)
-      tell = self.guard.events.tell_repeated
     super().__init__(extended)
-    num_ps = self._cluster.num_ps
-    self.transfers = transfers.Transfers(
-      wire or config.Wire(), num_ps, policy=updates, is_local=True
-    )
+    self._begin_variables(settings, self._cluster)
+    if self.guard is not None:
+      extended.shared.surviving = self.guard.reading
     with self.scope(), tf.name_scope('tfps/'):
       self._global_step = tf.Variable(
         0,
@@ -190,41 +168,10 @@ class BetweenGraphStrategy(
       self._peers.tasks,
       self.task,
       extended.notice,
-      joined=lambda: joining.find_joined(client.at_home(address_book)),
+      joined=lambda: joining.find_joined(client.at_home(self._address_book)),
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
-    self.staleness: staleness_lib.Staleness | None = None
-    if not updates.makes_one_update:  # else no gradient is ever stale
-      self.staleness = staleness_lib.Staleness(
-        extended.make_own,
-        self._cluster.num_ps,
-        divides_rate=updates.divide_rate,
-      )
-    self.sync_session = self._peers.session(
-      self._session_class, updates, extended.make_own, tell
-    )
-    if self.is_chief:
-      self._start_session()
-    if self.sync_session.waits:
-      self.wait_for_chief('sync_session', connect_timeout_secs)
-    metrics.offer(self, self.task, is_chief=self.is_chief)
-    self._listen(
-      control_messages.Listener(
-        self.task, self.guard.do_without if self.guard else None
-      )
-    )
-    if self.is_chief:
-      self._facts = dashboard.begin(
-        self,
-        self.task,
-        self._all_addresses,
-        self._address_book,
-        updates=updates,
-        wire=wire,
-        recovery=recovery,
-        placement=placement,
-        variable_partitioner=variable_partitioner,
-      )
+    self._begin_updates(settings, self._peers.workers())
 
   @property
   def global_step(self) -> tf.Variable:
@@ -309,36 +256,10 @@ class BetweenGraphStrategy(
     if self._local is not None:
       self._local.stop()
 
-  def _start_recovery(
-    self,
-    recovery: recovery_config.Recovery,
-    address_book: ps_addresses.PsAddressBook,
-    extended: Any,
-  ) -> client_recovery.ClientRecovery:
-    guard = client_recovery.ClientRecovery(
-      recovery,
-      address_book=address_book,
-      is_chief=self.is_chief,
-      shared=extended.shared,
-      device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
-      greet=self._registration.start,
-      fence=self._fence,
-    )
-    extended.notice = guard.add
-    extended.shared.surviving = guard.reading
-
-    def leave() -> None:
-      guard.save_for_good()
-      if not self.is_chief:  # the chief's end would end training
-        self._registration.stop()
-
-    self._preemption = preemption.Preemption(leave)
-    return guard
-
-  def _start_session(self) -> None:
-    self.sync_session.start()
-    if self.guard is not None:
-      self.guard.use_sync(self.sync_session)
+  def _leave(self) -> None:
+    super()._leave()
+    if not self.is_chief:  # the chief's end would end training
+      self._registration.stop()
 
   def _find_replicas(self) -> step_replicas.Replicas:
     names = (device.name for device in tf.config.list_logical_devices())

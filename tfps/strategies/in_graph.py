@@ -25,15 +25,15 @@ import tensorflow as tf
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
-from tfps.input import iterators
+from tfps.input import joint_iterators
 from tfps.input import joint_readers
 from tfps.input import per_worker
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
+from tfps.recovery import copies as copies_lib
 from tfps.server import task_monitor
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import trainer
-from tfps.updates import policies
 from tfps.variables import extended
 from tfps.variables import placement as placement_lib
 
@@ -112,10 +112,6 @@ class InGraphStrategy(
   _steps_span_workers = True
   takes_coordinator = False
 
-  # The interface of a between-graph client, which the chief has here.
-  task = spec_lib.Task('chief', 0)
-  is_chief = True
-
   guard: client_recovery.ClientRecovery | None
 
   def __init__(
@@ -149,7 +145,8 @@ class InGraphStrategy(
     needed = self._workers() if self.guard else self.addresses()
     self._monitor = task_monitor.TaskMonitor(needed, dict)
     # Those in use, of which the loops of training have only the handles.
-    self._iterators: weakref.WeakSet[Iterators] = weakref.WeakSet()
+    self._iterators: weakref.WeakSet[joint_iterators.JointIterators]
+    self._iterators = weakref.WeakSet()
     self._probed_at = -timeouts.current().probe_every_secs
     self._global_step: tf.Variable | None = None
     # TensorFlow would require a coordinator to call the steps.
@@ -211,7 +208,9 @@ class InGraphStrategy(
       self._timeout_secs,
     )
 
-  def batches(self, dataset_fn: per_worker.DatasetFn) -> 'Iterators':
+  def batches(
+    self, dataset_fn: per_worker.DatasetFn
+  ) -> joint_iterators.JointIterators:
     """Returns the batches of the workers, for `train`.
 
     Args:
@@ -220,7 +219,14 @@ class InGraphStrategy(
     Raises:
       ValueError: the workers' datasets have elements of different types.
     """
-    made = self.surviving(lambda: Iterators(self, dataset_fn))
+    made = self.surviving(
+      lambda: joint_iterators.JointIterators(
+        self._worker_devices(),
+        self.num_replicas_in_sync,
+        dataset_fn,
+        lambda: self.num_interruptions,
+      )
+    )
     self._iterators.add(made)
     return made
 
@@ -236,12 +242,17 @@ class InGraphStrategy(
       ValueError: the splits' datasets have elements of different types, or the
         ps have the progress of another queue.
     """
-    devices = [f'{_device(worker)}/device:CPU:0' for worker in self._workers()]
-    replicas = self.extended.replicas
+    devices, replicas = self._worker_devices(), self.extended.replicas
     number = (lambda: self.num_interruptions) if self.guard else None
     return self.surviving(
       lambda: joint_readers.JointReaders(devices, replicas, dataset_fn, number)
     )
+
+  def _worker_devices(self) -> list[str]:
+    return [
+      f'/job:worker/replica:0/task:{worker.index}/device:CPU:0'
+      for worker in self._workers()
+    ]
 
   def addresses(self) -> dict[spec_lib.Task, str]:
     """Returns the addresses of ps and workers."""
@@ -266,60 +277,6 @@ class InGraphStrategy(
     super()._connect_to_cluster(coordinator_name)
 
   def _make_guard(
-    self, recovery: recovery_config.Recovery, **beside: Any
+    self, copies: copies_lib.Copies
   ) -> client_recovery.ClientRecovery:
-    return client_recovery.ClientRecovery(recovery, is_chief=True, **beside)
-
-  def _has_staleness(self, updates: policies.Policy) -> bool:
-    return False
-
-
-class Iterators:
-  """Iterators on all workers, each over the worker's own dataset.
-
-  Args:
-    strategy: has the workers.
-    dataset_fn: makes a worker's dataset from its `InputContext`.
-
-  Attributes:
-    spec: the types of `iterator`.
-    iterator: a list with an iterator for each worker.
-  """
-
-  def __init__(
-    self, strategy: InGraphStrategy, dataset_fn: per_worker.DatasetFn
-  ) -> None:
-    workers = list(strategy._workers())
-    made = per_worker.trace(
-      dataset_fn, len(workers), strategy.num_replicas_in_sync
-    )
-    self._devices = [f'{_device(worker)}/device:CPU:0' for worker in workers]
-    self._made = made
-    specs = [fn.structured_outputs.element_spec for fn in made]
-    self.spec = [tf.data.IteratorSpec(spec) for spec in specs]
-    emptying = iterators.emptying(specs[0])
-    self.iterator = []
-    for device, fn in zip(self._devices, made, strict=True):
-      with tf.device(device):
-        self.iterator.append(iterators.over(fn(), emptying))
-    self._num_interruptions = lambda: strategy.num_interruptions
-    self._begun_after = strategy.num_interruptions
-
-  def begin_again_if_due(self) -> None:
-    """Lets all iterators begin their datasets again after an interruption.
-
-    It may have left them at, or near, their ends; see `RestartableIterator`.
-    """
-    number = self._num_interruptions()
-    if number == self._begun_after:
-      return
-    for device, fn, iterator in zip(
-      self._devices, self._made, self.iterator, strict=True
-    ):
-      with tf.device(device):
-        iterators.begin_again(iterator, fn())
-    self._begun_after = number
-
-
-def _device(worker: spec_lib.Task) -> str:
-  return f'/job:worker/replica:0/task:{worker.index}'
+    return client_recovery.ClientRecovery(copies, greet=self._greet)

@@ -10,7 +10,6 @@ print(strategy.placement_report())
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import itertools
@@ -21,49 +20,32 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
-from tfps._compat import earlier_objects
-from tfps._compat import functions
 from tfps._compat import server_def
 from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._compat import writes
-from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
-from tfps.cluster import topology
 from tfps.recovery import config as recovery_config
-from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
-from tfps.recovery import preemption
+from tfps.recovery import copies as copies_lib
 from tfps.recovery import snapshots
 from tfps.recovery import worker_admission
 from tfps.server import client
-from tfps.server import connection
 from tfps.server import control_messages
+from tfps.server import coordinator_client
 from tfps.server import fencing
 from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import registration as registration_lib
-from tfps.server import server as server_lib
-from tfps.strategies import dashboard
-from tfps.strategies import metrics
 from tfps.strategies import runtime
+from tfps.strategies import session_setup
 from tfps.updates import policies
-from tfps.updates import sessions
-from tfps.updates import staleness as staleness_lib
-from tfps.updates import step_log as step_log_lib
-from tfps.updates.sync import failure_detector
-from tfps.updates.sync import ps_state
-from tfps.updates.sync import session as session_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import placement as placement_lib
-from tfps.variables import placement_ledger
-from tfps.variables import shared_variables
 from tfps.variables import step_replicas
 from tfps.wire import config
-from tfps.wire import transfers
 
 _CHIEF = spec_lib.Task('chief', 0)
-_DEVICE = '/job:chief/task:0/device:CPU:0'
 
 
 class ParameterServerStrategy(
@@ -116,8 +98,10 @@ class ParameterServerStrategy(
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
+  task = _CHIEF
+  is_chief = True
+
   _make_extended: type[extended_lib.Extended] = extended_lib.Extended
-  _steps_span_workers = False
 
   def __init__(
     self,
@@ -130,127 +114,57 @@ class ParameterServerStrategy(
     recovery: recovery_config.Recovery | None = None,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    updates = policies.checked(updates)
+    settings = runtime.Settings(
+      variable_partitioner=variable_partitioner,
+      placement=placement,
+      wire=wire,
+      updates=policies.checked(updates),
+      recovery=recovery,
+      connect_timeout_secs=connect_timeout_secs,
+    )
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = snapshots.job_name(recovery.directory) if recovery else ''
     self._local: local_pool.LocalCluster | None = None
-    self._registration: registration_lib.Registration
     super().__init__(self._resolver(cluster), variable_partitioner)
     self._note_connected()
-    policy = placement_lib.within(
-      placement or placement_lib.ByteBalanced(),
-      spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
-    )
     extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
-    )
-    extended.ledger = placement_ledger.PlacementLedger(
-      policy, self._num_ps, replicas=recovery.replicas if recovery else 0
     )
     compat.replace_extended(self, extended)
     extended.replicas = step_replicas.find(
       (device.name for device in tf.config.list_logical_devices()),
       span_workers=self._steps_span_workers,
     )
-    self.guard = None
-    if recovery is not None:
-      extended.shared = shared_variables.SharedVariables(
-        is_chief=True,
-        timeout_secs=connect_timeout_secs,
-        chief=str(_CHIEF),
-        container=self._job,
-      )
-      self.guard = self._make_guard(
-        recovery,
-        shared=extended.shared,
-        notes=consistency_note.ConsistencyNotes(self._job),
-        address_book=self._address_book,
-        device=_DEVICE,
-        greet=self._greet,
-        fence=self._fence,
-      )
-      extended.notice = self.guard.add
-      self._preemption = preemption.Preemption(self.guard.save_for_good)
-    self.transfers = transfers.Transfers(
-      wire or config.Wire(), self._num_ps, policy=updates
+    self._begin_variables(
+      settings,
+      spec_lib.Cluster(self._cluster_resolver.cluster_spec().as_dict()),
     )
-    self.staleness: staleness_lib.Staleness | None = None
-    if self._has_staleness(updates):
-      self.staleness = staleness_lib.Staleness(
-        extended.make_own,
-        self._num_ps,
-        divides_rate=updates.divide_rate,
-      )
-    self.sync_session = self._make_session(updates)
-    metrics.offer(self, _CHIEF, is_chief=True)
-    self._listen(self._listener())
-    self._facts = dashboard.begin(
-      self,
-      _CHIEF,
-      self._all_addresses,
-      self._address_book,
-      updates=updates,
-      wire=wire,
-      recovery=recovery,
-      placement=placement,
-      variable_partitioner=variable_partitioner,
-    )
+    self._begin_updates(settings, self._session_workers())
 
-  def _make_guard(
-    self, recovery: recovery_config.Recovery, **beside: Any
-  ) -> runtime.Guard:
+  def _make_guard(self, copies: copies_lib.Copies) -> runtime.Guard:
     return coordinator_recovery_lib.CoordinatorRecovery(
-      recovery, workers=self._workers(), **beside
+      copies, greet=self._greet, workers=self._workers()
     )
 
   def _listener(self) -> control_messages.Listener:
     guard = self.guard
-    if guard is None:
-      return control_messages.Listener(_CHIEF)
     if not isinstance(guard, coordinator_recovery_lib.CoordinatorRecovery):
-      return control_messages.Listener(_CHIEF, guard.do_without)
+      return super()._listener()
     joining = worker_admission.WorkerAdmission(
       guard, self._registration, self._note_worker
     )
     return control_messages.Listener(_CHIEF, guard.do_without, joining.admit)
 
-  def _make_session(self, policy: policies.Policy) -> sessions.Session:
-    if not policy.waits:
-      return sessions.NoSync(self._make_step_log() if self.guard else None)
-    sync_session = session_lib.SyncSession(
-      policy,
-      ps_state.SyncState(
-        self.extended.make_own,
-        num_ps=self._num_ps,
-        num_workers=len(self._workers()),
-      ),
-      name=self._job or f'{random.SystemRandom().getrandbits(64):x}',
-      worker=writes.current_worker,
-      tell=self.guard.events.tell_repeated if self.guard else None,
-    )
-    sync_session.start()
-    if self.guard is not None:
-      self.guard.use_sync(sync_session)
-    failure_detector.FailureDetector(
-      sync_session,
-      self._workers,
-      lambda worker: worker.index,
-      timeout_secs=policy.timeout_secs,
-    )
-    return sync_session
-
-  def _make_step_log(self) -> step_log_lib.StepLog:
-    assert self.guard is not None
-    return step_log_lib.StepLog(
-      step_log_lib.rings(self.extended.make_own, self._num_ps),
+  def _session_workers(self) -> session_setup.Workers:
+    return session_setup.Workers(
+      number=len(self._workers()),
+      current=writes.current_worker,
+      number_of=lambda worker: worker.index,
+      others=self._workers,
       slots=itertools.count(),
-      own=str(_CHIEF),
-      tell=self.guard.events.tell_repeated,
+      job=self._job or f'{random.SystemRandom().getrandbits(64):x}',
     )
-
-  def _has_staleness(self, updates: policies.Policy) -> bool:
-    return not updates.makes_one_update
 
   def close(self) -> None:
     """Notifies ps and workers that training is done; twice is harmless.
@@ -281,7 +195,9 @@ class ParameterServerStrategy(
     workers = {**self._workers(), worker: address}
     jobs = self._cluster_resolver.cluster_spec().as_dict()
     jobs['worker'] = {task.index: at for task, at in workers.items()}
-    self._cluster_resolver = _resolver_of(jobs, self._cluster_resolver)
+    self._cluster_resolver = coordinator_client.resolver_of(
+      jobs, self._cluster_resolver
+    )
     self._num_workers = len(workers)
 
   def _resolver(self, cluster: Any) -> Any:
@@ -313,7 +229,7 @@ class ParameterServerStrategy(
     workers = cluster.tasks('worker')
     self._address_book = ps_addresses.PsAddressBook(cluster)
     self._address_book.wait_until_served(self._connect_timeout_secs, workers)
-    self._cluster_resolver = _with_chief(
+    self._cluster_resolver = coordinator_client.with_chief(
       self._cluster_resolver, self._address_book
     )
     self._registration = registration_lib.Registration(
@@ -331,10 +247,7 @@ class ParameterServerStrategy(
       self._connect_timeout_secs,
       workers,
     )
-    connection.stop_all()
-    compat.let_threads_sleep()
-    earlier_objects.take_over()
-    functions.remove_late()
+    client.prepare()
     spec = self._cluster_resolver.cluster_spec()
     if compat.is_own_address('chief', spec.task_address('chief', 0)):
       # The cluster may have changed since the server got its definition.
@@ -360,38 +273,3 @@ class ParameterServerStrategy(
       for task, address in tasks.items()
       if not local_pool.is_here(address)
     }
-
-
-def _with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
-  """Returns a resolver with the chief, whose port is free or this process'.
-
-  TensorFlow would list it as localhost, which other hosts cannot reach, and
-  with a new port each time, although the server stays the same.
-
-  Args:
-    resolver: the user's resolver.
-    address_book: the addresses of the ps.
-  """
-  jobs = resolver.cluster_spec().as_dict()
-  if address_book.moved:
-    jobs['ps'] = {ps.index: at for ps, at in address_book.addresses.items()}
-  listed = jobs.pop('chief', None)
-  others = tf.train.ClusterSpec(jobs)
-  current = compat.own_address_beside('chief', others)
-  address = listed[0] if listed else current or _free_address(others)
-  if not compat.is_own_address('chief', address):
-    server_lib.wait_for_port(_CHIEF, address)
-  if listed and not address_book.moved:
-    return resolver
-  return _resolver_of({**jobs, 'chief': [address]}, resolver)
-
-
-def _resolver_of(jobs: Mapping[str, Any], like: Any) -> Any:
-  return tf.distribute.cluster_resolver.SimpleClusterResolver(
-    tf.train.ClusterSpec(jobs), rpc_layer=like.rpc_layer
-  )
-
-
-def _free_address(others: tf.train.ClusterSpec) -> str:
-  ps = others.task_address('ps', others.task_indices('ps')[0])
-  return f'{topology.own_host_towards(ps)}:{ports.pick()}'

@@ -14,8 +14,10 @@ def _repair(found):
   address_book = SimpleNamespace(
     incarnations=lambda: next(seen), addresses={'ps:0': 'h:1', 'ps:1': 'h:2'}
   )
-  copies = SimpleNamespace(address_book=address_book, snapshotter=None)
-  return client_repair.ClientRepair(copies, None, None, None)
+  copies = SimpleNamespace(
+    address_book=address_book, snapshotter=None, fence=None
+  )
+  return client_repair.ClientRepair(copies, None, None)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tfps.cluster import spec
 from tfps.recovery import config
 from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery
+from tfps.recovery import copies as copies_lib
 from tfps.recovery import ps_repair
 from tfps.server import health
 from tfps.server import ps_addresses
@@ -266,21 +267,23 @@ class Failover(stateful.RuleBasedStateMachine):
     self.book._posted = world
     self.job = _Job(world, self.book)
     self.job.known = self.book.incarnations()
-    self.recovery = coordinator_recovery.CoordinatorRecovery(
+    copies = copies_lib.Copies(
       config.Recovery(
         _FOLDER.name,
         take_over_secs=_TAKE_OVER_SECS,
         timeout_secs=_TIMEOUT_SECS,
       ),
-      shared=self.job,
-      notes=_Notes(self.job),
       address_book=self.book,
-      workers={},
-      device='/CPU:0',
-      greet=lambda hosted: None,
+      notes=_Notes(self.job),
+      shared=self.job,
       fence=self.job,
+      device='/CPU:0',
+      saves=True,
+      is_shared=False,
     )
-    copies = self.recovery.copies
+    self.recovery = coordinator_recovery.CoordinatorRecovery(
+      copies, greet=lambda hosted: None, workers={}
+    )
     copies.snapshotter = copies.replicas = self.job
     copies.inventory = self.job.inventory
     self.recovery.repair.monitor = self.recovery._handler = self.job
