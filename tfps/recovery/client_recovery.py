@@ -22,7 +22,6 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import client_repair
 from tfps.recovery import copies as copies_lib
-from tfps.recovery import error_classifier
 from tfps.recovery import events
 from tfps.recovery import stuck_calls
 from tfps.updates import sessions
@@ -63,15 +62,13 @@ class ClientRecovery:
     self._repair = client_repair.ClientRepair(copies, self.events, greet)
     self._stuck_calls = stuck_calls.StuckCallCanceller(
       self._calls,
-      copies.address_book.incarnations,
-      lambda: self._repair.known,
+      self._has_changed,
       lambda: self.on_loss(),
     )
-    self._changes = error_classifier.ChangeDetector()
     self._checked_at = 0.0
     if copies.snapshotter is not None:
       self._repair.connect_to_moved()
-      copies.restores = not copies.notes.match(self._repair.known)
+      copies.restores = not copies.notes.match(self._repair.registry.known)
       copies.snapshotter.start(self._gate)
       copies.replicas.start()
     else:
@@ -146,8 +143,7 @@ class ClientRecovery:
     ):
       return
     self._checked_at = now
-    found = self.copies.address_book.incarnations()
-    if self._changes.has_changed(found, self._repair.known):
+    if self._has_changed():
       raise tf.errors.UnavailableError(
         None, None, 'A ps does not answer, or has been restarted.'
       )
@@ -223,6 +219,11 @@ class ClientRecovery:
       self.copies.snapshotter.stop()
       self.copies.replicas.stop()
 
+  def _has_changed(self) -> bool:
+    return self._repair.registry.has_changed(
+      self.copies.address_book.incarnations()
+    )
+
   def _connect_to_moved(self) -> None:
     try:
       self._repair.connect_to_moved()
@@ -256,7 +257,7 @@ class ClientRecovery:
       self._own.is_surviving = False
 
   def _cover(self) -> None:
-    self.copies.cover(lambda: self._repair.known)
+    self.copies.cover(lambda: self._repair.registry.known)
 
   def _repair_ps(self, deadline: float | None) -> None:
     self.on_loss()

@@ -22,6 +22,7 @@ from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events as events_lib
+from tfps.server import task_registry
 
 Found = dict[int, int | None]  # incarnations by index of the ps
 
@@ -52,7 +53,7 @@ class ClientRepair:
       the given hosted ps.
 
   Attributes:
-    known: incarnations of the ps in use, by index.
+    registry: the ps in use, by index.
     on_restored: called in each process once all ps have their variables.
   """
 
@@ -69,7 +70,7 @@ class ClientRepair:
     self._greet = greet
     self._fence = copies.fence
     self.on_restored: Callable[[], object] = lambda: None
-    self.known: Found = address_book.incarnations()
+    self.registry = task_registry.TaskRegistry(address_book.incarnations())
     self._at = dict(address_book.addresses)  # as of the runtime
     # Ps with a new connection: their variables have to be created again.
     self._reconnected: set[int] = set()
@@ -82,18 +83,18 @@ class ClientRepair:
       tf.errors.OpError: a ps is lost or cannot be reached.
     """
     for _ in range(2):  # moves, and back if it is not there, either
-      if not self._copies.notes.contradict(self.known):
+      if not self._copies.notes.contradict(self.registry.known):
         return
       self._address_book.reconsider()
       if self._address_book.addresses == self._at:
         return
       self._fence.take({'ps': self._connect()})
-      self.known = self._address_book.incarnations()
+      self.registry.accept(self._address_book.incarnations())
       self._copies.shared.rejoin()
 
   def is_due(self, error: tf.errors.OpError) -> bool:
     """Returns whether an error was caused by a lost ps."""
-    if self._address_book.incarnations() != self.known:
+    if self._address_book.incarnations() != self.registry.known:
       return True
     if error_classifier.is_cancelled_transfer(error):
       return True
@@ -109,7 +110,7 @@ class ClientRepair:
     Raises:
       errors.ReplacedError: one has.
     """
-    self._fence.check({'ps': self.known})
+    self._fence.check({'ps': self.registry.known})
 
   def repair(self, deadline: float | None) -> None:
     """Waits until all ps answer and have their variables; restores them.
@@ -163,8 +164,9 @@ class ClientRepair:
     self, found: Found, reader: consistency_note_lib.NoteReader
   ) -> Found | None:
     """Reads the chief's note on a ps that was not lost, if there is one."""
+    known = self.registry.known
     for ps, incarnation in found.items():
-      if incarnation is not None and incarnation == self.known[ps]:
+      if incarnation is not None and incarnation == known[ps]:
         task = spec_lib.Task('ps', ps)
         return reader.read(self._address_book.addresses[task])
     return None
@@ -177,7 +179,7 @@ class ClientRepair:
     now = time.monotonic()
     if found == note:
       return found
-    if note in (None, self.known) and now < self._next_look:
+    if note in (None, self.registry.known) and now < self._next_look:
       return found
     self._next_look = now + timeouts.current().repair_poll_secs
     before = self._address_book.addresses.copy()
@@ -192,7 +194,8 @@ class ClientRepair:
     return self._address_book.incarnations() if moved else found
 
   def _restore(self, found: Found, note: Found | None) -> bool:
-    if note is not None and note != found != self.known:
+    known = self.registry.known
+    if note is not None and note != found != known:
       return False  # the chief is still restoring
     # Ps that have moved may still know an earlier process of this task.
     addresses = self._address_book.addresses
@@ -200,9 +203,7 @@ class ClientRepair:
       task.index for task in addresses if addresses[task] == self._at[task]
     }
     self._fence.check({'ps': stay})
-    lost = {
-      ps for ps in found if found[ps] != self.known[ps]
-    } | self._reconnected
+    lost = {ps for ps in found if found[ps] != known[ps]} | self._reconnected
     if not lost and self._is_chief:
       lost = self._copies.inventory.emptied()
     if not lost and (
@@ -222,7 +223,8 @@ class ClientRepair:
       secs = self._copies.restore(lost, found, self.on_restored)
     else:
       self.on_restored()
-    self.known, self._reconnected = found, set()
+    self.registry.accept(found)
+    self._reconnected = set()
     self._fence.take({'ps': lost})
     for task in self._address_book.pop_moves():
       self._events.tell('moved', [str(task)])

@@ -94,7 +94,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       timeout_secs: how long to wait for a lost ps.
     """
     found = self._incarnations()
-    self._worker_states.incarnations = ps_repair.of('worker', found)
+    self._worker_states.registry.accept(ps_repair.of('worker', found))
     self._ps.begin(repairs, ps_repair.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
@@ -128,7 +128,8 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       worker: its index.
       timeout_secs: how long to wait for the end of its current execution.
     """
-    self._dismissals.add(worker, self._worker_states.incarnations.get(worker))
+    known = self._worker_states.registry.known
+    self._dismissals.add(worker, known.get(worker))
     deadline = time.monotonic() + timeout_secs
     executing = self._cluster.workers[worker]
     while executing.busy_since is not None and time.monotonic() < deadline:
@@ -227,7 +228,9 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
       workers = range(len(self._cluster.workers))
       try:
-        self._ps.repairs.check({'ps': self._ps.known, 'worker': workers})
+        self._ps.repairs.check(
+          {'ps': self._ps.registry.known, 'worker': workers}
+        )
       except errors.ReplacedError as error:
         raise error from failure
 
@@ -350,7 +353,9 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     moved: Mapping[tuple[str, int], str] = {}
     if self._ps.repairs is not None:
       answering = set(workers) - silent
-      self._ps.repairs.check({'ps': self._ps.known, 'worker': answering})
+      self._ps.repairs.check(
+        {'ps': self._ps.registry.known, 'worker': answering}
+      )
       moved = self._ps.repairs.moved()
     without = {('worker', i) for i in silent}
     if self._ps.is_lost:

@@ -1,8 +1,6 @@
-"""Classification of failures: restarted or silent tasks, stale connections."""
+"""Classification of failures of calls: stale connections, cancelled ones."""
 
-from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 import math
 import re
 import time
@@ -63,35 +61,6 @@ class ErrorClassifier:
       'Connections to ps %s are stale and are renewed.', sorted(found)
     )
     return found
-
-
-class ChangeDetector:
-  """Detects tasks that have restarted or have stopped answering.
-
-  Args:
-    clock: seconds that only go forward.
-  """
-
-  def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-    self._clock = clock
-    self._silent: set[int] = set()  # at the last look
-    self._looked_at = -math.inf
-
-  def has_changed(
-    self, found: Mapping[int, int | None], known: Mapping[int, int | None]
-  ) -> bool:
-    """Returns whether a task has restarted, or is silent for a second time.
-
-    Args:
-      found: each task's current incarnation by index; None if it is silent.
-      known: each task's last known incarnation by index.
-    """
-    before, looked_at = self._silent, self._looked_at
-    changed = {task for task in known if found.get(task) != known[task]}
-    self._silent = {task for task in changed if found.get(task) is None}
-    self._looked_at = self._clock()
-    is_next = self._looked_at - looked_at < timeouts.current().look_memory_secs
-    return bool(changed - self._silent or (is_next and self._silent & before))
 
 
 def is_cancelled_transfer(failure: Exception) -> bool:

@@ -19,6 +19,7 @@ from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
 from tfps.recovery import error_classifier
 from tfps.recovery import repair_interface
+from tfps.server import task_registry
 
 # The next look at a lost ps is due after this part of the time it is lost.
 _POLL_RATIO = 0.25
@@ -42,7 +43,7 @@ class PsRepairs:
 
   Attributes:
     repairs: actions of a repair; None before `begin`.
-    known: incarnations of the ps in use, by index.
+    registry: the ps in use, by index.
     num_repairs: number of repairs so far.
     is_lost: whether a ps is lost or a repair was requested.
   """
@@ -68,13 +69,13 @@ class PsRepairs:
     self._replaced = replaced
     self._cancel = cancel
     self.repairs: repair_interface.Repairs | None = None
-    self.known: dict[int, int | None] = {}
+    self.registry: task_registry.TaskRegistry[int]
+    self.registry = task_registry.TaskRegistry()
     self.num_repairs = 0
     self.is_lost = False
     self._timeout_secs = 0.0
     self._lost_at = 0.0
     self._classifier = error_classifier.ErrorClassifier()
-    self._changes = error_classifier.ChangeDetector()
     self._error: BaseException | None = None
 
   def begin(
@@ -90,7 +91,7 @@ class PsRepairs:
       ps: incarnations of the ps, by index.
       timeout_secs: how long to wait for a lost ps.
     """
-    self.known = dict(ps)
+    self.registry.accept(ps)
     self.repairs = repairs
     self._timeout_secs = timeout_secs
 
@@ -125,7 +126,7 @@ class PsRepairs:
       return False
     if num_repairs != self.num_repairs:
       return True
-    if of('ps', self._incarnations()) == self.known:
+    if of('ps', self._incarnations()) == self.registry.known:
       may_pass = preemption_handler.is_loss_of_ps(
         failure
       ) or error_classifier.is_cancelled_transfer(failure)
@@ -142,8 +143,8 @@ class PsRepairs:
 
   def has_changed(self) -> bool:
     """Returns whether a ps has restarted or stays silent, without a failure."""
-    return self.repairs is not None and self._changes.has_changed(
-      of('ps', self._incarnations()), self.known
+    return self.repairs is not None and self.registry.has_changed(
+      of('ps', self._incarnations())
     )
 
   def repair(self, tell_rest: Callable[[bool], object]) -> bool:
@@ -166,7 +167,7 @@ class PsRepairs:
           self._gate.closed(
             tell_rest,
             self._timeout_secs,
-            hurry=self._hurry() if ps != self.known else None,
+            hurry=self._hurry() if ps != self.registry.known else None,
           )
         )
       except quiesce_lock.OccupiedError as error:
@@ -213,8 +214,8 @@ class PsRepairs:
       return False
     logging.warning('A ps cannot be reached: %s', failure)
     stale_cache.forget_if_stale(failure)
-    stale = self._classifier.ps_to_reconnect(failure, self.known)
-    self.known.update(dict.fromkeys(stale))
+    stale = self._classifier.ps_to_reconnect(failure, self.registry.known)
+    self.registry.accept(dict.fromkeys(stale))
     self._stopping.wait(timeouts.current().repair_poll_secs)
     return not self._stopping.is_set()
 
@@ -250,7 +251,7 @@ class PsRepairs:
     """Restores the variables of ps that have restarted."""
     assert self.repairs is not None
     ps = of('ps', found)
-    restarted = {i for i in ps if ps[i] != self.known.get(i)}
+    restarted = self.registry.look(ps)
     self._error = None
     self._update(found)
     try:
@@ -260,7 +261,7 @@ class PsRepairs:
       raise
     except Exception as error:
       self._error = error
-    self.known = ps
+    self.registry.accept(ps)
     self.num_repairs += 1
 
   def _find(self) -> Incarnations:

@@ -6,7 +6,6 @@ and its caller never learns of the loss.
 """
 
 from collections.abc import Callable
-from collections.abc import Mapping
 import time
 
 from absl import logging
@@ -14,9 +13,6 @@ from absl import logging
 from tfps._compat import cancellation
 from tfps._utils import threads
 from tfps._utils import timeouts
-from tfps.recovery import error_classifier
-
-Incarnations = Mapping[int, int | None]
 
 
 class StuckCallCanceller:
@@ -24,8 +20,7 @@ class StuckCallCanceller:
 
   Args:
     calls: calls of this process.
-    find: returns the current incarnations of the ps, by index.
-    known: returns their incarnations when they were last in use.
+    has_changed: returns whether a ps is lost or has been restarted.
     on_stuck: called before calls are cancelled; ends what a call waits for and
       cancelling does not end.
   """
@@ -33,15 +28,12 @@ class StuckCallCanceller:
   def __init__(
     self,
     calls: cancellation.Calls,
-    find: Callable[[], Incarnations],
-    known: Callable[[], Incarnations],
+    has_changed: Callable[[], bool],
     on_stuck: Callable[[], object],
   ) -> None:
     self._calls = calls
-    self._find = find
-    self._known = known
+    self._has_changed = has_changed
     self._on_stuck = on_stuck
-    self._changes = error_classifier.ChangeDetector()
     self._period = threads.Periodic(
       'tfps-stuck-calls', timeouts.current().stuck_every_secs, self._look
     )
@@ -60,9 +52,7 @@ class StuckCallCanceller:
     long_ones = [
       call for call in self._calls.under_way() if call.since < latest
     ]
-    if not long_ones or not self._changes.has_changed(
-      self._find(), self._known()
-    ):
+    if not long_ones or not self._has_changed():
       return
     logging.warning(
       'A ps is lost: calls of threads %s do not end and are cancelled.',

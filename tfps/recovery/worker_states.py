@@ -4,6 +4,8 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 
+from tfps.server import task_registry
+
 
 class WorkerStates:
   """States of all workers, by index.
@@ -13,11 +15,12 @@ class WorkerStates:
   iterators, which have to be made again.
 
   Attributes:
-    incarnations: as of the last update; None for a worker that does not answer.
+    registry: the incarnations as of the last update.
   """
 
   def __init__(self) -> None:
-    self.incarnations: dict[int, int | None] = {}
+    self.registry: task_registry.TaskRegistry[int]
+    self.registry = task_registry.TaskRegistry()
     self._lost: set[int] = set()
     self._excluded: set[int] = set()
     self._emptied: set[int] = set()
@@ -54,12 +57,11 @@ class WorkerStates:
       The workers that do not answer, and those whose loss was not known.
     """
     silent = {worker for worker, number in found.items() if number is None}
-    known = self.incarnations
-    restarted = {w for w in found if found[w] != known.get(w, found[w])}
+    restarted = self.registry.look(found)
     unnoticed = (silent | restarted) - self.away()
     self._emptied |= silent | restarted
     self._excluded |= silent
-    self.incarnations = dict(found)
+    self.registry.accept(found)
     return silent, unnoticed
 
   def set_excluded(self, workers: Collection[int]) -> None:

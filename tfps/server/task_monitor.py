@@ -24,6 +24,7 @@ from tfps.monitor import activities
 from tfps.monitor import registry as registry_lib
 from tfps.server import dumps
 from tfps.server import health
+from tfps.server import task_registry
 
 _Result = TypeVar('_Result')
 
@@ -55,7 +56,8 @@ class TaskMonitor:
   ) -> None:
     self._addresses = dict(addresses)
     self._in_flight = in_flight
-    self._known: dict[spec_lib.Task, int | None] | None = None
+    self._registry: task_registry.TaskRegistry[spec_lib.Task]
+    self._registry = task_registry.TaskRegistry()
 
   def incarnations(self) -> dict[tuple[str, int], int | None]:
     """Returns incarnations by job and index; None for tasks that are silent."""
@@ -133,8 +135,8 @@ class TaskMonitor:
       errors.DeadlineError: names the tasks that are frozen. The thread is left
         behind.
     """
-    if self._known is None:
-      self._known = self._look()
+    if not self._registry.known:
+      self._gone()
     future = threads.begin(f'tfps-{what}', function)
     missed: dict[spec_lib.Task, float] = {}
     while not threads.is_done(future, timeouts.current().probe_every_secs):
@@ -159,21 +161,15 @@ class TaskMonitor:
       time.sleep(timeouts.current().poll_secs)
     return gone
 
-  def _look(self) -> dict[spec_lib.Task, int | None]:
-    return {
-      status.task: status.incarnation
-      for status in health.probe_all(self._addresses)
-    }
-
   def _gone(self) -> list[health.Status]:
     """Returns the tasks that are silent or have restarted."""
-    known = self._known or {}
-    return [
-      status
-      for status in health.probe_all(self._addresses)
-      if status.state is not health.State.ALIVE
-      or status.incarnation != known.get(status.task)
-    ]
+    statuses = health.probe_all(self._addresses)
+    found = {
+      s.task: s.incarnation if s.state is health.State.ALIVE else None
+      for s in statuses
+    }
+    gone = self._registry.look(found) | self._registry.silent()
+    return [status for status in statuses if status.task in gone]
 
   def error(
     self, what: str, timeout_secs: float | None

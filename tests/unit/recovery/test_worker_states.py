@@ -3,7 +3,7 @@ from tfps.recovery import worker_states
 
 def test_who_is_silent_is_excluded_and_bare_until_it_is_filled():
   workers = worker_states.WorkerStates()
-  workers.incarnations = {0: 10, 1: 11}
+  workers.registry.accept({0: 10, 1: 11})
   assert workers.update({0: 10, 1: None}) == ({1}, {1})
   assert workers.away() == {1}
   assert workers.update({0: 10, 1: 12}) == (set(), set())  # it was away
@@ -16,7 +16,7 @@ def test_who_is_silent_is_excluded_and_bare_until_it_is_filled():
 
 def test_who_has_restarted_before_anybody_knew_is_emptied():
   workers = worker_states.WorkerStates()
-  workers.incarnations = {0: 10}
+  workers.registry.accept({0: 10})
   assert workers.update({0: 20}) == (set(), {0})
   assert workers.is_emptied(0)
   assert workers.away() == set()

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.server import health
+from tfps.server import task_registry
 from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import membership_table as membership_table_lib
 
@@ -78,6 +79,7 @@ def group(monkeypatch):
   made = Group()
   clock = types.SimpleNamespace(monotonic=lambda: made.now)
   monkeypatch.setattr(group_monitor, 'time', clock)
+  monkeypatch.setattr(task_registry, 'time', clock)
   monkeypatch.setattr(group_monitor.health, 'probe_all', made.probe_all)
   return made
 

@@ -23,6 +23,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import health
+from tfps.server import task_registry
 from tfps.updates.allreduce import collectives
 from tfps.updates.allreduce import membership_table as membership_table_lib
 
@@ -118,7 +119,8 @@ class LossDetector:
   def __init__(self, peers: Sequence[Peer], silence_secs: float) -> None:
     self._peers = peers
     self._silence_secs = silence_secs
-    self._since: dict[int, float] = {}
+    self._registry: task_registry.TaskRegistry[int]
+    self._registry = task_registry.TaskRegistry()
     self._looked_at = -1e9
     self._found: set[int] = set()
 
@@ -133,21 +135,32 @@ class LossDetector:
       self._looked_at = now
       addresses = {self._peers[i].task: self._peers[i].address for i in entries}
       statuses = health.probe_all(addresses)
-      for i, status in zip(entries, statuses, strict=True):
-        self._update(i, status, entries[i])
+      found = dict(zip(entries, statuses, strict=True))
+      self._found -= set(entries)
+      self._found |= self._changed(found, entries)
     return self._found & set(entries)
 
-  def _update(self, worker: int, status: health.Status, entry: Living) -> None:
-    if status.state is health.State.HUNG:
-      since = self._since.setdefault(worker, time.monotonic())
-      is_lost = time.monotonic() > since + self._silence_secs
-    else:
-      self._since.pop(worker, None)
-      is_alive = status.state is health.State.ALIVE
-      # One that has not entered since the table was lost is as it is.
-      known = (incarnation(status), UNKNOWN)
-      is_lost = not is_alive or entry.incarnation not in known
-    (self._found.add if is_lost else self._found.discard)(worker)
+  def _changed(
+    self, statuses: Mapping[int, health.Status], entries: Mapping[int, Living]
+  ) -> set[int]:
+    answers = {
+      i: incarnation(status) if status.state is health.State.ALIVE else None
+      for i, status in statuses.items()
+    }
+    # One that has not entered since the table was lost is as it is.
+    self._registry.accept(
+      {
+        i: answers[i] or UNKNOWN if e.incarnation == UNKNOWN else e.incarnation
+        for i, e in entries.items()
+      }
+    )
+    dead = {
+      i
+      for i, status in statuses.items()
+      if status.state not in (health.State.ALIVE, health.State.HUNG)
+    }
+    restarted = self._registry.look(answers)
+    return dead | restarted | self._registry.silent(self._silence_secs)
 
 
 class GroupMonitor:

@@ -9,7 +9,6 @@ update that it led.
 from collections.abc import Callable
 from collections.abc import Mapping
 import threading
-import time
 
 from absl import logging
 import tensorflow as tf
@@ -18,6 +17,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.server import connection
 from tfps.server import health
+from tfps.server import task_registry
 from tfps.updates.sync import session as session_lib
 
 
@@ -44,8 +44,8 @@ class FailureDetector:
     self._index_of = index_of
     self._timeout_secs = timeout_secs
     self._versions: list[int] = []
-    self._known: dict[spec_lib.Task, int] = {}  # incarnations
-    self._silent: dict[spec_lib.Task, float] = {}  # time of the first
+    self._registry: task_registry.TaskRegistry[spec_lib.Task]
+    self._registry = task_registry.TaskRegistry()
     self._excluded: set[spec_lib.Task] = set()
     self._lock = threading.Lock()
     self._stopping = threading.Event()
@@ -98,38 +98,28 @@ class FailureDetector:
       self._sync_session.state.versions_awaited(),
     )
     if not set(before) & set(self._versions):
-      self._silent.clear()
+      self._registry.forget_silence()
       return
     self._sync_session.executions.dismiss_idle()
     found = health.incarnations(self._workers())
-    for worker, incarnation in found.items():
-      if incarnation is None:
-        self._note_silence(worker)
-      else:
-        self._note_answer(worker, incarnation)
+    restarted = self._registry.look(found)
+    for worker in self._registry.silent(self._timeout_secs):
+      self._exclude(worker)
+    for worker in self._excluded - self._registry.silent():
+      self._excluded.discard(worker)
+      logging.warning('%s answers again and is included in updates.', worker)
+    for worker in restarted:  # it does not make the update that it led
+      self._sync_session.members.replace_leader(self._index_of(worker))
+      self._registry.accept({worker: found[worker]})
 
-  def _note_silence(self, worker: spec_lib.Task) -> None:
-    since = self._silent.setdefault(worker, time.monotonic())
-    secs = time.monotonic() - since
-    if secs < self._timeout_secs:
-      return
+  def _exclude(self, worker: spec_lib.Task) -> None:
     if worker not in self._excluded:
       logging.warning(
-        '%s has not answered for %.0f seconds while others wait for its '
+        '%s has not answered for %g seconds while others wait for its '
         'gradients. It is excluded from updates until it answers.',
         worker,
-        secs,
+        self._timeout_secs,
       )
     # Repeated: an operation that it had begun on the ps may include it again.
     self._sync_session.members.leave_out(self._index_of(worker))
     self._excluded.add(worker)
-
-  def _note_answer(self, worker: spec_lib.Task, incarnation: int) -> None:
-    self._silent.pop(worker, None)
-    if worker in self._excluded:
-      self._excluded.discard(worker)
-      logging.warning('%s answers again and is included in updates.', worker)
-    if self._known.get(worker, incarnation) != incarnation:
-      # A restarted worker does not make the update that it led.
-      self._sync_session.members.replace_leader(self._index_of(worker))
-    self._known[worker] = incarnation
