@@ -1,4 +1,8 @@
-"""Mutual TLS between all tasks: the same steps plain and enclosed, in turns."""
+"""Mutual TLS between all tasks: the same steps plain and enclosed, in turns.
+
+Tasks are enclosed in each form that this machine allows; see
+`tfps.security.enclosure`.
+"""
 
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -16,11 +20,13 @@ from benchmarks import tables
 from benchmarks import workloads
 from tfps.security import certificates
 from tfps.security import config
+from tfps.security import enclosure
 from tfps.security import proxy
 
 _MEGABYTES = 200  # of a step that reads 100 MB and adds as many
 _NUM_ROUNDS = 5
-_PLAIN, _SECURED = 'plain', 'mutual TLS'
+_PLAIN = 'plain'
+_SIDES = (_PLAIN, *enclosure.FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,22 +91,19 @@ def table(turns: Mapping[str, steady.Turns]) -> tables.Table:
       {side: [get(turn) for turn in each] for side, each in by_side.items()}
       for get in (_ms_per_step, lambda turn: turn.cpu_ms_per_step)
     )
-    ratios.append(tables.ratios(ms[_SECURED], ms[_PLAIN]))
-    rows.append(
-      [
-        name,
-        *map(tables.with_spread, (ms[_PLAIN], ms[_SECURED], ratios[-1])),
-        tables.with_spread(cpu[_PLAIN]),
-        tables.with_spread(cpu[_SECURED]),
-      ]
-    )
+    for side in by_side:
+      ratios.append(tables.ratios(ms[side], ms[_PLAIN]))
+      cpu_ratios = tables.ratios(cpu[side], cpu[_PLAIN])
+      figures = ms[side], ratios[-1], cpu[side], cpu_ratios
+      rows.append([name, side, *map(tables.with_spread, figures)])
   return tables.Table(
     'secure',
-    'ms a step, plain and with mutual TLS between all tasks of one machine',
-    ('step', _PLAIN, _SECURED, 'times', 'CPU ms, plain', 'CPU ms, mutual TLS'),
+    'ms a step, plain and with mutual TLS between all tasks of one machine, in '
+    'each form of enclosures',
+    ('step', 'connections', 'ms', 'times', 'CPU ms', 'times'),
     rows,
     tables.Bars(
-      'times as long with mutual TLS', [sorted(r)[len(r) // 2] for r in ratios]
+      'times as long as plain', [sorted(r)[len(r) // 2] for r in ratios]
     ),
     notes=_notes(turns),
     measured={
@@ -121,10 +124,8 @@ def _notes(turns: Mapping[str, steady.Turns]) -> Sequence[str]:
         side: tables.with_spread([_MEGABYTES / t.secs * t.steps for t in each])
         for side, each in by_side.items()
       }
-      found.append(
-        f'*{name}* moves {rates[_PLAIN]} MB/s plain and {rates[_SECURED]} MB/s '
-        'with mutual TLS, one way after the other.'
-      )
+      told = ', '.join(f'{rate} MB/s ({side})' for side, rate in rates.items())
+      found.append(f'*{name}* moves {told}, one way after the other.')
   return tuple(found)
 
 
@@ -133,7 +134,7 @@ def _ms_per_step(turn: steady.Turn) -> float:
 
 
 def _in_turns(case: _Case, *, quick: bool) -> dict[str, list[steady.Turn]]:
-  by_name = {name: _side(case, name == _SECURED) for name in (_PLAIN, _SECURED)}
+  by_name = {name: _side(case, name) for name in _SIDES}
   if case.steps is None:
     return steady.in_turns(by_name, quick=quick)
   turns: dict[str, list[steady.Turn]] = {name: [] for name in by_name}
@@ -148,7 +149,9 @@ def _in_turns(case: _Case, *, quick: bool) -> dict[str, list[steady.Turn]]:
   return turns
 
 
-def _side(case: _Case, is_secured: bool) -> sides.ProgramsSide:
+def _side(case: _Case, name: str) -> sides.ProgramsSide:
+  is_secured = name != _PLAIN
+
   def programs(folder: str) -> dict[str, sides.Program]:
     cluster = sides.local_cluster(
       chief=1, worker=case.num_workers, ps=case.num_ps
@@ -162,7 +165,9 @@ def _side(case: _Case, is_secured: bool) -> sides.ProgramsSide:
       env = {'TF_CONFIG': cluster.with_task(task).tf_config()}
       if is_secured:
         enclose = 'tfps.security.enclose_command'
-        words = [sys.executable, '-m', enclose, '--', *words]
+        words = [
+          *(sys.executable, '-m', enclose, f'--form={name}', '--', *words)
+        ]
         env |= config.Security.of_task(certs, task, 'the benchmark').env()
       found[str(task)] = sides.Program(words, env)
     return found

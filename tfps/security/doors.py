@@ -15,7 +15,7 @@ ALL_INTERFACES = '0.0.0.0'
 # this user have with another address.
 REUSE_PORT = 'TF_GRPC_REUSE_PORT'
 
-_BACKLOG = 512
+BACKLOG = 512
 _PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
 
 
@@ -85,7 +85,7 @@ class Place:
       listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
       listener.bind((ip, self.port))
-      listener.listen(_BACKLOG)
+      listener.listen(BACKLOG)
     except OSError as error:
       listener.close()
       raise ValueError(

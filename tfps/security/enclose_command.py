@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not cluster.jobs:
       raise ValueError('there is no cluster. Set TF_CONFIG.')
     security = config.Security.from_env(os.environ, vars(options))
-    return enclosure.run(command, cluster, security, os.environ)
+    return enclosure.run(command, cluster, security, os.environ, options.form)
   except ValueError as error:
     print(f'tfps enclose: {error}', file=sys.stderr)
     return 1
@@ -50,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps enclose',
     usage='%(prog)s [options] -- command [args ...]',
-    description='Runs a program in a network namespace of its own, into and '
-    "out of which only mutual TLS with the job's other tasks leads.",
+    description='Runs a program that reaches the tasks of its cluster, and '
+    'is reached, by mutual TLS only.',
     allow_abbrev=False,
   )
   for name, what in (
@@ -64,6 +64,14 @@ def _parser() -> argparse.ArgumentParser:
       metavar='FILE',
       help=f'{what} (default: {config.VARIABLES[name]} of the environment)',
     )
+  parser.add_argument(
+    '--form',
+    default='',
+    metavar='|'.join(enclosure.FORMS),
+    help='how to cut it off (default: '
+    f'{enclosure.FORM_VARIABLE} of the environment, else the first of these '
+    'that this machine allows)',
+  )
   parser.add_argument(
     'command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS
   )

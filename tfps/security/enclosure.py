@@ -8,7 +8,9 @@ addresses of its cluster as they are, and nothing else:
   within:  peer's address ------> [proxy, outside] --TLS--> the peer's address
 
 Both proxies use sockets that they inherit, which are the only ways between the
-two sides. Program and proxies end with this process, however it ends.
+two sides. Where namespaces are not allowed, a preloaded library makes Unix
+sockets of the program's ports and of its connections to peers; see `preload`.
+Program and proxies end with this process, however it ends.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,6 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import os
-import pathlib
 import select
 import signal
 import socket
@@ -31,14 +32,20 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.security import config
 from tfps.security import doors as doors_lib
-from tfps.security import namespaces
+from tfps.security import forms
+from tfps.security import preload
 from tfps.security import proxy
 from tfps.security import renewal
 
 VARIABLE = 'TFPS_ENCLOSED'  # set for programs in an enclosure
 
-_LOOPBACK = '127.0.0.1'
+# Says how to enclose programs, one of `FORMS`; by default the first of them
+# that this machine allows.
+FORM_VARIABLE = 'TFPS_ENCLOSURE'
+FORMS = ('namespaces', 'preload')
+
 _MAX_SOCKETS = 200  # in a message; the kernel takes 253
+_NOT_ALLOWED = b'not allowed: '
 _PROXY_LOST = 128 + signal.SIGKILL
 
 
@@ -56,6 +63,7 @@ def run(
   cluster: spec_lib.Cluster,
   security: config.Security,
   env: Mapping[str, str],
+  form: str = '',
 ) -> int:
   """Runs a program in an enclosure to its end.
 
@@ -67,27 +75,67 @@ def run(
     cluster: the cluster; its task, if it has an address, is served.
     security: the task's credentials.
     env: the program's environment.
+    form: one of `FORMS`; by default what `FORM_VARIABLE` says, else the first
+      that this machine allows.
 
   Returns:
     The program's exit status, 128 + n if signal n has ended it, or 137 if a
     proxy was lost, without which the program is cut off.
 
   Raises:
-    ValueError: credentials or addresses are wrong, or this machine does not
-      allow namespaces or has no proxy.
+    ValueError: credentials, addresses or the form are wrong, or this machine
+      allows no form or has no proxy.
   """
+  form = _checked_form(form, env)
   proxy.check_installed()
   served = cluster.task if cluster.task in cluster.tasks() else None
   security.check(served)
   plan = doors_lib.Plan.of(cluster, env)
   own = {VARIABLE: '1', signals.REPEATS_VARIABLE: '1'}
-  own_env = {**env, **plan.env(), **own}
   ins = [place.listen(outside=True) for place in plan.served]
-  program = _Program(command, own_env, plan)
-  try:
+  with contextlib.ExitStack() as stack:
+    program = _start(command, {**env, **own}, plan, form, stack)
+    stack.callback(program.kill)
     return _supervise(program, plan, renewal.Renewal(security, served), ins)
-  finally:
-    program.kill()
+
+
+def _checked_form(form: str, env: Mapping[str, str]) -> str:
+  given = form or env.get(FORM_VARIABLE, '')
+  if given and given not in FORMS:
+    source = '--form' if form else FORM_VARIABLE
+    raise ValueError(
+      f'{source} is {given!r}. Give {" or ".join(FORMS)}, or nothing for the '
+      'first that this machine allows.'
+    )
+  return given
+
+
+def _start(
+  command: Sequence[str],
+  env: Mapping[str, str],
+  plan: doors_lib.Plan,
+  form: str,
+  stack: contextlib.ExitStack,
+) -> '_Program':
+  """Starts a program, cut off in a form that this machine allows."""
+  reason = ''
+  if form != 'preload':
+    try:
+      return _Program(command, env, len(plan.peers), forms.Namespaces(plan))
+    except forms.NotAllowedError as error:
+      if form:
+        raise
+      reason = str(error)
+  folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='tfps-'))
+  try:
+    preloaded = preload.Preloaded(plan, folder)
+  except ValueError as error:
+    raise ValueError(
+      f'{reason} It has no preloaded doors, either: {error}'
+    ) from error
+  if reason:
+    print(f'tfps enclose: doors are preloaded. {reason}', file=sys.stderr)
+  return _Program(command, env, len(plan.peers), preloaded)
 
 
 @contextlib.contextmanager
@@ -132,19 +180,32 @@ def called_through(
 
 
 class _Program:
-  """The program's process, which waits within its namespaces to be released.
+  """The program's process, which waits, cut off, to be released.
+
+  Args:
+    command: the program and its arguments.
+    env: the program's environment, without what the form adds.
+    num_peers: number of doors that lead out.
+    form: cuts it off.
 
   Attributes:
+    form: as given.
     pid: of the process.
     doors: sockets that listen at the peers' addresses there.
+
+  Raises:
+    forms.NotAllowedError: this machine does not allow the form.
+    ValueError: a door cannot be opened.
   """
 
   def __init__(
     self,
     command: Sequence[str],
     env: Mapping[str, str],
-    plan: doors_lib.Plan,
+    num_peers: int,
+    form: forms.Form,
   ) -> None:
+    self.form = form
     self._ours, theirs = socket.socketpair(
       socket.AF_UNIX, socket.SOCK_SEQPACKET
     )
@@ -153,9 +214,10 @@ class _Program:
     self.pid = os.fork()
     if self.pid == 0:
       self._ours.close()
-      _become(command, env, plan, control=theirs, parent=parent)
+      full_env = {**env, **form.env(env)}
+      _become(command, full_env, form, control=theirs, parent=parent)
     theirs.close()
-    self.doors = self._received(len(plan.peers))
+    self.doors = self._received(num_peers)
 
   def _received(self, number: int) -> list[int]:
     """Returns the sockets that the process has opened within."""
@@ -167,6 +229,8 @@ class _Program:
         break
     if data != b'ready' or len(found) != number:
       self.kill()
+      if data.startswith(_NOT_ALLOWED):
+        raise forms.NotAllowedError(data.removeprefix(_NOT_ALLOWED).decode())
       raise ValueError(data.decode() or 'The enclosure has ended.')
     return found
 
@@ -197,15 +261,15 @@ class _Program:
 def _become(
   command: Sequence[str],
   env: Mapping[str, str],
-  plan: doors_lib.Plan,
+  form: forms.Form,
   *,
   control: socket.socket,
   parent: int,
 ) -> None:
-  """Enters namespaces, opens the doors there, and becomes the program."""
+  """Cuts this process off, opens its doors, and becomes the program."""
   try:
     die_with_parent.tie(parent)
-    listeners = _open_within(plan)
+    listeners = form.enter()
     for first in range(0, len(listeners), _MAX_SOCKETS):
       part = listeners[first : first + _MAX_SOCKETS]
       socket.send_fds(control, [b'more'], [each.fileno() for each in part])
@@ -215,40 +279,14 @@ def _become(
     if control.recv(2):
       die_with_parent.tie(parent)  # the namespaces may have undone it
       os.execvpe(command[0], list(command), env)
+  except forms.NotAllowedError as error:
+    control.send(_NOT_ALLOWED + str(error).encode())
   except (OSError, ValueError) as error:
     with contextlib.suppress(OSError):
-      control.send(_explained(error).encode())
+      control.send(str(error).encode())
     print(f'tfps enclose: {command[0]}: {error}', file=sys.stderr, flush=True)
   finally:
     os._exit(1)
-
-
-def _open_within(plan: doors_lib.Plan) -> list[socket.socket]:
-  if lines := plan.hosts():
-    with tempfile.NamedTemporaryFile('w', prefix='tfps-hosts-') as file:
-      file.write(f'{pathlib.Path("/etc/hosts").read_text()}\n{lines}')
-      file.flush()
-      namespaces.enter_new(hosts_file=file.name)
-  else:
-    namespaces.enter_new()
-  places = [*plan.served, *plan.peers.values()]
-  hosts = [place.ip for place in places]
-  namespaces.set_up_loopback(
-    host for host in hosts if host != doors_lib.ALL_INTERFACES
-  )
-  return [place.listen(outside=False) for place in plan.peers.values()]
-
-
-def _explained(error: Exception) -> str:
-  if isinstance(error, ValueError):
-    return str(error)
-  return (
-    f'This machine does not let this user make network namespaces: {error}. '
-    'Allow it: sysctl user.max_user_namespaces above 0, and where they exist '
-    'kernel.unprivileged_userns_clone=1 and '
-    'kernel.apparmor_restrict_unprivileged_userns=0. In a container, its '
-    'seccomp profile has to allow unshare and setns.'
-  )
 
 
 def _supervise(
@@ -275,10 +313,10 @@ def _supervise(
         proxies.append(proxy.start(doors, security))
       if plan.served:
         doors = [
-          proxy.Door(p.name, s.fileno(), f'{_within(p)}:{p.port}')
+          proxy.Door(p.name, s.fileno(), program.form.target(p))
           for p, s in zip(plan.served, ins, strict=True)
         ]
-        wrap = functools.partial(namespaces.command_within, program.pid)
+        wrap = functools.partial(program.form.command_within, program.pid)
         proxies.append(proxy.start(doors, security, wrap=wrap))
       for number in [*program.doors, *(s.detach() for s in ins)]:
         os.close(number)
@@ -287,10 +325,6 @@ def _supervise(
     finally:
       for each in proxies:
         each.kill()
-
-
-def _within(place: doors_lib.Place) -> str:
-  return _LOOPBACK if place.ip == doors_lib.ALL_INTERFACES else place.ip
 
 
 def _pass_on(program: _Program, number: signal.Signals) -> None:

@@ -64,7 +64,8 @@ class Door:
   Attributes:
     name: for messages of the proxy, such as 'ps:0'.
     listener: a socket's number, or the path of a Unix socket to make.
-    target: the 'host:port' to which connections are passed on.
+    target: the 'host:port', or 'unix@' and the path of a socket, to which
+      connections are passed on.
     peer: the task that has to answer there by TLS; None if connections come in
       by TLS and go to the program.
   """
@@ -226,7 +227,7 @@ def configuration(
     parts.append(
       f'listen {door.name}\n'
       f'  bind {_listener(door)}{incoming}\n'
-      f'  server program {door.target}{outgoing}\n'
+      f'  server program {_quoted(door.target)}{outgoing}\n'
     )
   return ''.join(parts)
 

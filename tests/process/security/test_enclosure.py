@@ -60,12 +60,23 @@ def _cluster(ps='localhost', worker='127.0.0.2'):
   )
 
 
+@pytest.fixture(
+  params=[
+    'namespaces',
+    pytest.param('preload', marks=pytest.mark.exhaustive),
+  ]
+)
+def form(request):
+  return request.param
+
+
 @pytest.fixture
-def start(certs):
+def start(certs, form):
   started = []
 
   def start(cluster, task, program, *args, folder=certs, **env):
     command = (sys.executable, '-c', program, *args)
+    env['TFPS_ENCLOSURE'] = form
     process = enclosures.start(cluster, task, folder, *command, **env)
     started.append(process)
     return process
@@ -165,7 +176,8 @@ def test_hosts_are_known_by_name(start):
   assert 'heard' in _call(start, cluster, name, _port(cluster))
 
 
-def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path):
+@pytest.mark.parametrize('form', enclosure.FORMS)
+def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path, form):
   port = ports.pick()
   cluster = tfps.Cluster(
     {'ps': [f'127.0.0.2:{port}'], 'worker': [f'127.0.0.3:{port}']}
@@ -173,7 +185,9 @@ def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path):
   command = (sys.executable, _COUNTS, 20, tmp_path / 'snapshots')
   with contextlib.ExitStack() as stack:
     tasks = [
-      stack.enter_context(enclosures.start(cluster, task, certs, *command))
+      stack.enter_context(
+        enclosures.start(cluster, task, certs, *command, TFPS_ENCLOSURE=form)
+      )
       for task in (enclosures.PS, enclosures.WORKER)
     ]
     for task in tasks:
@@ -378,6 +392,7 @@ def test_connections_that_prove_nothing_keep_nobody_out(start, echo):
   assert process.stderr.read().count(refused) == len(idle)
 
 
+@pytest.mark.parametrize('form', ['namespaces'])
 def test_the_program_has_no_other_network(start):
   with socket.create_server(('127.0.0.1', 0)) as outside:
     port = outside.getsockname()[1]
@@ -450,7 +465,8 @@ def test_no_key_is_copied_to_a_disk(start, tmp_path):
   _family(process)
   process.kill()
   process.wait()
-  assert not list(tmp_path.iterdir())
+  left = [path for path in tmp_path.rglob('*') if path.is_file()]
+  assert not [path for path in left if b'PRIVATE' in path.read_bytes()]
 
 
 def test_a_task_with_the_certificate_of_another_is_refused(start, certs):
@@ -474,24 +490,56 @@ def test_a_machine_without_haproxy_is_told_so(start):
   assert 'apt-get install haproxy' in errors
 
 
-def test_namespaces_that_are_not_allowed_are_named(certs):
-  # Within its own user namespace, a process may forbid further ones.
-  program = (
-    'import sys\n'
-    'from tfps.security import enclose_command, namespaces\n'
-    'namespaces.enter_new()\n'
-    'open("/proc/sys/user/max_user_namespaces", "w").write("0")\n'
-    'sys.exit(enclose_command.main(["ls"]))'
+def test_a_form_that_is_not_known_is_refused(certs):
+  process = enclosures.start(
+    _cluster(), enclosures.PS, certs, 'ls', TFPS_ENCLOSURE='container'
   )
-  done = subprocess.run(
-    [sys.executable, '-c', program],
+  _, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert process.returncode == 1
+  assert "TFPS_ENCLOSURE is 'container'. Give namespaces or preload" in errors
+
+
+# Within its own user namespace, a process may forbid further ones.
+_WITHOUT_NAMESPACES = """
+import sys
+from tfps.security import enclose_command, namespaces
+namespaces.enter_new()
+namespaces.set_up_loopback([])
+open('/proc/sys/user/max_user_namespaces', 'w').write('0')
+sys.exit(enclose_command.main([sys.executable, '-c', 'print("ran")']))
+"""
+
+
+def _without_namespaces(certs, **env):
+  return subprocess.run(
+    [sys.executable, '-c', _WITHOUT_NAMESPACES],
     env={
       **os.environ,
       **enclosures.credentials(certs, enclosures.PS).env(),
       'TF_CONFIG': _cluster().with_task(enclosures.PS).tf_config(),
+      **env,
     },
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 1
+
+
+def test_doors_are_preloaded_where_namespaces_are_not_allowed(certs):
+  done = _without_namespaces(certs)
+  assert (done.returncode, done.stdout) == (0, 'ran\n'), done.stderr
+  assert 'doors are preloaded. This machine does not let' in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('env', 'why'),
+  [
+    pytest.param({'TFPS_ENCLOSURE': 'namespaces'}, '', id='asked for'),
+    pytest.param({'PATH': ''}, 'there is no C compiler', id='no compiler'),
+    pytest.param({'CC': 'false'}, 'false -O2', id='a compiler that fails'),
+  ],
+)
+def test_a_machine_that_allows_no_form_is_told_why(certs, env, why):
+  done = _without_namespaces(certs, **env)
+  assert (done.returncode, done.stdout) == (1, '')
   assert 'does not let this user make network namespaces' in done.stderr
+  assert why in done.stderr

@@ -109,7 +109,14 @@ def _credentials(ca, folder=None, task=enclosures.OBSERVER):
   )
 
 
-def test_intruders_and_the_loss_of_a_ps_change_no_count(tmp_path):
+@pytest.mark.parametrize(
+  'form',
+  ['namespaces', pytest.param('preload', marks=pytest.mark.exhaustive)],
+)
+def test_intruders_and_the_loss_of_a_ps_change_no_count(
+  tmp_path, monkeypatch, form
+):
+  monkeypatch.setenv('TFPS_ENCLOSURE', form)
   certs = enclosures.make(tmp_path / 'certs')
   late = spec_lib.Task('evaluator', 1)
   enclosures.make(certs, late, valid_hours=-0.5)

@@ -1,0 +1,85 @@
+"""Forms of an enclosure: how a program is cut off from the network.
+
+`preload` has the form for machines that allow no namespaces.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import pathlib
+import socket
+import tempfile
+from typing import Protocol
+
+from tfps.security import doors as doors_lib
+from tfps.security import namespaces
+
+_LOOPBACK = '127.0.0.1'
+
+
+class Form(Protocol):
+  """How a program is cut off, and what leads to it all the same."""
+
+  def env(self, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that the program needs."""
+
+  def enter(self) -> list[socket.socket]:
+    """Cuts this process off; returns sockets at the peers' addresses."""
+
+  def target(self, place: doors_lib.Place) -> str:
+    """Returns where a proxy reaches a port of the program."""
+
+  def command_within(self, pid: int, command: Sequence[str]) -> list[str]:
+    """Returns a command by which a proxy runs where it reaches the program."""
+
+
+class NotAllowedError(ValueError):
+  """This machine does not allow a form of enclosures."""
+
+
+class Namespaces:
+  """Form of an enclosure whose program has namespaces of its own.
+
+  Args:
+    plan: the doors.
+  """
+
+  def __init__(self, plan: doors_lib.Plan) -> None:
+    self._plan = plan
+
+  def env(self, env: Mapping[str, str]) -> dict[str, str]:
+    del env
+    return self._plan.env()
+
+  def enter(self) -> list[socket.socket]:
+    try:
+      self._enter_new()
+    except OSError as error:
+      raise NotAllowedError(
+        'This machine does not let this user make network namespaces: '
+        f'{error}. Allow it: sysctl user.max_user_namespaces above 0, and '
+        'where they exist kernel.unprivileged_userns_clone=1 and '
+        'kernel.apparmor_restrict_unprivileged_userns=0. In a container, its '
+        'seccomp profile has to allow unshare and setns.'
+      ) from error
+    return [place.listen(outside=False) for place in self._plan.peers.values()]
+
+  def target(self, place: doors_lib.Place) -> str:
+    is_all = place.ip == doors_lib.ALL_INTERFACES
+    return f'{_LOOPBACK if is_all else place.ip}:{place.port}'
+
+  def command_within(self, pid: int, command: Sequence[str]) -> list[str]:
+    return namespaces.command_within(pid, command)
+
+  def _enter_new(self) -> None:
+    if lines := self._plan.hosts():
+      with tempfile.NamedTemporaryFile('w', prefix='tfps-hosts-') as file:
+        file.write(f'{pathlib.Path("/etc/hosts").read_text()}\n{lines}')
+        file.flush()
+        namespaces.enter_new(hosts_file=file.name)
+    else:
+      namespaces.enter_new()
+    places = [*self._plan.served, *self._plan.peers.values()]
+    hosts = [place.ip for place in places]
+    namespaces.set_up_loopback(
+      host for host in hosts if host != doors_lib.ALL_INTERFACES
+    )
