@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pathlib
 import socket
 import tempfile
-from typing import Protocol
 
 from tfps.security import doors as doors_lib
 from tfps.security import namespaces
@@ -16,27 +15,55 @@ from tfps.security import namespaces
 _LOOPBACK = '127.0.0.1'
 
 
-class Form(Protocol):
-  """How a program is cut off, and what leads to it all the same."""
+class Form:
+  """Base class of forms: how a program is cut off, and what leads to it."""
 
   def env(self, env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the program needs."""
+    """Returns variables that the program needs besides its own.
+
+    Args:
+      env: its own.
+    """
+    raise NotImplementedError
 
   def enter(self) -> list[socket.socket]:
-    """Cuts this process off; returns sockets at the peers' addresses."""
+    """Cuts this process, which becomes the program, off.
+
+    Returns:
+      Sockets that listen where the program looks for its peers, in the order of
+      the plan.
+
+    Raises:
+      NotAllowedError: this machine does not allow the form.
+      OSError: a socket cannot be made.
+      ValueError: an address is in use.
+    """
+    raise NotImplementedError
 
   def target(self, place: doors_lib.Place) -> str:
-    """Returns where a proxy reaches a port of the program."""
+    """Returns where a proxy reaches a port of the program; see `proxy.Door`.
+
+    Args:
+      place: one that the program serves.
+    """
+    raise NotImplementedError
 
   def command_within(self, pid: int, command: Sequence[str]) -> list[str]:
-    """Returns a command by which a proxy runs where it reaches the program."""
+    """Returns a command by which a proxy runs where it reaches the program.
+
+    Args:
+      pid: the program's process.
+      command: of the proxy.
+    """
+    del pid
+    return list(command)
 
 
 class NotAllowedError(ValueError):
-  """This machine does not allow a form of enclosures."""
+  """Raised where a machine does not allow a form of enclosures."""
 
 
-class Namespaces:
+class Namespaces(Form):
   """Form of an enclosure whose program has namespaces of its own.
 
   Args:

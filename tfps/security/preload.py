@@ -8,7 +8,6 @@ peer connects to such a socket, behind which a proxy is.
 
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 import ipaddress
 import os
 import pathlib
@@ -20,6 +19,7 @@ import sys
 
 from tfps._utils import timeouts
 from tfps.security import doors as doors_lib
+from tfps.security import forms
 
 _SOURCE = pathlib.Path(__file__).with_name('doors.c')
 _COMPILERS = ('cc', 'gcc', 'clang')
@@ -36,7 +36,7 @@ os.unlink(door)
 """
 
 
-class Preloaded:
+class Preloaded(forms.Form):
   """Form of an enclosure whose program has a library that makes its doors.
 
   Args:
@@ -61,11 +61,6 @@ class Preloaded:
     _check(self.env({}))
 
   def env(self, env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of the program.
-
-    Args:
-      env: the environment that it would have.
-    """
     out = [
       f'{ip}-{place.port}:{number}'
       for number, place in enumerate(self._plan.peers.values())
@@ -83,14 +78,6 @@ class Preloaded:
     }
 
   def enter(self) -> list[socket.socket]:
-    """Opens the doors that lead to the peers.
-
-    Returns:
-      Their sockets, which listen, in the order of the plan's peers.
-
-    Raises:
-      OSError: a socket cannot be made.
-    """
     listeners = []
     for number in range(len(self._plan.peers)):
       listener = socket.socket(socket.AF_UNIX)
@@ -102,22 +89,7 @@ class Preloaded:
     return listeners
 
   def target(self, place: doors_lib.Place) -> str:
-    """Returns where a proxy reaches a port of the program.
-
-    Args:
-      place: one that the program serves.
-    """
     return f'unix@{self._folder}/in-{place.port}'
-
-  def command_within(self, pid: int, command: Sequence[str]) -> list[str]:
-    """Returns a command of a proxy that reaches the program: as it is.
-
-    Args:
-      pid: the program's process.
-      command: the command.
-    """
-    del pid
-    return list(command)
 
 
 def _entries(items: Iterable[object]) -> str:
