@@ -19,7 +19,9 @@
  *
  * Callers see TCP sockets: their names and options are those of TCP.
  */
-#define _GNU_SOURCE
+/* Not _GNU_SOURCE: with it, glibc gives these functions arguments of a type that
+ * not all compilers take for that of their definitions here. */
+#define _DEFAULT_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,6 +37,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef RTLD_NEXT
+#define RTLD_NEXT ((void *)-1L)
+#endif
+int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags);
+
 #define MAX_SOCKETS (1 << 16)
 #define MAX_TEXT 128
 #define NUM_ATTEMPTS 100 /* to connect to a door whose queue is full */
@@ -45,6 +52,7 @@ enum state { PLAIN, NAMED, LISTENING, CONNECTED };
 /* What callers are told of a socket that is none of TCP. */
 struct disguise {
   enum state state;
+  int bound; /* TCP socket that keeps a listener's port from other programs */
   struct sockaddr_storage own;
   struct sockaddr_storage peer;
 };
@@ -163,24 +171,28 @@ static int door(struct sockaddr_un *path, const char *kind, int number) {
   return size < (int)sizeof path->sun_path;
 }
 
-/* Finds the door to an address.
- *
- * Returns 1 if there is one, 0 if none is needed, and -1 if there has to be one
- * and is not.
- */
-static int find_door(const struct sockaddr *address, struct sockaddr_un *path) {
+enum way { DIRECT, THROUGH_DOOR, DOOR_OR_DIRECT, REFUSED };
+
+/* Finds the way to an address, and its door if there is one. */
+static enum way find_way(const struct sockaddr *address,
+                         struct sockaddr_un *path) {
   char ip[MAX_TEXT], text[2 * MAX_TEXT];
   int port = port_of(address);
   format_ip(address, ip);
   snprintf(text, sizeof text, "%s-%d:", ip, port);
   const char *number = find(out_doors, text);
-  if (number != NULL) return door(path, "out", atoi(number)) ? 1 : -1;
-  if (is_here(ip) && door(path, "in", port) &&
-      (is_served(port) || !access(path->sun_path, F_OK))) {
-    return 1;
+  if (number != NULL) {
+    return door(path, "out", atoi(number)) ? THROUGH_DOOR : REFUSED;
   }
   snprintf(text, sizeof text, "-%d:", port);
-  return strstr(out_doors, text) != NULL ? -1 : 0;
+  int is_of_peers = strstr(out_doors, text) != NULL;
+  if (is_here(ip) && door(path, "in", port)) {
+    if (is_served(port)) return THROUGH_DOOR;
+    if (!access(path->sun_path, F_OK)) { /* maybe of who has ended */
+      return is_of_peers ? THROUGH_DOOR : DOOR_OR_DIRECT;
+    }
+  }
+  return is_of_peers ? REFUSED : DIRECT;
 }
 
 /* Puts a Unix socket in the place of a socket, with that one's flags. */
@@ -297,8 +309,10 @@ int listen(int fd, int backlog) {
         return -1;
       }
     }
-    /* Keeps the port from other programs. It is given back with the process. */
-    if (fcntl(fd, F_DUPFD_CLOEXEC, 3) < 0) return -1;
+    named->bound = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (named->bound < 0) return -1;
+  } else {
+    named->bound = -1; /* the proxy keeps it */
   }
   int port = port_of((struct sockaddr *)&named->own);
   pthread_mutex_lock(&listening);
@@ -348,12 +362,17 @@ int connect(int fd, const struct sockaddr *address, socklen_t size) {
   if (address == NULL || port_of(address) <= 0 || !is_tcp(fd)) {
     return real_connect(fd, address, size);
   }
-  int found = find_door(address, &path);
-  if (found == 0) return real_connect(fd, address, size);
-  if (found < 0 || fd >= MAX_SOCKETS) return close_and_fail(-1, ECONNREFUSED);
+  enum way way = find_way(address, &path);
+  if (way == DIRECT) return real_connect(fd, address, size);
+  if (way == REFUSED || fd >= MAX_SOCKETS) {
+    return close_and_fail(-1, ECONNREFUSED);
+  }
   int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return -1;
-  if (connect_to(made, &path)) return close_and_fail(made, ECONNREFUSED);
+  if (connect_to(made, &path)) {
+    close_and_fail(made, ECONNREFUSED);
+    return way == DOOR_OR_DIRECT ? real_connect(fd, address, size) : -1;
+  }
   struct disguise *connected = &disguises[fd];
   set_loopback(&connected->own, address->sa_family);
   copy_address(&connected->peer, address, size);
@@ -404,6 +423,12 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *size) {
 
 int close(int fd) {
   REAL(close);
-  if (fd >= 0 && fd < MAX_SOCKETS) disguises[fd].state = PLAIN;
+  if (fd >= 0 && fd < MAX_SOCKETS) {
+    struct disguise *closed = &disguises[fd];
+    if (closed->state == LISTENING && closed->bound >= 0) {
+      real_close(closed->bound);
+    }
+    closed->state = PLAIN;
+  }
   return real_close(fd);
 }

@@ -131,7 +131,8 @@ def _start(
     preloaded = preload.Preloaded(plan, folder)
   except ValueError as error:
     raise ValueError(
-      f'{reason} It has no preloaded doors, either: {error}'
+      f'{reason or "This is the only form asked for."} Doors cannot be '
+      f'preloaded: {error}'
     ) from error
   if reason:
     print(f'tfps enclose: doors are preloaded. {reason}', file=sys.stderr)

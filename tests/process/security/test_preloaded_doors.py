@@ -118,6 +118,36 @@ def test_a_port_of_a_process_that_has_ended_is_free(program):
       process.wait()
 
 
+_LISTENS_AGAIN = """
+import os, socket
+ports = set()
+for _ in range(3):
+  server = socket.socket()
+  server.bind(('127.0.0.1', ports.pop() if ports else 0))
+  server.listen()
+  at = server.getsockname()
+  ports.add(at[1])
+  socket.create_connection(at, 30).close()
+  number = len(os.listdir('/proc/self/fd'))
+  server.close()
+  assert len(os.listdir('/proc/self/fd')) == number - 2  # the port is free
+  assert socket.socket().connect_ex(at) == 111
+print('done')
+"""
+
+
+def test_a_port_can_be_used_again(program):
+  assert program.run(_LISTENS_AGAIN) == 'done\n'
+
+
+def test_a_port_that_another_program_has_since_is_its(program):
+  with program.start(_LISTENS, '127.0.0.1', 0) as process:
+    port = int(process.stdout.readline())
+    process.kill()
+  with socket.create_server(('127.0.0.1', port)):
+    assert program.run(_CALLS, port, '127.0.0.1') == '0\n'
+
+
 _TALKS_TO_ITSELF = """
 import socket, threading
 server = socket.create_server(('127.0.0.1', 0))
