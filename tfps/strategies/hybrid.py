@@ -24,6 +24,7 @@ from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config as recovery_config
 from tfps.recovery import events as events_lib
+from tfps.security import enclosure
 from tfps.server import health
 from tfps.strategies import between_graph
 from tfps.strategies import hybrid_extended
@@ -92,8 +93,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     errors.ServerStartError: this task's port is in use.
     errors.DeadlineError: the chief or a worker has not started in time.
     errors.CheckpointError: the directory of `recovery` cannot be used.
-    ValueError: the task is not a chief or worker, or the ps have variables of
-      workers that no longer run, live ones or those of a snapshot.
+    ValueError: the task is not a chief or worker, it is in an enclosure (see
+      `tfps.security`) with other workers, or the ps have variables of workers
+      that no longer run, live ones or those of a snapshot.
   """
 
   keras_optimizers = 'tfps.keras.hybrid_optimizers'
@@ -117,6 +119,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     timeout_secs: float = 120.0,
     connect_timeout_secs: float = 120.0,
   ) -> None:
+    _check_reachable(cluster)
     silence_secs = min(timeouts.current().silence_secs, timeout_secs)
     super().__init__(
       cluster,
@@ -320,6 +323,18 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         f'{self.task} cannot continue: {"; ".join(map(str, lost))}. Restart '
         'all tasks; training continues from its checkpoint.'
       ) from error
+
+
+def _check_reachable(cluster: spec_lib.Cluster) -> None:
+  """Checks that workers can average gradients; ps see each other anyway."""
+  number = len([task for task in cluster.tasks() if task.job != 'ps'])
+  if number > 1 and enclosure.is_within():
+    raise ValueError(
+      f'{cluster.source}: a HybridStrategy of {number} workers averages '
+      'gradients at ports that no door of an enclosure leads to. Take an '
+      'AllReduceStrategy or, to have tables on ps, a BetweenGraphStrategy with '
+      'updates=tfps.updates.Sync().'
+    )
 
 
 def _now() -> int:

@@ -112,3 +112,12 @@ def test_a_snapshot_without_workers_is_refused(make, tmp_path):
     tfps.replication.HybridStrategy(
       other.cluster, recovery=tfps.Recovery(tmp_path)
     )
+
+
+def test_workers_that_could_not_average_gradients_are_refused(monkeypatch):
+  monkeypatch.setenv('TFPS_ENCLOSED', '1')
+  cluster = tfps.Cluster(
+    {'ps': ['h1:1'], 'worker': ['h2:1', 'h3:1']}, tfps.Task('worker', 1)
+  )
+  with pytest.raises(ValueError, match=r'of 2 workers.*AllReduceStrategy'):
+    tfps.replication.HybridStrategy(cluster)
