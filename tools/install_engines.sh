@@ -10,7 +10,9 @@ packages() {
   case $1 in
     page) command -v chromium > /dev/null || echo chromium ;;
     hosts) echo openssh-server openssh-client iproute2 ;;
-    secure) echo haproxy ;;
+    secure)
+      echo haproxy
+      command -v cc > /dev/null || echo gcc libc6-dev ;;
     slurm) echo slurm-wlm munge iproute2 ;;
     spark) command -v java > /dev/null || echo default-jre-headless ;;
     *) echo "$0: no engine $1" >&2; exit 2 ;;

@@ -4,12 +4,15 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
 from tfps.security import config
+from tfps.security import doors
+from tfps.security import preload
 from tfps.security import proxy
 
 PS = spec_lib.Task('ps', 0)
@@ -40,6 +43,23 @@ def _obstacle():
 def needed():
   """The mark of tests that enclose something."""
   return pytest.mark.skipif(bool(_obstacle()), reason=_obstacle())
+
+
+@functools.cache
+def _obstacle_to_preloading():
+  """Why this machine can preload no doors; '' if it can."""
+  try:
+    with tempfile.TemporaryDirectory() as folder:
+      preload.Preloaded(doors.Plan((), {}), folder)
+  except ValueError as error:
+    return str(error)
+  return ''
+
+
+def preloads():
+  """The mark of tests that preload doors."""
+  reason = _obstacle_to_preloading()
+  return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 def credentials(folder, task):

@@ -63,7 +63,9 @@ def _cluster(ps='localhost', worker='127.0.0.2'):
 @pytest.fixture(
   params=[
     'namespaces',
-    pytest.param('preload', marks=pytest.mark.exhaustive),
+    pytest.param(
+      'preload', marks=[pytest.mark.exhaustive, enclosures.preloads()]
+    ),
   ]
 )
 def form(request):
@@ -176,7 +178,9 @@ def test_hosts_are_known_by_name(start):
   assert 'heard' in _call(start, cluster, name, _port(cluster))
 
 
-@pytest.mark.parametrize('form', enclosure.FORMS)
+@pytest.mark.parametrize(
+  'form', ['namespaces', pytest.param('preload', marks=enclosures.preloads())]
+)
 def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path, form):
   port = ports.pick()
   cluster = tfps.Cluster(
@@ -524,6 +528,7 @@ def _without_namespaces(certs, **env):
   )
 
 
+@enclosures.preloads()
 def test_doors_are_preloaded_where_namespaces_are_not_allowed(certs):
   done = _without_namespaces(certs)
   assert (done.returncode, done.stdout) == (0, 'ran\n'), done.stderr
@@ -534,7 +539,9 @@ def test_doors_are_preloaded_where_namespaces_are_not_allowed(certs):
   ('env', 'why'),
   [
     pytest.param({'TFPS_ENCLOSURE': 'namespaces'}, '', id='asked for'),
-    pytest.param({'PATH': ''}, 'there is no C compiler', id='no compiler'),
+    pytest.param(
+      {'PATH': '', 'CC': ''}, 'there is no C compiler', id='no compiler'
+    ),
     pytest.param({'CC': 'false'}, 'false -O2', id='a compiler that fails'),
   ],
 )

@@ -1,7 +1,6 @@
 """The library that makes Unix sockets of a program's TCP sockets."""
 
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -10,15 +9,13 @@ import tempfile
 
 import pytest
 
+from tests.support import enclosures
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.security import doors
 from tfps.security import preload
 
-pytestmark = pytest.mark.skipif(
-  not any(map(shutil.which, ('cc', 'gcc', 'clang'))),
-  reason='There is no C compiler.',
-)
+pytestmark = enclosures.preloads()
 
 _WORKER = spec_lib.Task('worker', 0)
 _DEADLINE_SECS = 60

@@ -111,7 +111,12 @@ def _credentials(ca, folder=None, task=enclosures.OBSERVER):
 
 @pytest.mark.parametrize(
   'form',
-  ['namespaces', pytest.param('preload', marks=pytest.mark.exhaustive)],
+  [
+    'namespaces',
+    pytest.param(
+      'preload', marks=[pytest.mark.exhaustive, enclosures.preloads()]
+    ),
+  ],
 )
 def test_intruders_and_the_loss_of_a_ps_change_no_count(
   tmp_path, monkeypatch, form
