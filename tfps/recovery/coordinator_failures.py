@@ -228,9 +228,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     if self._ps.repairs is not None and isinstance(failure, tf.errors.OpError):
       workers = range(len(self._cluster.workers))
       try:
-        self._ps.repairs.check(
-          {'ps': self._ps.registry.known, 'worker': workers}
-        )
+        self._ps.check(workers)
       except errors.ReplacedError as error:
         raise error from failure
 
@@ -353,9 +351,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     moved: Mapping[tuple[str, int], str] = {}
     if self._ps.repairs is not None:
       answering = set(workers) - silent
-      self._ps.repairs.check(
-        {'ps': self._ps.registry.known, 'worker': answering}
-      )
+      self._ps.check(answering)
       moved = self._ps.repairs.moved()
     without = {('worker', i) for i in silent}
     if self._ps.is_lost:

@@ -4,6 +4,7 @@ Threads that find a loss wait for one thread, which repairs once for all.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 import contextlib
 import threading
@@ -133,6 +134,18 @@ class PsRepairs:
       return may_pass and self._reconnects(failure)
     self._wait_for_repair()
     return True
+
+  def check(self, workers: Collection[int]) -> None:
+    """Checks that this process may still use the ps and some workers.
+
+    Args:
+      workers: indices of the workers.
+
+    Raises:
+      errors.ReplacedError: another process has replaced this one.
+    """
+    assert self.repairs is not None
+    self.repairs.check({'ps': self.registry.known, 'worker': workers})
 
   def note_loss(self) -> None:
     """Requests a repair; the caller holds the condition."""
