@@ -30,9 +30,9 @@ from tfps.recovery import coordinator_recovery as coordinator_recovery_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import snapshots
 from tfps.recovery import worker_admission
+from tfps.server import chief_address
 from tfps.server import client
 from tfps.server import control_messages
-from tfps.server import coordinator_client
 from tfps.server import fencing
 from tfps.server import local_pool
 from tfps.server import ps_addresses
@@ -195,7 +195,7 @@ class ParameterServerStrategy(
     workers = {**self._workers(), worker: address}
     jobs = self._cluster_resolver.cluster_spec().as_dict()
     jobs['worker'] = {task.index: at for task, at in workers.items()}
-    self._cluster_resolver = coordinator_client.resolver_of(
+    self._cluster_resolver = chief_address.resolver_of(
       jobs, self._cluster_resolver
     )
     self._num_workers = len(workers)
@@ -229,7 +229,7 @@ class ParameterServerStrategy(
     workers = cluster.tasks('worker')
     self._address_book = ps_addresses.PsAddressBook(cluster)
     self._address_book.wait_until_served(self._connect_timeout_secs, workers)
-    self._cluster_resolver = coordinator_client.with_chief(
+    self._cluster_resolver = chief_address.with_chief(
       self._cluster_resolver, self._address_book
     )
     self._registration = registration_lib.Registration(
