@@ -460,7 +460,7 @@ def test_a_program_without_its_proxy_is_ended(echo):
   processes.wait_for_end(family)
 
 
-def test_no_key_is_copied_to_a_disk(start, tmp_path):
+def test_no_key_is_copied_to_a_disk(start, tmp_path, form):
   """Which would stay there when the enclosure is killed."""
   cluster = _cluster(ps=socket.gethostname())
   task, port = enclosures.PS, _port(cluster)
@@ -469,8 +469,11 @@ def test_no_key_is_copied_to_a_disk(start, tmp_path):
   _family(process)
   process.kill()
   process.wait()
-  left = [path for path in tmp_path.rglob('*') if path.is_file()]
-  assert not [path for path in left if b'PRIVATE' in path.read_bytes()]
+  if form == 'namespaces':
+    assert not list(tmp_path.iterdir())
+  else:
+    files = [path for path in tmp_path.rglob('*') if path.is_file()]
+    assert [path.name for path in files] == ['doors.so']
 
 
 def test_a_task_with_the_certificate_of_another_is_refused(start, certs):
