@@ -1,7 +1,7 @@
 """Mutual TLS between all tasks: the same steps plain and enclosed, in turns.
 
-Tasks are enclosed in each form that this machine allows; see
-`tfps.security.enclosure`.
+Tasks are enclosed in each form of `tfps.security.enclosure`, which this machine
+has to allow.
 """
 
 from collections.abc import Iterator

@@ -318,6 +318,7 @@ int listen(int fd, int backlog) {
   pthread_mutex_lock(&listening);
   int result = listen_at(fd, port, backlog);
   if (!result) named->state = LISTENING;
+  if (result && named->bound >= 0) close_and_fail(named->bound, errno);
   if (fd > last_listener) last_listener = fd;
   pthread_mutex_unlock(&listening);
   return result;

@@ -54,6 +54,7 @@ def test_models_are_fitted_in_turns(tmp_path):
 
 @pytest.mark.exhaustive
 @enclosures.needed()
+@enclosures.preloads()
 def test_plain_and_secured_steps_take_turns(tmp_path):
   command.main(['--quick', 'secure', f'--output={tmp_path}'])
   (path,) = tmp_path.glob('*.json')
