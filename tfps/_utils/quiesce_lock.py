@@ -182,6 +182,8 @@ def quiesced(
   lock: QuiesceLock,
   timeout_secs: float,
   on_change: Callable[[bool], object] = lambda is_closed: None,
+  *,
+  hurry: Hurry | None = None,
 ) -> Iterator[None]:
   """Closes the lock of executions on ps within a context.
 
@@ -189,13 +191,14 @@ def quiesced(
     lock: held by whatever executes something on ps.
     timeout_secs: how long to wait for executions to end.
     on_change: as for `QuiesceLock.closed`.
+    hurry: as for `QuiesceLock.closed`.
 
   Raises:
     errors.DeadlineError: names the tasks or threads that still execute.
   """
   with contextlib.ExitStack() as stack:
     try:
-      stack.enter_context(lock.closed(on_change, timeout_secs))
+      stack.enter_context(lock.closed(on_change, timeout_secs, hurry=hurry))
     except OccupiedError as error:
       raise errors.DeadlineError(
         f'After {timeout_secs:g} seconds, {", ".join(error.names)} is still '

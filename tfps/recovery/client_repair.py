@@ -10,24 +10,20 @@ from collections.abc import Callable
 from collections.abc import Collection
 import time
 
-from absl import logging
 import tensorflow as tf
 
-from tfps import errors
 from tfps._compat import server_def
-from tfps._utils import deadlines
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import consistency_note as consistency_note_lib
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import error_classifier
 from tfps.recovery import events as events_lib
+from tfps.recovery import repair_engine
 from tfps.server import task_registry
 
 Found = dict[int, int | None]  # incarnations by index of the ps
 
-# The next look at a lost ps is due after this part of the time it is lost.
-_POLL_RATIO = 0.25
 # A call is also cancelled if its part on another task fails.
 _CONNECTION_ERRORS = (
   tf.errors.UnavailableError,
@@ -43,7 +39,7 @@ _MISSING_ERRORS = (
 )
 
 
-class ClientRepair:
+class ClientRepair(repair_engine.Driver):
   """Detects changes of the ps, reconnects to them and restores variables.
 
   Args:
@@ -75,6 +71,11 @@ class ClientRepair:
     # Ps with a new connection: their variables have to be created again.
     self._reconnected: set[int] = set()
     self._next_look = 0.0
+    self._note: Found | None = None
+    self._reader: consistency_note_lib.NoteReader
+    self._engine = repair_engine.RepairEngine(
+      self, copies.recovery.timeout_secs
+    )
 
   def connect_to_moved(self) -> None:
     """Connects to ps that others serve though they answer at their own address.
@@ -125,76 +126,27 @@ class ClientRepair:
       errors.DeadlineError: names ps, or the chief, that were not restarted.
       errors.ReplacedError: another process has replaced this one.
     """
-    begun = time.monotonic()
-    found: Found = {}
-    with consistency_note_lib.NoteReader() as reader:
-      while True:
-        lost_secs = time.monotonic() - begun
-        try:
-          found = self._address_book.incarnations()
-          note = None
-          if self._is_chief:
-            found = self._fail_over(found, lost_secs)
-          else:
-            note = self._read_note(found, reader)
-            found = self._follow(found, note)
-          if None not in found.values() and self._restore(found, note):
-            return
-        except (tf.errors.OpError, errors.UnreachableError) as error:
-          logging.warning('A lost ps could not be restored: %s', error)
-        except errors.DeadlineError as error:
-          if deadlines.is_over(deadline):
-            raise
-          logging.warning('A lost ps could not be restored: %s', error)
-        if deadlines.is_over(deadline):
-          raise self._timeout_error(found)
-        times = timeouts.current()
-        secs = max(times.repair_min_poll_secs, _POLL_RATIO * lost_secs)
-        time.sleep(min(times.repair_poll_secs, secs))
+    self._engine.begin(deadline)
+    with consistency_note_lib.NoteReader() as self._reader:
+      self._engine.run()
+    if self._engine.error is not None:
+      raise self._engine.error
 
-  def _fail_over(self, found: Found, lost_secs: float) -> Found:
-    """Fails over silent ps if due, as the chief; returns all incarnations."""
-    silent = {ps for ps, incarnation in found.items() if incarnation is None}
-    if not silent:
-      return found
-    moved = self._copies.fail_over(silent, lost_secs)
-    return self._address_book.incarnations() if moved else found
+  # Called by the engine.
 
-  def _read_note(
-    self, found: Found, reader: consistency_note_lib.NoteReader
-  ) -> Found | None:
-    """Reads the chief's note on a ps that was not lost, if there is one."""
+  def find(self, lost_secs: float) -> repair_engine.Found:
+    found = self._address_book.incarnations()
+    if self._is_chief:
+      return self._fail_over(found, lost_secs)
+    self._note = self._read_note(found)
+    return self._follow(found, self._note)
+
+  def describe(self, ps: int) -> str:
+    return self._address_book.describe(ps)
+
+  def restore(self, found: repair_engine.Found) -> bool:
     known = self.registry.known
-    for ps, incarnation in found.items():
-      if incarnation is not None and incarnation == known[ps]:
-        task = spec_lib.Task('ps', ps)
-        return reader.read(self._address_book.addresses[task])
-    return None
-
-  def _follow(self, found: Found, note: Found | None) -> Found:
-    """Looks for ps at other addresses; returns all incarnations.
-
-    Only the chief decides which of two processes is the ps.
-    """
-    now = time.monotonic()
-    if found == note:
-      return found
-    if note in (None, self.registry.known) and now < self._next_look:
-      return found
-    self._next_look = now + timeouts.current().repair_poll_secs
-    before = self._address_book.addresses.copy()
-    silent = {ps for ps, incarnation in found.items() if incarnation is None}
-    if note is not None:
-      self._address_book.locate(note)
-    elif silent:
-      self._address_book.follow_failover(silent)
-    else:
-      self._address_book.reconsider()
-    moved = self._address_book.addresses != before
-    return self._address_book.incarnations() if moved else found
-
-  def _restore(self, found: Found, note: Found | None) -> bool:
-    known = self.registry.known
+    note = self._note
     if note is not None and note != found != known:
       return False  # the chief is still restoring
     # Ps that have moved may still know an earlier process of this task.
@@ -231,6 +183,45 @@ class ClientRepair:
     self._events.tell('back', [f'ps:{i}' for i in sorted(lost)], secs)
     return True
 
+  def _fail_over(self, found: Found, lost_secs: float) -> Found:
+    """Fails over silent ps if due, as the chief; returns all incarnations."""
+    silent = {ps for ps, incarnation in found.items() if incarnation is None}
+    if not silent:
+      return found
+    moved = self._copies.fail_over(silent, lost_secs)
+    return self._address_book.incarnations() if moved else found
+
+  def _read_note(self, found: Found) -> Found | None:
+    """Reads the chief's note on a ps that was not lost, if there is one."""
+    known = self.registry.known
+    for ps, incarnation in found.items():
+      if incarnation is not None and incarnation == known[ps]:
+        task = spec_lib.Task('ps', ps)
+        return self._reader.read(self._address_book.addresses[task])
+    return None
+
+  def _follow(self, found: Found, note: Found | None) -> Found:
+    """Looks for ps at other addresses; returns all incarnations.
+
+    Only the chief decides which of two processes is the ps.
+    """
+    now = time.monotonic()
+    if found == note:
+      return found
+    if note in (None, self.registry.known) and now < self._next_look:
+      return found
+    self._next_look = now + timeouts.current().repair_poll_secs
+    before = self._address_book.addresses.copy()
+    silent = {ps for ps, incarnation in found.items() if incarnation is None}
+    if note is not None:
+      self._address_book.locate(note)
+    elif silent:
+      self._address_book.follow_failover(silent)
+    else:
+      self._address_book.reconsider()
+    moved = self._address_book.addresses != before
+    return self._address_book.incarnations() if moved else found
+
   def _connect(self) -> set[int]:
     """Tells the runtime the addresses of the ps; returns the ps that moved."""
     addresses = dict(self._address_book.addresses)
@@ -240,17 +231,3 @@ class ClientRepair:
     elsewhere = {t.index for t in addresses if addresses[t] != self._at[t]}
     self._at = addresses
     return elsewhere
-
-  def _timeout_error(self, found: Found) -> errors.DeadlineError:
-    secs = self._copies.recovery.timeout_secs
-    missing = [
-      self._address_book.describe(ps)
-      for ps, value in found.items()
-      if value is None
-    ]
-    if missing:
-      return errors.not_restarted(missing, secs)
-    return errors.DeadlineError(
-      f'The chief has not restored the variables within {secs:g} seconds. '
-      'Check that it is alive.'
-    )

@@ -95,7 +95,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
     """
     found = self._incarnations()
     self._worker_states.registry.accept(ps_repair.of('worker', found))
-    self._ps.begin(repairs, ps_repair.of('ps', found), timeout_secs)
+    self._ps.repair_with(repairs, ps_repair.of('ps', found), timeout_secs)
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.
@@ -277,11 +277,7 @@ class FailureHandler(preemption_handler.PreemptionHandler):
         continue
       if self._stopping.is_set() or self._handle_losses():
         continue
-      self._stopping.wait(
-        self._ps.retry_secs()
-        if self._ps.is_lost
-        else timeouts.current().repair_poll_secs
-      )
+      self._stopping.wait(timeouts.current().repair_poll_secs)
 
   def _detect_lost_ps(self) -> None:
     """Requests a repair if long executions may hang because of a lost ps."""

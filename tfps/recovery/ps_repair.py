@@ -1,4 +1,4 @@
-"""Repairs a coordinator's lost ps: detect, quiesce, relocate, restore, resume.
+"""Repair of a coordinator's lost ps.
 
 Threads that find a loss wait for one thread, which repairs once for all.
 """
@@ -8,7 +8,6 @@ from collections.abc import Collection
 from collections.abc import Mapping
 import contextlib
 import threading
-import time
 
 from absl import logging
 import tensorflow as tf
@@ -19,16 +18,14 @@ from tfps._compat import stale_cache
 from tfps._utils import quiesce_lock
 from tfps._utils import timeouts
 from tfps.recovery import error_classifier
+from tfps.recovery import repair_engine
 from tfps.recovery import repair_interface
 from tfps.server import task_registry
-
-# The next look at a lost ps is due after this part of the time it is lost.
-_POLL_RATIO = 0.25
 
 Incarnations = Mapping[tuple[str, int], int | None]
 
 
-class PsRepairs:
+class PsRepairs(repair_engine.Driver):
   """Detects losses of a coordinator's ps and repairs them.
 
   Args:
@@ -43,7 +40,7 @@ class PsRepairs:
     cancel: cancels what workers execute.
 
   Attributes:
-    repairs: actions of a repair; None before `begin`.
+    repairs: actions of a repair; None before `repair_with`.
     registry: the ps in use, by index.
     num_repairs: number of repairs so far.
     is_lost: whether a ps is lost or a repair was requested.
@@ -75,11 +72,13 @@ class PsRepairs:
     self.num_repairs = 0
     self.is_lost = False
     self._timeout_secs = 0.0
-    self._lost_at = 0.0
+    self._engine: repair_engine.RepairEngine
+    self._found: Incarnations = {}
+    self._tell_rest: Callable[[bool], object] = lambda rest: None
     self._classifier = error_classifier.ErrorClassifier()
     self._error: BaseException | None = None
 
-  def begin(
+  def repair_with(
     self,
     repairs: repair_interface.Repairs,
     ps: Mapping[int, int | None],
@@ -95,6 +94,9 @@ class PsRepairs:
     self.registry.accept(ps)
     self.repairs = repairs
     self._timeout_secs = timeout_secs
+    self._engine = repair_engine.RepairEngine(
+      self, timeout_secs, wait=self._stopping.wait
+    )
 
   def prepare(self) -> None:
     """Prepares an execution; repairs ps that are lost meanwhile.
@@ -151,7 +153,7 @@ class PsRepairs:
     """Requests a repair; the caller holds the condition."""
     if not self.is_lost:
       self.is_lost = True
-      self._lost_at = time.monotonic()
+      self._engine.begin()
     self._ask()
 
   def has_changed(self) -> bool:
@@ -169,43 +171,54 @@ class PsRepairs:
     Returns:
       Whether the repair has ended, with or without success.
     """
+    self._tell_rest = tell_rest
+    decision = self._engine.run()
+    if decision is repair_engine.Decision.GIVE_UP:
+      self._error = self._engine.error
+    return decision is not repair_engine.Decision.WAIT
+
+  # Called by the engine.
+
+  def find(self, lost_secs: float) -> repair_engine.Found:
     assert self.repairs is not None
-    ps = of('ps', self._find())
-    if None in ps.values():
-      return self._gives_up(ps)
-    with contextlib.ExitStack() as stack:
-      try:
-        # Updates during the restore would be overwritten by it.
-        stack.enter_context(
-          self._gate.closed(
-            tell_rest,
-            self._timeout_secs,
-            hurry=self._hurry() if ps != self.registry.known else None,
-          )
-        )
-      except quiesce_lock.OccupiedError as error:
-        self._error = errors.DeadlineError(
-          f'{", ".join(error.names)} is not done with its execution '
-          f'{self._timeout_secs:g} seconds after the loss of a ps, whose '
-          'variables can therefore not be restored. Start it again if it has '
-          'stopped answering.'
-        )
-        return True
-      self.repairs.begin()
-      while not self._is_repaired():
-        if self._stopping.wait(self.retry_secs()):
-          return False
+    self._found = self._incarnations()
+    silent = {i for i, n in of('ps', self._found).items() if n is None}
+    if silent and self.repairs.relocate(silent, lost_secs):
+      self._found = self._incarnations()
+    return of('ps', self._found)
+
+  def describe(self, ps: int) -> str:
+    assert self.repairs is not None
+    return self.repairs.describe(ps)
+
+  def quiesced(self) -> contextlib.AbstractContextManager[None]:
+    is_new = of('ps', self._found) != self.registry.known
+    return quiesce_lock.quiesced(
+      self._gate,
+      self._timeout_secs,
+      self._tell_rest,
+      hurry=self._hurry() if is_new else None,
+    )
+
+  def begin(self) -> None:
+    assert self.repairs is not None
+    self.repairs.begin()
+
+  def restore(self, found: repair_engine.Found) -> bool:
+    assert self.repairs is not None
+    restarted = self.registry.look(found)
+    self._error = None
+    self._update(self._found)
+    try:
+      if restarted:
+        self.repairs.rebuild(restarted)
+    except (tf.errors.OpError, errors.DeadlineError):
+      raise
+    except Exception as error:
+      self._error = error
+    self.registry.accept(found)
+    self.num_repairs += 1
     return True
-
-  def retry_secs(self) -> float:
-    """Returns the seconds until the next look at lost ps.
-
-    Short at first: a ps may be taken over, or restarted, at once.
-    """
-    lost_secs = time.monotonic() - self._lost_at
-    times = timeouts.current()
-    secs = max(times.repair_min_poll_secs, _POLL_RATIO * lost_secs)
-    return min(times.repair_poll_secs, secs)
 
   def _hurry(self) -> quiesce_lock.Hurry:
     secs = timeouts.current().lost_execution_secs
@@ -240,61 +253,6 @@ class PsRepairs:
       )
       if error := self._replaced() or self._error:
         raise error
-
-  def _is_repaired(self) -> bool:
-    """Restores the ps; returns whether the repair has ended."""
-    found = self._find()
-    ps = of('ps', found)
-    if None in ps.values():
-      return self._gives_up(ps)
-    try:
-      self._rebuild(found)
-    except (tf.errors.OpError, errors.DeadlineError) as error:
-      logging.warning('A lost ps could not be restored: %s', error)
-      if self._is_overdue():
-        self._error = error
-        return True
-      return False
-    return True
-
-  def _is_overdue(self) -> bool:
-    return time.monotonic() - self._lost_at >= self._timeout_secs
-
-  def _rebuild(self, found: Incarnations) -> None:
-    """Restores the variables of ps that have restarted."""
-    assert self.repairs is not None
-    ps = of('ps', found)
-    restarted = self.registry.look(ps)
-    self._error = None
-    self._update(found)
-    try:
-      if restarted:
-        self.repairs.rebuild(restarted)
-    except (tf.errors.OpError, errors.DeadlineError):
-      raise
-    except Exception as error:
-      self._error = error
-    self.registry.accept(ps)
-    self.num_repairs += 1
-
-  def _find(self) -> Incarnations:
-    """Looks for lost ps elsewhere; returns each task's incarnation."""
-    assert self.repairs is not None
-    found = self._incarnations()
-    silent = {i for i, value in of('ps', found).items() if value is None}
-    lost_secs = time.monotonic() - self._lost_at
-    if silent and self.repairs.relocate(silent, lost_secs):
-      return self._incarnations()
-    return found
-
-  def _gives_up(self, ps: Mapping[int, int | None]) -> bool:
-    if not self._is_overdue():
-      return False
-    assert self.repairs is not None
-    lost = [i for i, value in sorted(ps.items()) if value is None]
-    names = [self.repairs.describe(i) for i in lost]
-    self._error = errors.not_restarted(names, self._timeout_secs)
-    return True
 
 
 def of(job: str, found: Incarnations) -> dict[int, int | None]:

@@ -15,7 +15,10 @@ def _repair(found):
     incarnations=lambda: next(seen), addresses={'ps:0': 'h:1', 'ps:1': 'h:2'}
   )
   copies = SimpleNamespace(
-    address_book=address_book, snapshotter=None, fence=None
+    address_book=address_book,
+    snapshotter=None,
+    fence=None,
+    recovery=SimpleNamespace(timeout_secs=60),
   )
   return client_repair.ClientRepair(copies, None, None)
 

@@ -26,6 +26,7 @@ from tfps.recovery import consistency_note
 from tfps.recovery import coordinator_recovery
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import ps_repair
+from tfps.recovery import repair_engine
 from tfps.server import health
 from tfps.server import ps_addresses
 
@@ -258,7 +259,7 @@ class Failover(stateful.RuleBasedStateMachine):
       mock.patch.object(ps_addresses, 'hosted_ps', world),
       mock.patch.object(ps_addresses, 'time', world),
       mock.patch.object(deadlines, 'time', world),
-      mock.patch.object(ps_repair, 'time', world),
+      mock.patch.object(repair_engine, 'time', world),
     ]
     for patch in self._patches:
       patch.start()
@@ -297,7 +298,9 @@ class Failover(stateful.RuleBasedStateMachine):
       replaced=lambda: None,
       cancel=lambda: None,
     )
-    self.repairs.begin(self.recovery.repair, self.job.known, _TIMEOUT_SECS)
+    self.repairs.repair_with(
+      self.recovery.repair, self.job.known, _TIMEOUT_SECS
+    )
     for server in self.job.servers():
       server.value = 0
     self.recovery.repair.prepare()
@@ -327,9 +330,8 @@ class Failover(stateful.RuleBasedStateMachine):
     before, nothing_lost = self.steps, self._is_connected()
     nothing_lost &= self._is_quiet()
     num_restored = self.job.num_restored
-    while not self.repairs.repair(lambda rest: None):
-      assert self.world.now < until, 'a repair has not ended'
-      self.world.sleep(self.repairs.retry_secs())
+    assert self.repairs.repair(lambda rest: None)
+    assert self.world.now < until, 'a repair has not ended in time'
     self.repairs.is_lost = False
     assert self.repairs._error is None
     if self.job.num_restored > num_restored:

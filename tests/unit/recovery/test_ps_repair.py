@@ -45,5 +45,5 @@ def _repairs(timeout_secs=60):
     replaced=lambda: None,
     cancel=lambda: None,
   )
-  repairs.begin(object(), ps_repair.of('ps', incarnations), timeout_secs)
+  repairs.repair_with(object(), ps_repair.of('ps', incarnations), timeout_secs)
   return repairs
