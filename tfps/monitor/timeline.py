@@ -43,6 +43,11 @@ class Event:
   duration_ns: float
   args: Mapping[str, Any]
 
+  @property
+  def end_ns(self) -> float:
+    """When it ended, likewise."""
+    return self.start_ns + self.duration_ns
+
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
@@ -97,7 +102,7 @@ def transfers(
     runs: dict[int, list[Event]] = collections.defaultdict(list)
     for event in sorted(profile.events, key=_outer_first):
       run = runs[event.thread]
-      while run and _end(run[-1]) < event.start_ns:
+      while run and run[-1].end_ns < event.start_ns:
         run.pop()
       if event.name == _RUN:
         run.append(event)
@@ -138,7 +143,7 @@ def clocks(
   least: dict[tuple[str, str], float] = {}
   for each in sent:
     way = hosts[each.sender], hosts[each.receiver]
-    delay = _end(each.received) - each.sent.start_ns
+    delay = each.received.end_ns - each.sent.start_ns
     least[way] = min(delay, least.get(way, math.inf))
   ahead = {next(iter(hosts.values())): 0.0} if hosts else {}
   to_do = list(ahead)
@@ -227,7 +232,3 @@ def _names(number: int, task: str, profile: Profile) -> list[dict[str, Any]]:
 
 def _outer_first(event: Event) -> tuple[float, float]:
   return event.start_ns, -event.duration_ns
-
-
-def _end(event: Event) -> float:
-  return event.start_ns + event.duration_ns

@@ -1,7 +1,8 @@
 """Command `tfps trace`, which records what all tasks of a running job execute.
 
-It profiles all tasks at once over the ports of their servers, and writes one
-file that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+It profiles all tasks at once over the ports of their servers, writes one file
+that Perfetto (ui.perfetto.dev) and chrome://tracing show, and prints the shares
+of the time that each task computes, sends and waits.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from tfps._utils import option_types
 from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
+from tfps.monitor import shares as shares_lib
 from tfps.monitor import timeline
 from tfps.server import dump_command
 
@@ -64,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except OSError as error:
     print(f'tfps trace: {error}', file=sys.stderr)
     return 1
+  print(_table(shares_lib.shares(names)))
   return int(bool(failed))
 
 
@@ -125,6 +128,26 @@ def _profile_all(
     if not isinstance(each, str)
   }
   return profiles, failed
+
+
+def _table(
+  shares: Mapping[str, Mapping[shares_lib.Part, float]],
+) -> str:
+  """Returns the shares of all tasks, a line each."""
+  if not shares:
+    return 'No tensor that a task sent is known as a whole: trace for longer.'
+  heads = [part.value for part in shares_lib.Part]
+  width = max(map(len, ('% of the time', *shares)))
+  lines = [f'{"% of the time":{width}}  ' + '  '.join(heads)]
+  lines += [
+    f'{task:{width}}  '
+    + '  '.join(
+      f'{100 * share:{len(head)}.0f}'
+      for head, share in zip(heads, by_part.values(), strict=True)
+    )
+    for task, by_part in shares.items()
+  ]
+  return '\n'.join(lines)
 
 
 def _keep(

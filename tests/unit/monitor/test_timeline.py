@@ -2,39 +2,17 @@
 
 import pytest
 
+from tests.support import traced
 from tfps.monitor import timeline
-
-_STEP = 7
-
-
-def _sent(to, node, at, *, thread=0, step=_STEP):
-  """A send within a run, as TensorFlow's profiler records them."""
-  job, index = to.split(':')
-  key = (
-    '/job:ps/replica:0/task:0/device:CPU:0;12ab;'
-    f'/job:{job}/replica:0/task:{index}/device:CPU:0;edge;0:0'
-  )
-  return [
-    timeline.Event(thread, 'ExecutorState::Process', at - 1, 5, {'id': step}),
-    timeline.Event(thread, f'{node}:_Send', at, 1, {'key': key}),
-  ]
-
-
-def _received(node, at, *, step=_STEP):
-  args = {'name': node, 'kernel_type': '_Recv', 'step_id': step}
-  name = 'ExecutorState::ProcessAsync::Done'
-  return timeline.Event(0, name, at, 1, args)
-
-
-def _profile(*events, host='one'):
-  return timeline.Profile(host, {0: 'thread'}, events)
 
 
 def test_a_tensor_is_received_by_the_node_after_that_which_sent_it():
   profiles = {
-    'ps:0': _profile(*_sent('worker:1', 'a/_4', 10)),
-    'worker:0': _profile(_received('a/_5', 20)),
-    'worker:1': _profile(_received('a/_5', 21), _received('a/_7', 21)),
+    'ps:0': traced.profile(*traced.sent('worker:1', 'a/_4', 10)),
+    'worker:0': traced.profile(traced.received('a/_5', 20)),
+    'worker:1': traced.profile(
+      traced.received('a/_5', 21), traced.received('a/_7', 21)
+    ),
   }
   (found,) = timeline.transfers(profiles)
   assert (found.sender, found.receiver) == ('ps:0', 'worker:1')
@@ -44,10 +22,12 @@ def test_a_tensor_is_received_by_the_node_after_that_which_sent_it():
 
 def test_tensors_of_a_loop_are_received_in_the_order_of_their_sends():
   profiles = {
-    'ps:0': _profile(
-      *_sent('worker:0', 'a/_4', 30), *_sent('worker:0', 'a/_4', 10)
+    'ps:0': traced.profile(
+      *traced.sent('worker:0', 'a/_4', 30), *traced.sent('worker:0', 'a/_4', 10)
     ),
-    'worker:0': _profile(_received('a/_5', 40), _received('a/_5', 20)),
+    'worker:0': traced.profile(
+      traced.received('a/_5', 40), traced.received('a/_5', 20)
+    ),
   }
   found = timeline.transfers(profiles)
   assert [(e.sent.start_ns, e.received.start_ns) for e in found] == [
@@ -58,13 +38,14 @@ def test_tensors_of_a_loop_are_received_in_the_order_of_their_sends():
 
 def test_a_step_of_which_a_part_is_missing_has_no_transfers():
   profiles = {
-    'ps:0': _profile(
-      *_sent('worker:0', 'a/_4', 10), *_sent('worker:0', 'a/_4', 30, step=8)
+    'ps:0': traced.profile(
+      *traced.sent('worker:0', 'a/_4', 10),
+      *traced.sent('worker:0', 'a/_4', 30, step=8),
     ),
-    'worker:0': _profile(
-      _received('a/_5', 15),
-      _received('a/_5', 20),
-      _received('a/_5', 40, step=8),
+    'worker:0': traced.profile(
+      traced.received('a/_5', 15),
+      traced.received('a/_5', 20),
+      traced.received('a/_5', 40, step=8),
     ),
   }
   (found,) = timeline.transfers(profiles)
@@ -74,10 +55,12 @@ def test_a_step_of_which_a_part_is_missing_has_no_transfers():
 @pytest.mark.parametrize('ahead_ns', [-1e9, 0.0, 5e6])
 def test_clocks_of_machines_are_brought_together(ahead_ns):
   profiles = {
-    'ps:0': _profile(*_sent('worker:0', 'a/_4', 100), _received('b/_3', 290)),
-    'worker:0': _profile(
-      _received('a/_5', 140 + ahead_ns),
-      *_sent('ps:0', 'b/_2', 250 + ahead_ns),
+    'ps:0': traced.profile(
+      *traced.sent('worker:0', 'a/_4', 100), traced.received('b/_3', 290)
+    ),
+    'worker:0': traced.profile(
+      traced.received('a/_5', 140 + ahead_ns),
+      *traced.sent('ps:0', 'b/_2', 250 + ahead_ns),
       host='two',
     ),
   }
@@ -90,8 +73,8 @@ def test_clocks_of_machines_are_brought_together(ahead_ns):
 
 def test_a_clock_that_nothing_tells_is_taken_as_it_is():
   profiles = {
-    'ps:0': _profile(*_sent('worker:0', 'a/_4', 100)),
-    'worker:0': _profile(_received('a/_5', 50), host='two'),
+    'ps:0': traced.profile(*traced.sent('worker:0', 'a/_4', 100)),
+    'worker:0': traced.profile(traced.received('a/_5', 50), host='two'),
   }
   assert timeline.clocks(profiles, timeline.transfers(profiles)) == {'one': 0.0}
   assert timeline.trace(profiles)['traceEvents']
