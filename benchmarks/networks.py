@@ -15,6 +15,7 @@ from benchmarks import workloads
 import tfps
 
 _KEYS_AT_ONCE = 10_000
+_NUM_OF_LAYERS = 4  # variables: a kernel and a bias of each
 
 Batch = tuple[tf.Tensor, tf.Tensor]
 
@@ -80,7 +81,7 @@ class Mlp(Network):
 
 
 class Clicks(Network):
-  """That of `workloads.Clicks`.
+  """That of `workloads.Clicks`, with one table or several.
 
   Args:
     sizes: what it is like.
@@ -91,20 +92,36 @@ class Clicks(Network):
     self.batches = sizes.batches
 
   def variables(self) -> list[tf.Variable]:
-    sizes = self._sizes
-    table = tf.random.stateless_uniform(
-      [sizes.num_rows, sizes.width], [1, 1], -0.05, 0.05
-    )
-    layers = _layers((sizes.width, sizes.hidden, 1))
-    return [tf.Variable(table, name='table'), *layers]
+    layers = self._sizes.num_tables * self._sizes.width, self._sizes.hidden, 1
+    return [*self._tables(), *_layers(layers)]
 
   def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
-    table, *layers = variables
     ids, clicked = batch
-    logits = _apply(layers, tf.nn.embedding_lookup(table, ids))
+    columns = [ids] if ids.shape.rank == 1 else tf.unstack(ids, axis=1)
+    rows = self._look_up(variables[:-_NUM_OF_LAYERS], columns)
+    logits = _apply(variables[-_NUM_OF_LAYERS:], tf.concat(rows, axis=-1))
     return tf.reduce_mean(
       tf.nn.sigmoid_cross_entropy_with_logits(clicked, logits)
     )
+
+  def _tables(self) -> list[tf.Variable]:
+    shape = [self._sizes.num_rows, self._sizes.width]
+    return [
+      tf.Variable(
+        tf.random.stateless_uniform(shape, [1, 1 + i], -0.05, 0.05),
+        name=f'table_{i}',
+      )
+      for i in range(self._sizes.num_tables)
+    ]
+
+  def _look_up(
+    self, variables: list[tf.Variable], columns: list[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    """The rows of ids, of which each column has its table."""
+    return [
+      tf.nn.embedding_lookup(table, ids)
+      for table, ids in zip(variables, columns, strict=True)
+    ]
 
   def optimizer(self, keras: Any) -> Any:
     return keras.optimizers.Adagrad(self._sizes.rate)
@@ -125,24 +142,30 @@ class Keyed(Clicks):
   eviction: Any = None
   storage: Any = None
 
-  def variables(self) -> list[tf.Variable]:
+  def _tables(self) -> list[tf.Variable]:
     sizes = self._sizes
-    self._table = tfps.embeddings.Table(
-      sizes.width, eviction=self.eviction, storage=self.storage, name='keyed'
-    )
-    self._table.build()
-    for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
-      self._table.lookup(tf.range(first, first + _KEYS_AT_ONCE), training=True)
-    layers = _layers((sizes.width, sizes.hidden, 1))
-    return [*self._table.trainable_variables, *layers]
+    self._keyed = [
+      tfps.embeddings.Table(
+        sizes.width,
+        eviction=self.eviction,
+        storage=self.storage,
+        name=f'keyed_{i}',
+      )
+      for i in range(sizes.num_tables)
+    ]
+    for table in self._keyed:
+      table.build()
+      for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
+        table.lookup(tf.range(first, first + _KEYS_AT_ONCE), training=True)
+    return [v for table in self._keyed for v in table.trainable_variables]
 
-  def loss(self, variables: list[tf.Variable], batch: Batch) -> tf.Tensor:
-    layers = variables[len(self._table.trainable_variables) :]
-    ids, clicked = batch
-    logits = _apply(layers, self._table.lookup(ids))
-    return tf.reduce_mean(
-      tf.nn.sigmoid_cross_entropy_with_logits(clicked, logits)
-    )
+  def _look_up(
+    self, variables: list[tf.Variable], columns: list[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    del variables
+    return [
+      table.lookup(ids) for table, ids in zip(self._keyed, columns, strict=True)
+    ]
 
 
 class Evicting(Keyed):

@@ -12,6 +12,7 @@ from benchmarks import networks
 from benchmarks import orders
 from benchmarks import perceptron
 from benchmarks import trainers
+from benchmarks import workloads
 import tfps
 
 COORDINATOR_1 = 'coordinator, 1 a call'
@@ -35,6 +36,8 @@ MODELS: dict[str, Callable[[], Any]] = {
   'new': networks.New,
   'drawn': networks.Drawn,
   'stored': networks.Stored,
+  'features': lambda: networks.Clicks(workloads.FEATURES),
+  'keyed_features': lambda: networks.Keyed(workloads.FEATURES),
 }
 
 _TRAINERS: dict[str, Callable[..., trainers.Run]] = {

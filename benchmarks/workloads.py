@@ -44,17 +44,19 @@ class Mlp:
 
 @dataclasses.dataclass(frozen=True)
 class Clicks:
-  """Whether an id is clicked: a large table, and two layers; by Adagrad.
+  """Whether ids are clicked: large tables, and two layers; by Adagrad.
 
   Attributes:
-    num_rows: of the table.
+    num_tables: one for each id of an example.
+    num_rows: of a table.
     width: of its rows.
     hidden: the size of the layer between, which has a ReLU.
-    batch: examples of a step, of one id each.
+    batch: examples of a step.
     exponent: of Zipf's law, by which few ids are frequent.
     rate: of learning.
   """
 
+  num_tables: int = 1
   num_rows: int = 1_000_000
   width: int = 32
   hidden: int = 16
@@ -63,11 +65,15 @@ class Clicks:
   rate: float = 1e-2
 
   def batches(self, worker: int) -> list[Batch]:
-    """A worker's batches: ids, and a column of what was clicked."""
+    """A worker's batches: ids, and a column of what was clicked.
+
+    Ids have a column for each table, if there are several.
+    """
     random = np.random.default_rng(worker)
+    shape = [self.batch, self.num_tables] if self.num_tables > 1 else self.batch
     return [
       (
-        random.zipf(self.exponent, self.batch) % self.num_rows,
+        random.zipf(self.exponent, shape) % self.num_rows,
         random.integers(2, size=(self.batch, 1)).astype('f'),
       )
       for _ in range(NUM_BATCHES)
@@ -76,3 +82,6 @@ class Clicks:
 
 MLP = Mlp()
 CLICKS = Clicks()
+FEATURES = Clicks(
+  num_tables=26, num_rows=100_000, width=16, hidden=64, batch=128
+)

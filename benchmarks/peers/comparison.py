@@ -28,7 +28,13 @@ _OURS = {
   'ours, all-reduce, 20 a call': task.ALL_REDUCE,
 }
 _KEYED = 'ours, coordinator, any keys, 20 a call'
-_TITLES = {'mlp': dense.TITLES['mlp'], 'clicks': embedding.TITLE}
+_KEYED_MODELS = {'clicks': 'keyed', 'features': 'keyed_features'}
+_TITLES = {
+  'mlp': dense.TITLES['mlp'],
+  'clicks': embedding.TITLE,
+  'features': '26 tables of 100,000 rows of 16, Adagrad, 128 examples a step '
+  'of an id for each, by Zipf(1.2)',
+}
 _NOTES = (
   *dense.NOTES,
   'A step is of one worker, on a batch of its own: where workers make one '
@@ -53,7 +59,7 @@ class Peer:
   program: str
   launch: launches.Launch
   environment: envs.Environment
-  models: Sequence[str] = ('mlp', 'clicks')
+  models: Sequence[str] = ('mlp', *_KEYED_MODELS)
 
   def side(self, python: str, model: str) -> sides.Side:
     """Its tasks.
@@ -101,7 +107,7 @@ PEERS: Mapping[str, Peer] = {
         ['--no-deps', 'torchrec==1.8.0'],
       ],
     ),
-    models=('clicks',),
+    models=tuple(_KEYED_MODELS),
   ),
   'Paddle 2.6, parameter server': Peer(
     'paddle_ps',
@@ -124,10 +130,13 @@ PEERS: Mapping[str, Peer] = {
         ['typeguard', 'packaging'],
       ],
     ),
-    models=('clicks',),
+    models=tuple(_KEYED_MODELS),
   ),
   'MultiWorkerMirroredStrategy, 20 a call': Peer(
-    'mwms', launches.multi_worker, envs.Environment('tf_keras', 'tf_keras')
+    'mwms',
+    launches.multi_worker,
+    envs.Environment('tf_keras', 'tf_keras'),
+    models=('mlp', 'clicks'),
   ),
 }
 
@@ -162,14 +171,16 @@ def _table_of(
   quick: bool,
 ) -> tables.Table:
   by_name = {name: steady.side(how, model) for name, how in _OURS.items()}
-  if model == 'clicks':
-    by_name[_KEYED] = steady.side(task.COORDINATOR, 'keyed')
+  if model in _KEYED_MODELS:
+    by_name[_KEYED] = steady.side(task.COORDINATOR, _KEYED_MODELS[model])
   notes = [*_NOTES, *left_out]
   for name, python in pythons.items():
     if model in PEERS[name].models:
       by_name[name] = PEERS[name].side(python, model)
-    else:
+    elif model == 'mlp':
       notes.append(f'{name} is for tables of embeddings.')
+    else:
+      notes.append(f'{name} is left out: each step is of whole tables.')
   turns = steady.in_turns(by_name, quick=quick)
   return steady.table(
     f'peers-{model}',

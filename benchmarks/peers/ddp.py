@@ -17,9 +17,9 @@ def main(name: str, folder: str) -> None:
   distributed.init_process_group('gloo')
   rank = distributed.get_rank()
   torch.manual_seed(1)
-  model = parallel.DistributedDataParallel(torch_models.MODELS[name]())
+  model = parallel.DistributedDataParallel(torch_models.model(name))
   optimizer = torch_models.optimizer(name, model.parameters())
-  loss_fn, batches = torch_models.LOSSES[name], torch_models.batches(name, rank)
+  loss_fn, batches = torch_models.loss(name), torch_models.batches(name, rank)
   for num_steps in orders.numbers_of_steps(folder, f'worker:{rank}'):
     for _ in range(num_steps):
       x, y = next(batches)

@@ -17,7 +17,7 @@ from paddle.distributed import fleet
 from benchmarks import orders
 from benchmarks import workloads
 
-_WORKLOADS = {'mlp': workloads.MLP, 'clicks': workloads.CLICKS}
+_CLICKS = {'clicks': workloads.CLICKS, 'features': workloads.FEATURES}
 
 
 def _layers(x: Any, sizes: tuple[int, ...]) -> Any:
@@ -37,29 +37,31 @@ def _mlp() -> tuple[list[Any], Any, Any]:
   return [x, y], paddle.mean(losses), paddle.optimizer.Adam(mlp.rate)
 
 
-def _clicks() -> tuple[list[Any], Any, Any]:
-  clicks = workloads.CLICKS
-  ids = paddle.static.data('ids', [None, 1], 'int64')
+def _clicks(sizes: workloads.Clicks) -> tuple[list[Any], Any, Any]:
+  ids = paddle.static.data('ids', [None, sizes.num_tables], 'int64')
   clicked = paddle.static.data('clicked', [None, 1], 'float32')
-  table = paddle.static.nn.sparse_embedding(
-    ids,
-    [clicks.num_rows, clicks.width],
-    param_attr=paddle.ParamAttr(name='table'),
-  )
-  rows = paddle.reshape(table, [-1, clicks.width])
-  logits = _layers(rows, (clicks.hidden, 1))
+  rows = [
+    paddle.static.nn.sparse_embedding(
+      ids[:, i : i + 1],
+      [sizes.num_rows, sizes.width],
+      param_attr=paddle.ParamAttr(name=f'table_{i}'),
+    )
+    for i in range(sizes.num_tables)
+  ]
+  x = paddle.concat([paddle.reshape(r, [-1, sizes.width]) for r in rows], 1)
+  logits = _layers(x, (sizes.hidden, 1))
   loss = paddle.nn.functional.binary_cross_entropy_with_logits(logits, clicked)
-  return [ids, clicked], loss, paddle.optimizer.Adam(clicks.rate)
+  return [ids, clicked], loss, paddle.optimizer.Adam(sizes.rate)
 
 
-def _table_configs() -> dict[str, dict[str, Any]]:
-  """The rule by which ps update the table: of the first column, and others."""
+def _table_configs(sizes: workloads.Clicks) -> dict[str, dict[str, Any]]:
+  """The rule by which ps update tables: of the first column, and others."""
   rules = {}
   for part in ('embed', 'embedx'):
     rule = f'table_parameters.table.accessor.{part}_sgd_param'
     rules[f'{rule}.name'] = 'SparseAdaGradSGDRule'
-    rules[f'{rule}.adagrad.learning_rate'] = workloads.CLICKS.rate
-  return {'table': rules}
+    rules[f'{rule}.adagrad.learning_rate'] = sizes.rate
+  return {f'table_{i}': rules for i in range(sizes.num_tables)}
 
 
 def main(name: str, folder: str) -> None:
@@ -67,9 +69,10 @@ def main(name: str, folder: str) -> None:
   fleet.init(fleet.PaddleCloudRoleMaker())
   strategy = fleet.DistributedStrategy()
   strategy.a_sync = True
-  if name == 'clicks':
-    strategy.sparse_table_configs = _table_configs()
-  inputs, loss, optimizer = {'mlp': _mlp, 'clicks': _clicks}[name]()
+  sizes = _CLICKS.get(name)
+  if sizes:
+    strategy.sparse_table_configs = _table_configs(sizes)
+  inputs, loss, optimizer = _clicks(sizes) if sizes else _mlp()
   fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
   if fleet.is_server():
     fleet.init_server()
@@ -79,7 +82,7 @@ def main(name: str, folder: str) -> None:
   executor.run(paddle.static.default_startup_program())
   fleet.init_worker()
   worker = int(os.environ['PADDLE_TRAINER_ID'])
-  batches = itertools.cycle(_WORKLOADS[name].batches(worker))
+  batches = itertools.cycle((sizes or workloads.MLP).batches(worker))
   program = paddle.static.default_main_program()
   for num_steps in orders.numbers_of_steps(folder, f'worker:{worker}'):
     for _ in range(num_steps):

@@ -1,7 +1,7 @@
 """A task of a parameter server on PyTorch's RPC.
 
 Two ps hold what is trained, with its optimizer: of layers, every other kernel
-and bias; of the table, every other row. Workers fetch parameters, or the rows
+and bias; of tables, every other row. Workers fetch parameters, or the rows
 of a batch, and send gradients, which the ps apply one after another. A ps
 answers with what its layers are then, as in PyTorch's tutorial, so that there
 is one call for both.
@@ -31,7 +31,7 @@ Values = list[torch.Tensor]
 def _layers(name: str) -> nn.Sequential:
   if name == 'mlp':
     return torch_models.layers(torch_models.MLP.sizes)
-  return torch_models.clicks_layers()
+  return torch_models.clicks_layers(torch_models.CLICKS[name])
 
 
 class Shard:
@@ -46,10 +46,14 @@ class Shard:
     torch.manual_seed(1)
     self._parameters = list(_layers(name).parameters())[index::_NUM_PS]
     trained = list(self._parameters)
-    if name == 'clicks':
-      rows = torch_models.CLICKS.num_rows // _NUM_PS
-      self._table = nn.Embedding(rows, torch_models.CLICKS.width, sparse=True)
-      trained += self._table.parameters()
+    self._tables = nn.ModuleList()
+    if name in torch_models.CLICKS:
+      sizes = torch_models.CLICKS[name]
+      self._tables += [
+        nn.Embedding(sizes.num_rows // _NUM_PS, sizes.width, sparse=True)
+        for _ in range(sizes.num_tables)
+      ]
+      trained += self._tables.parameters()
     self._optimizer = torch_models.optimizer(name, trained)
     self._lock = threading.Lock()
 
@@ -57,24 +61,30 @@ class Shard:
     """The parameters of layers."""
     return [parameter.detach() for parameter in self._parameters]
 
-  def look_up(self, rows: torch.Tensor) -> torch.Tensor:
-    return self._table.weight.detach()[rows]
+  def look_up(self, rows: Values) -> Values:
+    """Rows by their numbers, of each table."""
+    return [
+      table.weight.detach()[numbers]
+      for table, numbers in zip(self._tables, rows, strict=True)
+    ]
 
-  def update(self, gradients: Values, *rows: torch.Tensor) -> Values:
+  def update(self, gradients: Values, *rows: Values) -> Values:
     """Applies gradients; the parameters of layers after that.
 
     Args:
       gradients: of the layers.
-      *rows: the numbers of rows of the table, and their gradients.
+      *rows: the numbers of rows of each table, and their gradients.
     """
     with self._lock:
       for parameter, gradient in zip(self._parameters, gradients, strict=True):
         parameter.grad = gradient
       if rows:
-        weight = self._table.weight
-        weight.grad = torch.sparse_coo_tensor(
-          rows[0][None], rows[1], weight.shape
-        )
+        for table, *of_table in zip(self._tables, *rows, strict=True):
+          numbers, values = of_table
+          weight = table.weight
+          weight.grad = torch.sparse_coo_tensor(
+            numbers[None], values, weight.shape
+          )
       self._optimizer.step()
       return self.fetch()
 
@@ -109,27 +119,38 @@ class Worker:
   def __init__(self, name: str, index: int) -> None:
     self._layers = _layers(name)
     self._parameters = list(self._layers.parameters())
-    self._loss_fn = torch_models.LOSSES[name]
+    self._loss_fn = torch_models.loss(name)
     self._batches = torch_models.batches(name, index)
-    self._has_table = name == 'clicks'
+    self._sizes = torch_models.CLICKS.get(name)
     self._take(_on_all('fetch'))
 
   def step(self) -> None:
     x, y = next(self._batches)
     rows: list[Any] = []
-    if self._has_table:
-      chosen = [torch.nonzero(x % _NUM_PS == i)[:, 0] for i in range(_NUM_PS)]
-      numbers = [
-        torch.div(x[c], _NUM_PS, rounding_mode='floor') for c in chosen
+    if self._sizes:
+      columns = x.reshape(len(x), -1).unbind(1)
+      # Of each ps, in which examples each table is asked for one of its rows.
+      chosen = [
+        [torch.nonzero(column % _NUM_PS == i)[:, 0] for column in columns]
+        for i in range(_NUM_PS)
       ]
-      x = torch.empty(len(x), torch_models.CLICKS.width)
-      for c, found in zip(chosen, _on_all('look_up', numbers), strict=True):
-        x[c] = found
+      numbers = [
+        [
+          torch.div(column[c], _NUM_PS, rounding_mode='floor')
+          for column, c in zip(columns, of_ps, strict=True)
+        ]
+        for of_ps in chosen
+      ]
+      x = torch.empty(len(x), len(columns), self._sizes.width)
+      for of_ps, found in zip(chosen, _on_all('look_up', numbers), strict=True):
+        for i, (c, values) in enumerate(zip(of_ps, found, strict=True)):
+          x[c, i] = values
       x.requires_grad_()
     self._layers.zero_grad()
-    self._loss_fn(self._layers(x), y).backward()
-    if self._has_table:
-      rows = [numbers, [x.grad[c] for c in chosen]]
+    self._loss_fn(self._layers(x.flatten(1)), y).backward()
+    if self._sizes:
+      grads = [[x.grad[c, i] for i, c in enumerate(of_ps)] for of_ps in chosen]
+      rows = [numbers, grads]
     gradients = [parameter.grad for parameter in self._parameters]
     shares = [gradients[i::_NUM_PS] for i in range(_NUM_PS)]
     self._take(_on_all('update', shares, *rows))

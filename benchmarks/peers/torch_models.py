@@ -9,7 +9,8 @@ from torch import nn
 
 from benchmarks import workloads
 
-MLP, CLICKS = workloads.MLP, workloads.CLICKS
+MLP = workloads.MLP
+CLICKS = {'clicks': workloads.CLICKS, 'features': workloads.FEATURES}
 
 
 def layers(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -20,43 +21,50 @@ def layers(sizes: tuple[int, ...]) -> nn.Sequential:
   return nn.Sequential(*made[:-1])
 
 
-def clicks_layers() -> nn.Sequential:
-  """What comes after the table."""
-  return layers((CLICKS.width, CLICKS.hidden, 1))
+def clicks_layers(sizes: workloads.Clicks) -> nn.Sequential:
+  """What comes after the tables."""
+  return layers((sizes.num_tables * sizes.width, sizes.hidden, 1))
 
 
 class Clicks(nn.Module):
-  """The table, whose gradients are sparse, and its layers."""
+  """Tables, whose gradients are sparse, and their layers."""
 
-  def __init__(self) -> None:
+  def __init__(self, sizes: workloads.Clicks) -> None:
     super().__init__()
-    self.table = nn.Embedding(CLICKS.num_rows, CLICKS.width, sparse=True)
-    self.layers = clicks_layers()
+    self.tables = nn.ModuleList(
+      nn.Embedding(sizes.num_rows, sizes.width, sparse=True)
+      for _ in range(sizes.num_tables)
+    )
+    self.layers = clicks_layers(sizes)
 
   def forward(self, ids: torch.Tensor) -> torch.Tensor:
-    return self.layers(self.table(ids))
+    columns = ids.reshape(len(ids), -1).unbind(1)
+    rows = [t(c) for t, c in zip(self.tables, columns, strict=True)]
+    return self.layers(torch.cat(rows, 1))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-  'mlp': lambda: layers(MLP.sizes),
-  'clicks': Clicks,
-}
-LOSSES: dict[str, Callable[..., torch.Tensor]] = {
-  'mlp': nn.functional.cross_entropy,
-  'clicks': nn.functional.binary_cross_entropy_with_logits,
-}
+def model(name: str) -> nn.Module:
+  """The model of a name."""
+  return Clicks(CLICKS[name]) if name in CLICKS else layers(MLP.sizes)
+
+
+def loss(name: str) -> Callable[..., torch.Tensor]:
+  """The function of its loss."""
+  if name in CLICKS:
+    return nn.functional.binary_cross_entropy_with_logits
+  return nn.functional.cross_entropy
 
 
 def optimizer(name: str, parameters: Any) -> torch.optim.Optimizer:
   """The model's optimizer."""
-  if name == 'mlp':
-    return torch.optim.Adam(parameters, MLP.rate)
-  return torch.optim.Adagrad(parameters, CLICKS.rate)
+  if name in CLICKS:
+    return torch.optim.Adagrad(parameters, CLICKS[name].rate)
+  return torch.optim.Adam(parameters, MLP.rate)
 
 
 def batches(name: str, worker: int) -> Any:
   """A worker's batches, again and again."""
-  workload = {'mlp': MLP, 'clicks': CLICKS}[name]
+  workload = CLICKS.get(name, MLP)
   return itertools.cycle(
     [
       (torch.from_numpy(x), torch.from_numpy(y))

@@ -26,8 +26,12 @@ def received(node, at, *, step=_STEP):
 
 
 def operation(kind, at, until, *, thread=1):
-  """Returns an operation that runs in a thread."""
-  return timeline.Event(thread, f'node/_1:{kind}', at, until - at, {})
+  """Returns an operation, within a run of a step in a thread."""
+  secs = until - at
+  return [
+    timeline.Event(thread, 'ExecutorState::Process', at, secs, {'id': _STEP}),
+    timeline.Event(thread, f'node/_1:{kind}', at, secs, {}),
+  ]
 
 
 def waited(kind, at, until, *, step=_STEP):

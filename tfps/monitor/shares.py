@@ -74,14 +74,14 @@ def shares(
 def _operations(profile: timeline.Profile) -> Iterator[tuple[Part, _Span]]:
   """Yields computations and waits for input, by the clock of their machine."""
   started: dict[object, list[float]] = collections.defaultdict(list)
-  for event in sorted(profile.events, key=lambda event: event.start_ns):
+  for event, run in timeline.within_runs(profile):
     key = event.args.get('step_id'), event.args.get('name')
     kind = str(event.args.get('kernel_type', ''))
     if event.name == _STARTED and _INPUT.fullmatch(kind):
       started[key].append(event.start_ns)
     elif event.name == _DONE and started[key]:
       yield Part.INPUT, (started[key].pop(0), event.end_ns)
-    elif operation := _OPERATION.fullmatch(event.name):
+    elif run and (operation := _OPERATION.fullmatch(event.name)):
       kind = operation['type']
       if _INPUT.fullmatch(kind):
         yield Part.INPUT, (event.start_ns, event.end_ns)

@@ -9,6 +9,7 @@ D. Mills, "Internet Time Synchronization: The Network Time Protocol" (1991).
 
 import collections
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -83,6 +84,25 @@ class Transfer:
   received: Event
 
 
+def within_runs(profile: Profile) -> Iterator[tuple[Event, Event | None]]:
+  """Yields events, each with the run of a step in whose thread it takes place.
+
+  Operations are within such a run.
+
+  Args:
+    profile: of a task.
+  """
+  runs: dict[int, list[Event]] = collections.defaultdict(list)
+  for event in sorted(profile.events, key=_outer_first):
+    run = runs[event.thread]
+    while run and run[-1].end_ns < event.start_ns:
+      run.pop()
+    if event.name == _RUN:
+      run.append(event)
+    else:
+      yield event, run[-1] if run else None
+
+
 def transfers(
   profiles: Mapping[str, Profile],
 ) -> list[Transfer]:
@@ -98,18 +118,11 @@ def transfers(
   sent: dict[Any, list[tuple[str, Event]]] = {}
   received: dict[Any, list[Event]] = {}
   for task, profile in profiles.items():
-    # Of each thread, what it runs: operations are within a run of a step.
-    runs: dict[int, list[Event]] = collections.defaultdict(list)
-    for event in sorted(profile.events, key=_outer_first):
-      run = runs[event.thread]
-      while run and run[-1].end_ns < event.start_ns:
-        run.pop()
-      if event.name == _RUN:
-        run.append(event)
-      elif event.name.endswith(_SENT):
+    for event, run in within_runs(profile):
+      if event.name.endswith(_SENT):
         node = _NODE.fullmatch(event.name.removesuffix(_SENT))
         to = _TASK.findall(str(event.args.get('key', '')))
-        step = run[-1].args.get('id') if run else None
+        step = run.args.get('id') if run else None
         if node and len(to) == 2 and step is not None:
           key = (':'.join(to[1]), step, node['name'], int(node['number']) + 1)
           sent.setdefault(key, []).append((task, event))

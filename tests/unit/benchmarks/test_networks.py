@@ -1,5 +1,7 @@
 """The models that all sides train learn."""
 
+import dataclasses
+
 import keras
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from benchmarks import workloads
 
 _MLP = workloads.Mlp((4, 8, 3), batch=16)
 _CLICKS = workloads.Clicks(num_rows=50, width=4, hidden=3, batch=16)
+_FEATURES = dataclasses.replace(_CLICKS, num_tables=2)
 
 
 @pytest.mark.parametrize('library', [keras, tf_keras])
@@ -18,6 +21,10 @@ _CLICKS = workloads.Clicks(num_rows=50, width=4, hidden=3, batch=16)
   [
     (networks.Mlp(_MLP), [(4, 8), (8, 3), (8,), (3,)]),
     (networks.Clicks(_CLICKS), [(50, 4), (4, 3), (3, 1), (3,), (1,)]),
+    (
+      networks.Clicks(_FEATURES),
+      [(50, 4), (50, 4), (8, 3), (3, 1), (3,), (1,)],
+    ),
   ],
 )
 def test_a_network_learns_what_it_is_shown(network, shapes, library):
@@ -34,10 +41,11 @@ def test_a_network_learns_what_it_is_shown(network, shapes, library):
   assert network.loss(variables, batch) < before
 
 
-def test_gradients_of_the_table_are_of_the_rows_alone():
-  network = networks.Clicks(_CLICKS)
+@pytest.mark.parametrize('sizes', [_CLICKS, _FEATURES])
+def test_gradients_of_tables_are_of_the_rows_alone(sizes):
+  network = networks.Clicks(sizes)
   variables = network.variables()
   batch = next(iter(network.dataset(tf.distribute.InputContext())))
-  table, *_ = network.gradients(variables, batch)
-  assert isinstance(table, tf.IndexedSlices)
-  assert table.values.shape == (16, 4)
+  for table in network.gradients(variables, batch)[: sizes.num_tables]:
+    assert isinstance(table, tf.IndexedSlices)
+    assert table.values.shape == (16, 4)

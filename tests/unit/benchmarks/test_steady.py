@@ -120,7 +120,9 @@ def test_each_side_is_told_beside_another_round_by_round():
   assert table.bars.values == [15.0, 50.0, 50.0]
 
 
-@pytest.mark.parametrize('model', [workloads.MLP, workloads.CLICKS])
+@pytest.mark.parametrize(
+  'model', [workloads.MLP, workloads.CLICKS, workloads.FEATURES]
+)
 def test_workers_have_batches_of_their_own_and_always_the_same(model):
   mine, others = model.batches(0), model.batches(1)
   assert len(mine) == workloads.NUM_BATCHES
@@ -132,10 +134,12 @@ def test_workers_have_batches_of_their_own_and_always_the_same(model):
     assert not (x == other).all()
 
 
-def test_ids_are_those_of_the_table_and_most_are_few():
-  ids = workloads.CLICKS.batches(0)[0][0]
+@pytest.mark.parametrize('model', [workloads.CLICKS, workloads.FEATURES])
+def test_ids_are_those_of_the_table_and_most_are_few(model):
+  ids = model.batches(0)[0][0]
+  assert ids.size == model.batch * model.num_tables
   assert ids.min() >= 0
-  assert ids.max() < workloads.CLICKS.num_rows
+  assert ids.max() < model.num_rows
   assert (ids < 100).mean() > 0.5
 
 

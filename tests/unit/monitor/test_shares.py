@@ -4,6 +4,7 @@ import pytest
 
 from tests.support import traced
 from tfps.monitor import shares
+from tfps.monitor import timeline
 
 _Part = shares.Part
 
@@ -33,7 +34,7 @@ def _hundredths(found):
 
 def test_what_a_task_does_adds_up_to_its_time():
   found = _shares(
-    traced.operation('MatMul', 110, 150),
+    *traced.operation('MatMul', 110, 150),
     *traced.waited('IteratorGetNext', 150, 157),
   )
   assert _hundredths(found['worker:0']) == {
@@ -53,21 +54,22 @@ def test_a_ps_sends_what_a_worker_receives():
 
 
 def test_operations_beside_each_other_count_once():
-  alone = _shares(traced.operation('MatMul', 110, 150))
+  alone = _shares(*traced.operation('MatMul', 110, 150))
   both = _shares(
-    traced.operation('MatMul', 110, 150),
-    traced.operation('Unique', 115, 150, thread=2),
+    *traced.operation('MatMul', 110, 150),
+    *traced.operation('Unique', 115, 150, thread=2),
   )
   assert alone == both
 
 
 def test_what_only_moves_tensors_or_is_outside_of_the_time_is_no_computation():
   found = _shares(
-    traced.operation('_Recv', 120, 150),
-    traced.operation('_Send', 120, 150),
-    traced.operation('MatMul', 20, 90),
-    traced.operation('MatMul', 210, 290),
-    traced.operation(':Record', 120, 150),
+    *traced.operation('_Recv', 120, 150),
+    *traced.operation('_Send', 120, 150),
+    *traced.operation('MatMul', 20, 90),
+    *traced.operation('MatMul', 210, 290),
+    *traced.operation(':Record', 120, 150),
+    timeline.Event(3, 'service:Enqueue', 100, 100, {}),
   )
   assert found == _shares()
 
@@ -81,5 +83,5 @@ def test_a_clock_that_is_ahead_changes_nothing():
 
 
 def test_tasks_of_which_no_tensor_is_known_have_no_shares():
-  profiles = {'chief:0': traced.profile(traced.operation('MatMul', 0, 9))}
+  profiles = {'chief:0': traced.profile(*traced.operation('MatMul', 0, 9))}
   assert shares.shares(profiles) == {}
