@@ -20,7 +20,7 @@ _INPUT = re.compile(r'.*IteratorGetNext.*')
 
 
 class Part(enum.Enum):
-  """What a task does at some time; of several, the first of this order.
+  """Activity of a task at some time; of several, the first in this order.
 
   So what is done beside a computation does not count: it costs no time.
   """
