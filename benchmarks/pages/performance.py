@@ -10,7 +10,7 @@ _TABLES = (
   *('first-step-mlp', 'first-step-embedding', 'first-step-embeddings'),
   *('throughput', 'flights', 'images'),
   *('dense-mlp', 'dense-large', 'embedding', 'embedding-keyed', 'storage'),
-  *('peers-mlp', 'peers-clicks'),
+  *('peers-mlp', 'peers-clicks', 'peers-features'),
   *('overhead-small', 'overhead-large', 'wire'),
   *('recovery-ready-flights', 'recovery-ready-digits'),
   *('recovery-flights', 'recovery-digits', 'recovery-small'),

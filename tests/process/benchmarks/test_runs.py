@@ -117,10 +117,11 @@ def test_steady_speed_is_told_beside_stock(tmp_path):
 def test_peers_are_told_beside_ours(tmp_path):
   command.main(['--quick', 'peers', f'--output={tmp_path}'])
   tables = _tables(tmp_path)
-  assert set(tables) == {'peers-mlp', 'peers-clicks'}
-  for table in tables.values():
+  assert set(tables) == {'peers-mlp', 'peers-clicks', 'peers-features'}
+  for name, table in tables.items():
     names = {row[0] for row in table['rows']}
-    assert 'MultiWorkerMirroredStrategy, 20 a call' in names
+    is_in = 'MultiWorkerMirroredStrategy, 20 a call' in names
+    assert is_in == (name != 'peers-features')
     told = ' '.join([*names, *table['notes']])
     assert all(name in told for name in comparison.PEERS)
     for turns in table['measured'].values():
