@@ -1,4 +1,4 @@
-"""Shares of the time in which each task of a trace computes, or waits."""
+"""Shares of a trace's time that each task computes, transfers and waits."""
 
 import collections
 from collections.abc import Iterable

@@ -111,7 +111,6 @@ class RepairEngine:
     self._clock = clock
     self._lost_at = 0.0
     self._deadline = math.inf
-    self._failure: Exception | None = None
     self.error: errors.DeadlineError | None = None
 
   def begin(self, deadline: float | None = None) -> None:

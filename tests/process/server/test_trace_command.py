@@ -76,6 +76,11 @@ def test_all_tasks_and_what_they_send_are_in_one_file(tmp_path, capfd):
   }
   said = capfd.readouterr()
   assert 's of chief:0, ps:0, ps:1, ' in said.out
+  _, *rows = said.out.rpartition('% of the time')[2].splitlines()
+  shares = {task: map(int, numbers) for task, *numbers in map(str.split, rows)}
+  assert {*_WORKERS, *_PS} <= set(shares)
+  for task in (*_WORKERS, *_PS):
+    assert 95 <= sum(shares[task]) <= 105  # each is rounded
   assert 'tfps trace: --steps=99999999 take ' in said.err
   (kept, *_) = logs.glob('plugins/profile/*/ps-1.xplane.pb')
   assert profiler.parse(kept.read_bytes()).events
