@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
   --no-loadscope-reorder --max-worker-restart=0
 
 quick: $(STAMP)
-	$(PYTEST) -m quick
+	$(PYTEST) -m quick tests/unit tests/cluster
 
 test: $(STAMP)
 	$(PYTEST)
