@@ -128,7 +128,7 @@ class ClientRepair(repair_engine.Driver):
     """
     self._engine.begin(deadline)
     with consistency_note_lib.NoteReader() as self._reader:
-      self._engine.run()
+      self._engine.run_quiesced()
     if self._engine.error is not None:
       raise self._engine.error
 

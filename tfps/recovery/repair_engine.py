@@ -67,7 +67,7 @@ class Driver:
 
     It may raise `errors.DeadlineError` as it is entered.
     """
-    return contextlib.nullcontext()
+    raise NotImplementedError
 
   def begin(self) -> None:
     """Begins what is done within `quiesced`."""
@@ -119,18 +119,18 @@ class RepairEngine:
     Args:
       deadline: by the clock; by default after the time that was given.
     """
+    self.error = None
     self._lost_at = self._clock()
     if deadline is None:
       deadline = self._lost_at + self._timeout_secs
     self._deadline = deadline
 
   def run(self) -> Decision:
-    """Repairs the ps.
+    """Repairs the ps; once all answer, nothing is executed on them.
 
     Returns:
       `RESUME`, `GIVE_UP` with `error`, or `WAIT` if it was to stop.
     """
-    self.error = None
     decision = self._repeat(lambda found: Decision.RESTORE)
     if decision is not Decision.RESTORE:
       return decision
@@ -142,7 +142,15 @@ class RepairEngine:
         self.error = error
         return Decision.GIVE_UP
       self._driver.begin()
-      return self._repeat(self._restore)
+      return self.run_quiesced()
+
+  def run_quiesced(self) -> Decision:
+    """Repairs the ps, while the caller lets nothing be executed on them.
+
+    Returns:
+      As `run` does.
+    """
+    return self._repeat(self._restore)
 
   def _repeat(self, act: Callable[[Found], Decision]) -> Decision:
     """Looks at the ps, and acts when all answer, until it need not wait."""

@@ -105,6 +105,17 @@ def test_a_ps_that_is_lost_meanwhile_is_waited_for_while_all_is_quiet():
   ]
 
 
+def test_a_caller_that_has_quiesced_looks_once_and_quiesces_nothing():
+  driver = _Driver([_SILENT, _THERE])
+  clock = _Clock()
+  engine = repair_engine.RepairEngine(
+    driver, _TIMEOUT_SECS, wait=clock.wait, clock=lambda: clock.now
+  )
+  engine.begin()
+  assert engine.run_quiesced() is Decision.RESUME
+  assert _names(driver) == ['find', 'find', 'restore']
+
+
 def test_looks_are_first_frequent_and_count_from_the_loss():
   driver = _Driver(_for_ever(_SILENT))
   _run(driver)
