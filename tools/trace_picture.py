@@ -23,6 +23,8 @@ from matplotlib import collections as collections_lib
 from matplotlib import figure as figure_lib
 from matplotlib import patches
 
+from tfps.monitor import timeline
+
 _MILLISECONDS = 20.0
 _LANES = 6  # of a task; what else goes on at the same time is drawn in the last
 
@@ -35,9 +37,7 @@ _KINDS = {
   ),
   'other operations': (('',), '#5b7fb5'),
 }
-# Operations that last as long as those within them, and the service that is
-# called to execute them.
-_CALLS = {'StatefulPartitionedCall', 'PartitionedCall', 'RemoteCall', 'While'}
+# What is called to execute operations.
 _SERVICE = 'EagerService'
 _PULL, _PUSH = '#b0b0b0', '#c9302c'
 
@@ -225,7 +225,9 @@ def _is_operation(name: str) -> bool:
   """Returns whether an event is an operation, or the work of an input."""
   node, _, kind = name.rpartition(':')
   is_node = bool(node) and kind.isidentifier() and not node.endswith(':')
-  is_own = is_node and node != _SERVICE and kind not in {'_Send', *_CALLS}
+  is_own = (
+    is_node and node != _SERVICE and kind not in {'_Send', *timeline.CALLS}
+  )
   return is_own or name.startswith('Iterator')
 
 

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import enum
 import re
 
@@ -14,7 +15,6 @@ _Span = tuple[float, float]  # nanoseconds, by the clock of the first task
 # An operation that runs in a thread is recorded by its name and type.
 _OPERATION = re.compile(r'[^:]+:(?P<type>_?[A-Z]\w*)')
 _STARTED = 'ExecutorState::ProcessAsync::Start'
-_DONE = 'ExecutorState::ProcessAsync::Done'
 _TRANSFERS = re.compile(r'_(Host)?(Send|Recv)')
 _INPUT = re.compile(r'.*IteratorGetNext.*')
 
@@ -34,6 +34,7 @@ class Part(enum.Enum):
 
 def shares(
   profiles: Mapping[str, timeline.Profile],
+  sent: Sequence[timeline.Transfer],
 ) -> dict[str, dict[Part, float]]:
   """Returns which part of its time each task does what.
 
@@ -43,15 +44,12 @@ def shares(
 
   Args:
     profiles: of tasks, by their names.
+    sent: the tensors between them.
 
   Returns:
     By task, shares of 1; none of a task that no tensor of the trace concerns.
   """
-  sent = timeline.transfers(profiles)
-  ahead = timeline.clocks(profiles, sent)
-  clock = {
-    task: ahead.get(profile.host, 0.0) for task, profile in profiles.items()
-  }
+  clock = timeline.clocks_of_tasks(profiles, sent)
   spans: dict[str, dict[Part, list[_Span]]] = {
     task: collections.defaultdict(list) for task in profiles
   }
@@ -79,13 +77,13 @@ def _operations(profile: timeline.Profile) -> Iterator[tuple[Part, _Span]]:
     kind = str(event.args.get('kernel_type', ''))
     if event.name == _STARTED and _INPUT.fullmatch(kind):
       started[key].append(event.start_ns)
-    elif event.name == _DONE and started[key]:
+    elif event.name == timeline.DONE and started[key]:
       yield Part.INPUT, (started[key].pop(0), event.end_ns)
     elif run and (operation := _OPERATION.fullmatch(event.name)):
       kind = operation['type']
       if _INPUT.fullmatch(kind):
         yield Part.INPUT, (event.start_ns, event.end_ns)
-      elif not _TRANSFERS.fullmatch(kind):
+      elif not _TRANSFERS.fullmatch(kind) and kind not in timeline.CALLS:
         yield Part.COMPUTE, (event.start_ns, event.end_ns)
 
 

@@ -23,7 +23,10 @@ _NODE = re.compile(r'(?P<name>.+)/_(?P<number>\d+)')
 _TASK = re.compile(r'/job:(\w+)/replica:\d+/task:(\d+)/')
 _SENT = ':_Send'
 _RUN = 'ExecutorState::Process'
-_RECEIVED = 'ExecutorState::ProcessAsync::Done'
+# Operations that last as long as those within them.
+CALLS = {'StatefulPartitionedCall', 'PartitionedCall', 'RemoteCall', 'While'}
+# The end of an operation that waits without a thread.
+DONE = 'ExecutorState::ProcessAsync::Done'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +129,7 @@ def transfers(
         if node and len(to) == 2 and step is not None:
           key = (':'.join(to[1]), step, node['name'], int(node['number']) + 1)
           sent.setdefault(key, []).append((task, event))
-      elif event.name == _RECEIVED and event.args.get('kernel_type') == '_Recv':
+      elif event.name == DONE and event.args.get('kernel_type') == '_Recv':
         node = _NODE.fullmatch(str(event.args.get('name', '')))
         if node:
           key = (task, event.args['step_id'], node['name'], int(node['number']))
@@ -170,20 +173,29 @@ def clocks(
   return ahead
 
 
-def trace(profiles: Mapping[str, Profile]) -> dict[str, Any]:
+def clocks_of_tasks(
+  profiles: Mapping[str, Profile], sent: Iterable[Transfer]
+) -> dict[str, float]:
+  """Returns `clocks` by task; 0 for those that are not known."""
+  of_host = clocks(profiles, sent)
+  return {
+    task: of_host.get(profile.host, 0.0) for task, profile in profiles.items()
+  }
+
+
+def trace(
+  profiles: Mapping[str, Profile], sent: Sequence[Transfer]
+) -> dict[str, Any]:
   """Returns the trace of some tasks, in the Trace Event Format of Chrome.
 
   Args:
     profiles: of tasks, by their names.
+    sent: the tensors between them.
 
   Returns:
     What is to be written as JSON. Times are microseconds since the first event.
   """
-  sent = transfers(profiles)
-  of_host = clocks(profiles, sent)
-  ahead = {
-    task: of_host.get(profile.host, 0.0) for task, profile in profiles.items()
-  }
+  ahead = clocks_of_tasks(profiles, sent)
   numbers = {task: number for number, task in enumerate(profiles)}
   begin_ns = min(
     (

@@ -57,16 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not profiles:
     return 1
   names = {str(task): profile for task, profile in profiles.items()}
+  sent = timeline.transfers(names)
   try:
     with gzip.open(options.output, 'wt') as file:
-      json.dump(timeline.trace(names), file)
+      json.dump(timeline.trace(names, sent), file)
     print(f'{options.output}: {secs:.3g} s of {", ".join(names)}')
     if options.log_dir:
       print(f'{_keep(profiles, options.log_dir)}: for TensorBoard')
   except OSError as error:
     print(f'tfps trace: {error}', file=sys.stderr)
     return 1
-  print(_table(shares_lib.shares(names)))
+  print(_table(shares_lib.shares(names, sent)))
   return int(bool(failed))
 
 

@@ -25,7 +25,7 @@ def _shares(*events, ahead=0):
       host='two',
     ),
   }
-  return shares.shares(profiles)
+  return shares.shares(profiles, timeline.transfers(profiles))
 
 
 def _hundredths(found):
@@ -66,6 +66,7 @@ def test_what_only_moves_tensors_or_is_outside_of_the_time_is_no_computation():
   found = _shares(
     *traced.operation('_Recv', 120, 150),
     *traced.operation('_Send', 120, 150),
+    *traced.operation('PartitionedCall', 120, 150),
     *traced.operation('MatMul', 20, 90),
     *traced.operation('MatMul', 210, 290),
     *traced.operation(':Record', 120, 150),
@@ -84,4 +85,4 @@ def test_a_clock_that_is_ahead_changes_nothing():
 
 def test_tasks_of_which_no_tensor_is_known_have_no_shares():
   profiles = {'chief:0': traced.profile(*traced.operation('MatMul', 0, 9))}
-  assert shares.shares(profiles) == {}
+  assert shares.shares(profiles, timeline.transfers(profiles)) == {}

@@ -66,7 +66,7 @@ def test_clocks_of_machines_are_brought_together(ahead_ns):
   }
   found = timeline.clocks(profiles, timeline.transfers(profiles))
   assert found == {'one': 0.0, 'two': pytest.approx(ahead_ns, abs=1e-3)}
-  events = timeline.trace(profiles)['traceEvents']
+  events = timeline.trace(profiles, timeline.transfers(profiles))['traceEvents']
   starts = {e['name']: e['ts'] for e in events if e['ph'] == 'X'}
   assert starts['b/_2:_Send'] - starts['a/_4:_Send'] == pytest.approx(0.15)
 
@@ -77,8 +77,8 @@ def test_a_clock_that_nothing_tells_is_taken_as_it_is():
     'worker:0': traced.profile(traced.received('a/_5', 50), host='two'),
   }
   assert timeline.clocks(profiles, timeline.transfers(profiles)) == {'one': 0.0}
-  assert timeline.trace(profiles)['traceEvents']
+  assert timeline.trace(profiles, timeline.transfers(profiles))['traceEvents']
 
 
 def test_no_profiles_are_an_empty_trace():
-  assert timeline.trace({})['traceEvents'] == []
+  assert timeline.trace({}, [])['traceEvents'] == []
