@@ -85,3 +85,4 @@ CLICKS = Clicks()
 FEATURES = Clicks(
   num_tables=26, num_rows=100_000, width=16, hidden=64, batch=128
 )
+OF_TABLES = {'clicks': CLICKS, 'features': FEATURES}  # by name of the model

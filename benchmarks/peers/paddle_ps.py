@@ -1,7 +1,8 @@
 """A task of Paddle's parameter server, which trains asynchronously.
 
 Its ps have Adagrad for tables alone: the layers of that model are trained by
-Adam.
+Adam. Ids of all features are in one table, as in Paddle's own examples: a step
+calls the ps for each table by itself.
 
 Usage: paddle_ps.py MODEL FOLDER, with the variables of Paddle's launcher.
 """
@@ -16,8 +17,6 @@ from paddle.distributed import fleet
 
 from benchmarks import orders
 from benchmarks import workloads
-
-_CLICKS = {'clicks': workloads.CLICKS, 'features': workloads.FEATURES}
 
 
 def _layers(x: Any, sizes: tuple[int, ...]) -> Any:
@@ -40,11 +39,12 @@ def _mlp() -> tuple[list[Any], Any, Any]:
 def _clicks(sizes: workloads.Clicks) -> tuple[list[Any], Any, Any]:
   ids = paddle.static.data('ids', [None, sizes.num_tables], 'int64')
   clicked = paddle.static.data('clicked', [None, 1], 'float32')
+  numbers = ids + paddle.arange(sizes.num_tables) * sizes.num_rows
   rows = [
     paddle.static.nn.sparse_embedding(
-      ids[:, i : i + 1],
-      [sizes.num_rows, sizes.width],
-      param_attr=paddle.ParamAttr(name=f'table_{i}'),
+      numbers[:, i : i + 1],
+      [sizes.num_tables * sizes.num_rows, sizes.width],
+      param_attr=paddle.ParamAttr(name='table'),
     )
     for i in range(sizes.num_tables)
   ]
@@ -55,13 +55,13 @@ def _clicks(sizes: workloads.Clicks) -> tuple[list[Any], Any, Any]:
 
 
 def _table_configs(sizes: workloads.Clicks) -> dict[str, dict[str, Any]]:
-  """The rule by which ps update tables: of the first column, and others."""
+  """The rule by which ps update the table: of the first column, and others."""
   rules = {}
   for part in ('embed', 'embedx'):
     rule = f'table_parameters.table.accessor.{part}_sgd_param'
     rules[f'{rule}.name'] = 'SparseAdaGradSGDRule'
     rules[f'{rule}.adagrad.learning_rate'] = sizes.rate
-  return {f'table_{i}': rules for i in range(sizes.num_tables)}
+  return {'table': rules}
 
 
 def main(name: str, folder: str) -> None:
@@ -69,7 +69,7 @@ def main(name: str, folder: str) -> None:
   fleet.init(fleet.PaddleCloudRoleMaker())
   strategy = fleet.DistributedStrategy()
   strategy.a_sync = True
-  sizes = _CLICKS.get(name)
+  sizes = workloads.OF_TABLES.get(name)
   if sizes:
     strategy.sparse_table_configs = _table_configs(sizes)
   inputs, loss, optimizer = _clicks(sizes) if sizes else _mlp()

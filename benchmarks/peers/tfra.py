@@ -79,7 +79,7 @@ def _train_op(
 
 
 def main(name: str, folder: str) -> None:
-  sizes = {'clicks': workloads.CLICKS, 'features': workloads.FEATURES}[name]
+  sizes = workloads.OF_TABLES[name]
   resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
   spec, index = resolver.cluster_spec(), resolver.task_id
   server = tf.distribute.Server(spec, resolver.task_type, index)

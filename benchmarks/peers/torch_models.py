@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks import workloads
 
 MLP = workloads.MLP
-CLICKS = {'clicks': workloads.CLICKS, 'features': workloads.FEATURES}
+CLICKS = workloads.OF_TABLES
 
 
 def layers(sizes: tuple[int, ...]) -> nn.Sequential:
