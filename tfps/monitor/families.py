@@ -210,6 +210,12 @@ ADMITTED = Family(
   'Keys that were given a row; one that returns counts again.',
   ('table',),
 )
+REFUSED = Family(
+  'tfps_table_refused_keys_total',
+  _COUNTER,
+  'Keys without a row that an admission refused, at each look-up in training.',
+  ('table',),
+)
 EVICTED = Family(
   'tfps_table_evicted_keys_total',
   _COUNTER,

@@ -107,10 +107,14 @@ def test_a_table_reports_its_keys(tfps_cluster, registry):
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
     table = tfps.embeddings.Table(
-      1, eviction=tfps.embeddings.Lru(10), name='ads'
+      1,
+      admission=tfps.embeddings.Counter(2),
+      eviction=tfps.embeddings.Lru(10),
+      name='ads',
     )
     table.build()
-  table.lookup(tf.range(40, dtype=tf.int64), training=True)
+  for _ in range(2):
+    table.lookup(tf.range(40, dtype=tf.int64), training=True)
   ads = ('chief:0', 'ads')
   keys = table.num_keys()
   assert samples.values(registry, families.TABLE_KEYS) == {ads: keys}
@@ -118,6 +122,7 @@ def test_a_table_reports_its_keys(tfps_cluster, registry):
     ads: table.num_evicted()
   }
   assert samples.values(registry, families.ADMITTED) == {ads: 40}
+  assert samples.values(registry, families.REFUSED) == {ads: 40}
   strategy.close()
 
 

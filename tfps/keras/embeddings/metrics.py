@@ -15,6 +15,8 @@ from tfps.strategies import metrics
 from tfps.updates.tables import counts as counts_lib
 from tfps.updates.tables import storage
 
+_Count = counts_lib.Count
+
 
 def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
   """Offers the numbers of keys and rows of a table to this process' registry.
@@ -40,11 +42,14 @@ def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
 def _samples(name: str, shards: Iterable[Any]) -> list[families.Sample]:
   shards = list(shards)
   keys = sum(int(counts_lib.num_keys(counts)) for counts in shards)
-  evicted = sum(int(counts[counts_lib.Count.EVICTED]) for counts in shards)
-  late = sum(int(counts[counts_lib.Count.LATE]) for counts in shards)
+  evicted, late, refused = (
+    sum(int(counts[count]) for counts in shards)
+    for count in (_Count.EVICTED, _Count.LATE, _Count.REFUSED)
+  )
   return [
     families.Sample(families.TABLE_KEYS, keys, labels=(name,)),
     families.Sample(families.ADMITTED, keys + evicted, labels=(name,)),
+    families.Sample(families.REFUSED, refused, labels=(name,)),
     families.Sample(families.EVICTED, evicted, labels=(name,)),
     families.Sample(families.TABLE_LATE, late, labels=(name,)),
   ]

@@ -25,6 +25,8 @@ class Count(enum.IntEnum):
     SWEEP_AT: when eviction next looks for keys that have expired.
     FILTERS: how many filters the cells of an admission are divided into, by the
       shard that a key would belong to if there were so many; 0 for one.
+    REFUSED: keys that had no row and that an admission refused; a key counts at
+      each look-up.
   """
 
   USED = 0
@@ -37,6 +39,7 @@ class Count(enum.IntEnum):
   HAND = 7
   SWEEP_AT = 8
   FILTERS = 9
+  REFUSED = 10
 
 
 # The first rows belong to no key: they have the values of keys that are new.

@@ -31,6 +31,8 @@ from tfps.variables import row_writes
 _Count = counts_lib.Count
 _Saved = saved_shards.SavedShard
 _FIRST = counts_lib.NUM_INITIAL
+# What matters only in sum over all shards.
+_SUMMED = (_Count.EVICTED, _Count.LATE, _Count.REFUSED)
 _CELLS = admission_lib.CELLS
 # Resources of a shard that are made anew, with any prefix.
 _NOT_NEEDED = ('addresses', 'free', 'index', 'digest')
@@ -127,8 +129,8 @@ def _restore_rows(
   initial = saved[0].read('rows', 0, _FIRST)
   names = _restored_names(shards[0])
   for number, shard in enumerate(shards):
-    # What was counted is in the first shard; it matters only in sum.
-    dropped = {_Count.EVICTED: 0, _Count.LATE: 0} if number else {}
+    # The first shard has the sums.
+    dropped = dict.fromkeys(_SUMMED, 0) if number else {}
     own = {**whole, **dropped, _Count.NUM_SHARDS: shard.num_shards}
     clear = locked.function(shard, _clear, _types([len(_Count)], [shard.rows]))
     clear([own.get(count, 0) for count in _Count], initial)
@@ -151,8 +153,7 @@ def _counts_of_all(counts: Sequence[np.ndarray]) -> dict[_Count, int]:
   ]
   return {
     _Count.USED: _FIRST,
-    _Count.EVICTED: sum(int(each[_Count.EVICTED]) for each in counts),
-    _Count.LATE: sum(int(each[_Count.LATE]) for each in counts),
+    **{name: sum(int(each[name]) for each in counts) for name in _SUMMED},
     _Count.LOOKUPS: lookups,
     _Count.SWEEP_AT: min(sweeps) + lookups,
     _Count.FILTERS: int(counts[0][_Count.FILTERS]) or len(counts),

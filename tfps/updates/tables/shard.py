@@ -323,7 +323,11 @@ class Shard:
     places = tf.where(known < 0)[:, 0]
     if self.admission is not None:
       is_admitted = self.admission.admits(self, tf.gather(keys, places))
-      places = tf.boolean_mask(places, is_admitted)
+      unknown, places = places, tf.boolean_mask(places, is_admitted)
+      refused = tf.size(unknown) - tf.size(places)
+      noted = counts_lib.add(self.counts, {_Count.REFUSED: refused})
+      with resources.after(noted):
+        places = tf.identity(places)
     new = tf.gather(keys, places)
     addresses, given = self._give_rows(new)
     with tf.control_dependencies([given]):  # others read rows without a lock

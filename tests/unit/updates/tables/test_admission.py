@@ -47,13 +47,16 @@ def test_the_look_up_of_that_number_makes_the_row(tables, name):
   def check(batches):
     table.restore(empty)
     counted = collections.Counter()
+    refused = 0
     for batch in batches:
       counted.update(batch)
+      refused += sum(counted[key] < 3 for key in batch)
       found = table.insert(batch)
       assert (found >= 0).tolist() == [counted[key] >= 3 for key in batch]
       assert table.insert([]).tolist() == []
     admitted = {key for key, number in counted.items() if number >= 3}
     assert table.present(range(-5, 11)) == admitted
+    assert table.count(counts_lib.Count.REFUSED) == refused
 
   check()
 

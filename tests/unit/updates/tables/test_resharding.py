@@ -126,6 +126,7 @@ def test_keys_that_were_counted_are_admitted_when_they_would_have_been(
   other = tables.resharded(new, admission=admission)
   assert other.present(_KEYS) == set(_KEYS[200:400].tolist())
   other = other.resharded(3, admission=admission)  # and back, or on
+  assert sum(other.count(counts_lib.Count.REFUSED)) == 700
   other.insert(_KEYS)
   assert other.present(_KEYS) == set(_KEYS[100:400].tolist())
   other.insert(_KEYS)
