@@ -109,6 +109,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
   crashes.register(config)
+  # A tenth of the time went into the rewriting of graphs for oneDNN, which
+  # looks through all kernels for each operation. With --exhaustive, all is as
+  # users have it.
+  if not config.getoption('--exhaustive'):
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 
 def pytest_collection_finish():
@@ -132,13 +137,14 @@ def pytest_collection_modifyitems(config, items):
 def _places(paths):
   """Where each file comes.
 
-  Those of units are the last: they are short, and were a long file begun last,
-  the other processes that share the suite would wait for it. Those of the other
-  tiers mix, because one waits for processes while the other one computes.
+  Those of units are the first: once a process has connected to a cluster, each
+  function that it makes is sent to all tasks, and units take half as long
+  again. Those of the other tiers mix, because one waits for processes while the
+  other one computes.
   """
   by_tier = {tier: [p for p in paths if _tier(p) == tier] for tier in _TIERS}
   return {
-    path: (tier == 'unit', number / len(files))
+    path: (tier != 'unit', number / len(files))
     for tier, files in by_tier.items()
     for number, path in enumerate(files)
   }

@@ -101,6 +101,7 @@ def test_who_has_stepped_out_is_not_waited_for_until_all_have(sync_step, pool):
   assert (point.updates, point.short, point.late) == (2, 2, 0)
 
 
+@pytest.mark.exhaustive
 def test_who_comes_back_is_part_of_the_next_update(sync_step, pool):
   for worker in (1, 2):
     sync_step.sync_session.step_out(worker)

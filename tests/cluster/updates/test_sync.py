@@ -259,6 +259,7 @@ def test_two_optimizers_meet_at_points_of_their_own(tfps_cluster):
   assert float(second.number.numpy()) == pytest.approx(-2 * mean)
 
 
+@pytest.mark.exhaustive
 def test_who_begins_within_a_step_waits_for_the_next(tfps_cluster):
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, updates=tfps.updates.Sync()

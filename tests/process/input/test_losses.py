@@ -106,13 +106,8 @@ def _kill_worker(processes):
   return losses.At(60, lambda: processes.kill('worker', 1))
 
 
-@pytest.mark.parametrize(
-  'visitation',
-  [
-    pytest.param('at_least_once', marks=pytest.mark.exhaustive),
-    'exactly_once',
-  ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize('visitation', ['at_least_once', 'exactly_once'])
 def test_what_a_killed_worker_was_at_is_taken_by_others(processes, visitation):
   visits = Visits(_strategy(processes), visitation)
   counts, step = visits.train(_kill_worker(processes))

@@ -87,7 +87,7 @@ def test_a_loss_under_the_next_strategy_is_told_as_it_is():
       variable.numpy()
 
 
-@pytest.mark.parametrize('is_replaced', [False, True])
+@pytest.mark.parametrize('is_replaced', turns.rarely([False, True], but=[True]))
 def test_what_was_on_their_servers_is_deleted_without_a_word(
   monkeypatch, is_replaced
 ):

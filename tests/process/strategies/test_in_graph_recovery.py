@@ -63,6 +63,7 @@ class _Counting:
     return {-float(number.numpy()) for number in self._numbers}
 
 
+@pytest.mark.exhaustive
 def test_steps_are_done_again_with_what_workers_read_anew(
   tfps_cluster, tmp_path
 ):

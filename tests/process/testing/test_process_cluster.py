@@ -143,7 +143,13 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize('as_module', [False, True], ids=['file', 'module'])
+@pytest.mark.parametrize(
+  'as_module',
+  [
+    pytest.param(False, id='file', marks=pytest.mark.exhaustive),
+    pytest.param(True, id='module'),
+  ],
+)
 def test_programs_are_forked_with_modules_in_place(
   tmp_path, monkeypatch, as_module
 ):
