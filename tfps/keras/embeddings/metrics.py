@@ -43,7 +43,7 @@ def _samples(name: str, shards: Iterable[Any]) -> list[families.Sample]:
   shards = list(shards)
   keys = sum(int(counts_lib.num_keys(counts)) for counts in shards)
   evicted, late, refused = (
-    sum(int(counts[count]) for counts in shards)
+    counts_lib.total(shards, count)
     for count in (_Count.EVICTED, _Count.LATE, _Count.REFUSED)
   )
   return [

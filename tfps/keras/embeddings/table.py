@@ -214,7 +214,7 @@ class Table(keras.layers.Layer):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return sum(int(c[counts_lib.Count.EVICTED]) for c in self._counts())
+    return counts_lib.total(self._counts(), counts_lib.Count.EVICTED)
 
   def num_late(self) -> int:
     """Returns how many updates of rows came too late and were dropped.
@@ -224,7 +224,7 @@ class Table(keras.layers.Layer):
     Raises:
       tf.errors.OpError: a ps is lost.
     """
-    return sum(int(c[counts_lib.Count.LATE]) for c in self._counts())
+    return counts_lib.total(self._counts(), counts_lib.Count.LATE)
 
   def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
     return (*input_shape, self.width)

@@ -1,5 +1,6 @@
 """Counts of a table's shard, elements of one variable on its ps."""
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import enum
@@ -66,6 +67,11 @@ def add(variable: Any, changes: Mapping[Count, Any]) -> Any:
   return tf.raw_ops.AssignAddVariableOp(
     resource=variable.handle, value=tf.stack(values)
   )
+
+
+def total(shards: Iterable[Any], count: Count) -> int:
+  """Returns the sum of a count over shards, given the counts of each."""
+  return sum(int(counts[count]) for counts in shards)
 
 
 def num_keys(counts: Any) -> Any:

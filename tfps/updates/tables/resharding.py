@@ -153,7 +153,7 @@ def _counts_of_all(counts: Sequence[np.ndarray]) -> dict[_Count, int]:
   ]
   return {
     _Count.USED: _FIRST,
-    **{name: sum(int(each[name]) for each in counts) for name in _SUMMED},
+    **{count: counts_lib.total(counts, count) for count in _SUMMED},
     _Count.LOOKUPS: lookups,
     _Count.SWEEP_AT: min(sweeps) + lookups,
     _Count.FILTERS: int(counts[0][_Count.FILTERS]) or len(counts),

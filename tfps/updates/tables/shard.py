@@ -320,16 +320,13 @@ class Shard:
     self, index: index_lib.Index, keys: tf.Tensor, known: tf.Tensor
   ) -> tf.Tensor:
     """Gives a row to keys that have none; returns the addresses of all keys."""
-    places = tf.where(known < 0)[:, 0]
+    places, num_refused = tf.where(known < 0)[:, 0], 0
     if self.admission is not None:
       is_admitted = self.admission.admits(self, tf.gather(keys, places))
-      unknown, places = places, tf.boolean_mask(places, is_admitted)
-      refused = tf.size(unknown) - tf.size(places)
-      noted = counts_lib.add(self.counts, {_Count.REFUSED: refused})
-      with resources.after(noted):
-        places = tf.identity(places)
+      num_refused = tf.math.count_nonzero(~is_admitted)
+      places = tf.boolean_mask(places, is_admitted)
     new = tf.gather(keys, places)
-    addresses, given = self._give_rows(new)
+    addresses, given = self._give_rows(new, num_refused)
     with tf.control_dependencies([given]):  # others read rows without a lock
       inserted = index.insert(new, addresses)
     with resources.after(inserted):
@@ -338,8 +335,10 @@ class Shard:
       at = places[:, tf.newaxis]
       return tf.tensor_scatter_nd_update(known, at, addresses)
 
-  def _give_rows(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gives rows to keys, and counts them.
+  def _give_rows(
+    self, keys: tf.Tensor, num_refused: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gives rows to keys, and counts them, and those that get none.
 
     Returns:
       The addresses, and the digest of all keys.
@@ -361,9 +360,10 @@ class Shard:
         given.append(resources.scatter(self.values['scores'], rows, scores))
     added = index_lib.digest_of(keys, addresses)
     changes = {_Count.USED: number - again, _Count.FREE: -again}
+    changes |= {_Count.DIGEST: added, _Count.REFUSED: num_refused}
     # They count once they are there: an execution may be cut short before.
     with resources.after_both(made, *given):
-      counted = counts_lib.add(self.counts, {**changes, _Count.DIGEST: added})
+      counted = counts_lib.add(self.counts, changes)
     with resources.after(counted):
       return addresses, held[_Count.DIGEST] + added
 
