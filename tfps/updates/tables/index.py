@@ -1,11 +1,13 @@
 """Index of a shard's keys: a hash table from each key to its row's address."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfps._compat import reads
 from tfps.updates.tables import counts
+from tfps.updates.tables import resources
 
 _ABSENT = -1
 # An odd number near 2^64 over the golden ratio: multiplication by it spreads
@@ -51,11 +53,33 @@ class Index:
       table_handle=self._addresses, keys=keys
     )
 
-  def replace(self, keys: tf.Tensor, addresses: tf.Tensor) -> tf.Operation:
-    """Makes the index anew."""
-    return tf.raw_ops.LookupTableImportV2(
-      table_handle=self._addresses, keys=keys, values=addresses
-    )
+  def is_stale(self, digest: tf.Tensor) -> tf.Tensor:
+    """Returns whether it was made for keys of another digest."""
+    return tf.not_equal(self.digest(), digest)
+
+  def renew_if_stale(
+    self,
+    digest: tf.Tensor,
+    keys: Callable[[], tuple[tf.Tensor, tf.Tensor]],
+  ) -> tf.Tensor:
+    """Makes the index anew if it is for other keys; returns whether it was.
+
+    Args:
+      digest: the digest of the keys.
+      keys: returns them and their addresses.
+    """
+
+    def renew() -> tf.Tensor:
+      known, addresses = keys()
+      replaced = tf.raw_ops.LookupTableImportV2(
+        table_handle=self._addresses, keys=known, values=addresses
+      )
+      with resources.after(replaced):
+        noted = self.note_digest(digest)
+      with resources.after(noted):
+        return tf.constant(True)
+
+    return tf.cond(self.is_stale(digest), renew, lambda: tf.constant(False))
 
   def note_digest(self, digest: tf.Tensor) -> tf.Operation:
     """Sets the digest of the keys, a scalar of int64."""

@@ -226,7 +226,7 @@ class Shard:
     with resources.after(eviction and eviction.note_lookup(self.counts)):
       held = counts_lib.read(self.counts)
     found = index.find(keys)
-    is_due = tf.not_equal(index.digest(), held[_Count.DIGEST])
+    is_due = index.is_stale(held[_Count.DIGEST])
     if inserts:
       is_due |= index.lacks_any(found)
     if eviction is not None:
@@ -298,15 +298,10 @@ class Shard:
       ],
     )
 
-    def renew() -> tf.Tensor:
-      with resources.after(index.replace(*self._keys(held[_Count.USED]))):
-        noted = index.note_digest(held[_Count.DIGEST])
-      with resources.after(noted):
-        return tf.constant(True)
-
     with resources.after(is_right):
-      is_stale = tf.not_equal(index.digest(), held[_Count.DIGEST])
-      return tf.cond(is_stale, renew, lambda: tf.constant(False))
+      return index.renew_if_stale(
+        held[_Count.DIGEST], lambda: self._keys(held[_Count.USED])
+      )
 
   def _keys(self, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns all keys with a row, and their addresses."""
