@@ -255,9 +255,8 @@ def trace(
         source.spec, NUMBER, *spec
       )
     )
-  names = step.names or ()
   return Execution(
-    function, names, num_steps, form.is_logged, frozenset(marked)
+    function, step.names, num_steps, form.is_logged, frozenset(marked)
   )
 
 
@@ -276,7 +275,8 @@ class _Step:
   """One step, whose result is the vector of its metrics.
 
   Attributes:
-    names: the metrics' names; None until the step was traced.
+    counts_examples: whether examples are counted, which is so if somebody
+      reads metrics of the process as the step is made.
   """
 
   def __init__(
@@ -285,10 +285,16 @@ class _Step:
     step_fn: StepFn,
     draw: Callable[[tf.distribute.Strategy, Any], Any],
   ) -> None:
-    self.names: tuple[str, ...] | None = None
+    self.counts_examples = registry_lib.of_process().is_read
     self._strategy = strategy
     self._step_fn = step_fn
     self._draw = draw
+    self._returned: tuple[str, ...] | None = None  # names, once it is traced
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """Names of the metrics in the vector, once the step was traced."""
+    return (*(self._returned or ()), *[_NUM_EXAMPLES] * self.counts_examples)
 
   def __call__(self, batches: Any) -> tf.Tensor:
     with autograph.enabled():
@@ -306,15 +312,15 @@ class _Step:
       n: step_replicas.merge_scalars(self._strategy, v)
       for n, v in metrics.items()
     }
-    if registry_lib.of_process().is_read:
-      merged[_NUM_EXAMPLES] = step_replicas.num_examples(batch)
     names = tuple(merged)
-    if self.names not in (None, names):
+    if self._returned not in (None, names):
       raise ValueError(
-        f'step_fn: returned metrics {names} after {self.names}. Return those '
-        'of the same names each time.'
+        f'step_fn: returned metrics {names} after {self._returned}. Return '
+        'those of the same names each time.'
       )
-    self.names = names
+    self._returned = names
+    if self.counts_examples:
+      merged[_NUM_EXAMPLES] = step_replicas.num_examples(batch)
     return _stack([_scalar(n, v) for n, v in merged.items()])
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.support import turns
 import tfps
 from tfps.input import sources
+from tfps.monitor import registry as registry_lib
 from tfps.training import step_loop
 from tfps.training import step_program
 from tfps.training import unrolling
@@ -234,7 +235,11 @@ def test_steps_that_use_what_others_leave_stay_in_a_loop(
 
 
 @one_worker
-def test_steps_that_return_other_metrics_are_refused(tfps_cluster):
+@pytest.mark.parametrize('is_read', [False, True], ids=['', 'metrics are read'])
+def test_steps_that_return_other_metrics_are_refused(
+  tfps_cluster, monkeypatch, is_read
+):
+  monkeypatch.setattr(registry_lib.of_process(), 'is_read', is_read)
   strategy = tfps.ParameterServerStrategy(
     tfps_cluster.cluster, wire=tfps.Wire(unroll=2)
   )
@@ -249,6 +254,32 @@ def test_steps_that_return_other_metrics_are_refused(tfps_cluster):
       steps=4,
       steps_per_execution=4,
     )
+
+
+@one_worker
+def test_metrics_may_be_read_first_while_steps_are_traced(
+  tfps_cluster, monkeypatch
+):
+  registry = registry_lib.of_process()
+  monkeypatch.setattr(registry, 'is_read', False)
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, wire=tfps.Wire(unroll=2)
+  )
+  traced = []
+
+  def step(batch):
+    registry.is_read = bool(traced)
+    traced.append(batch)
+    return {'loss': 1.0}
+
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    coordinator.train(
+      step,
+      lambda context: tf.data.Dataset.range(4),
+      steps=4,
+      steps_per_execution=4,
+    )
+  assert len(traced) == 2
 
 
 @one_worker
