@@ -8,7 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps.wire import chunking
 from tfps.wire import shapes
+
+# Alike tensors are joined before they are reshaped unless one has more bytes:
+# then the copy that this makes takes longer than to reshape each.
+_MAX_BYTES_TO_JOIN = 1 << 12
 
 # Indices of tensors of one dtype whose rows have the same shape.
 _Block = list[int]
@@ -84,7 +89,13 @@ class Packing:
       return tensors[0]
     flat = tf.constant([-1])
     joined = [
-      _join([_flat(_join([tensors[i] for i in each]), flat) for each in blocks])
+      _join(
+        [
+          _flat(piece, flat)
+          for block in blocks
+          for piece in self._pieces(block, tensors)
+        ]
+      )
       for blocks in self._blocks.values()
     ]
     if not self._is_in_bytes:
@@ -92,6 +103,14 @@ class Packing:
     if self._shapes.num_sent:
       joined.insert(0, self._shapes.counts(tensors))
     return _join([_as_bytes(each) for each in joined])
+
+  def _pieces(
+    self, block: _Block, tensors: Sequence[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    """Returns the tensors of a block, joined unless they are large."""
+    pieces = [tensors[i] for i in block]
+    largest = max(chunking.num_bytes(piece) or 0 for piece in pieces)
+    return pieces if largest > _MAX_BYTES_TO_JOIN else [_join(pieces)]
 
   def unpack(self, packed: tf.Tensor) -> list[tf.Tensor]:
     """Returns the tensors of a packed tensor."""

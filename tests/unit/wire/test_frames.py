@@ -109,6 +109,19 @@ def test_the_only_number_of_rows_follows_from_the_length(
   assert num_bytes == sum(a.nbytes for a in unknown) + num_other_bytes
 
 
+@pytest.mark.parametrize(('width', 'num_copies'), [(8, 2), (1024, 1)])
+def test_large_alike_tensors_are_copied_once(width, num_copies):
+  specs = [tf.TensorSpec([4, width])] * 3 + [tf.TensorSpec([5])]
+
+  @tf.function(input_signature=specs)
+  def pack(*tensors):
+    return packing.Packing(tensors).pack(tensors)
+
+  graph = pack.get_concrete_function().graph
+  copies = [op for op in graph.get_operations() if op.type == 'ConcatV2']
+  assert len(copies) == num_copies
+
+
 def test_more_than_one_unknown_dimension_is_refused():
   @tf.function(input_signature=[tf.TensorSpec([None, None])])
   def pack(tensor):
