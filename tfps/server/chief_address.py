@@ -1,4 +1,4 @@
-"""Address of a chief that has a coordinator, among those of its cluster."""
+"""Resolver of a chief that has a coordinator, with the chief's address."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,40 @@ from tfps._compat import strategy as compat
 from tfps._utils import ports
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
+from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import server as server_lib
+
+CHIEF = spec_lib.Task('chief', 0)
+
+
+def resolver_for(cluster: Any) -> Any:
+  """Returns the resolver of a chief's cluster.
+
+  Args:
+    cluster: a `tfps.Cluster`, or already a resolver. An empty cluster is
+      replaced by one of a worker and a ps in this process.
+
+  Raises:
+    ValueError: it is neither, this process is another task, or it has no ps.
+  """
+  if not isinstance(cluster, spec_lib.Cluster):
+    if not hasattr(cluster, 'cluster_spec'):
+      raise ValueError(
+        f'The cluster of a ParameterServerStrategy is {cluster!r}. Give a '
+        'tfps.Cluster, or a resolver of tf.distribute.cluster_resolver.'
+      )
+    return cluster
+  if not cluster.jobs:
+    cluster = local_pool.LocalCluster(num_workers=1, num_ps=1).cluster
+  if cluster.task not in (None, CHIEF):
+    raise ValueError(
+      f'{cluster.source}: ParameterServerStrategy is for the chief, and this '
+      f'process is {cluster.task}. Call tfps.serve in ps and worker tasks, '
+      'and tfps.evaluate_checkpoints in an evaluator.'
+    )
+  cluster.check_has_ps()
+  return cluster.resolver()
 
 
 def with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
@@ -31,7 +63,7 @@ def with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
   current = compat.own_address_beside('chief', others)
   address = listed[0] if listed else current or _free_address(others)
   if not compat.is_own_address('chief', address):
-    server_lib.wait_for_port(spec_lib.Task('chief', 0), address)
+    server_lib.wait_for_port(CHIEF, address)
   if listed and not address_book.moved:
     return resolver
   return resolver_of({**jobs, 'chief': [address]}, resolver)

@@ -1,6 +1,8 @@
-"""Connection of a between-graph worker to the ps."""
+"""Connection of a process that trains to the servers of its cluster."""
 
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 import os
 
 from absl import logging
@@ -54,7 +56,7 @@ def connect(
   *,
   listens: bool,
 ) -> tuple[registration_lib.Registration, fencing.Fence]:
-  """Makes this process a client of the ps, and starts its own server.
+  """Makes a between-graph worker a client of the ps, and starts its own server.
 
   Args:
     cluster: lists the ps and this process.
@@ -72,22 +74,17 @@ def connect(
     errors.ClusterMismatchError: a ps has another cluster specification.
     errors.ServerStartError: this task's port is in use.
   """
-  elsewhere = [
-    ps
-    for ps in cluster.tasks('ps')
-    if not local_pool.is_here(cluster.address(ps))
-  ]
-  presence = registration_lib.Registration(
+  address = cluster.address(task)
+  presence = register(
     cluster,
     task,
-    cluster.address(task),
-    chief=task == registration_lib.chief_of(cluster),
-    servers=elsewhere,
+    address,
+    address_book,
+    timeout_secs,
+    is_chief=task == registration_lib.chief_of(cluster),
     listens=listens,
-    homes=lambda: address_book.new_homes,
   )
-  greet(presence, address_book, timeout_secs)
-  address = cluster.address(task)
+  elsewhere = _elsewhere(cluster, cluster.tasks('ps'))
   is_own = compat.is_own_address(task.job, address, index=task.index)
   spec = cluster.spec()
   if elsewhere:
@@ -99,17 +96,67 @@ def connect(
   prepare()
   if elsewhere and is_own:  # this process was this task before
     server_def.become(spec)
-  with side_executor.drained_to_connect():
-    tf.config.experimental_connect_to_cluster(
-      spec, job_name=task.job, task_index=task.index, protocol='grpc'
-    )
-  server_def.forget_losses()
   fence = fencing.Fence(
     task, lambda: {ps: address_book.addresses[ps] for ps in elsewhere}
   )
-  fence.take()
+  join(
+    lambda: tf.config.experimental_connect_to_cluster(
+      spec, job_name=task.job, task_index=task.index, protocol='grpc'
+    ),
+    fence,
+  )
   address_book.keep_homes()
   return presence, fence
+
+
+def register(
+  cluster: spec_lib.Cluster,
+  task: spec_lib.Task,
+  address: str,
+  address_book: ps_addresses.PsAddressBook,
+  timeout_secs: float,
+  *,
+  is_chief: bool,
+  listens: bool,
+  workers: Collection[spec_lib.Task] = (),
+) -> registration_lib.Registration:
+  """Waits until all servers answer, and registers this process with them.
+
+  Args:
+    cluster: lists the ps, the workers and, if it is known, this process.
+    task: of this process.
+    address: of this process.
+    address_book: of the ps, including hosted ones.
+    timeout_secs: how long to wait.
+    is_chief: whether this process is the chief.
+    listens: as for `Registration`.
+    workers: those that must answer, too.
+
+  Raises:
+    errors.UnreachableError: names each silent task, its address and state.
+    errors.ClusterMismatchError: a server has another cluster specification.
+  """
+  presence = registration_lib.Registration(
+    cluster,
+    task,
+    address,
+    chief=is_chief,
+    servers=_elsewhere(cluster, (*cluster.tasks('ps'), *workers)),
+    listens=listens,
+    homes=lambda: address_book.new_homes,
+  )
+  deadline = deadlines.after(timeout_secs)
+  while True:
+    address_book.wait_until_served(
+      deadlines.seconds_until(deadline) or 0.0, workers
+    )
+    try:
+      presence.start(without=address_book.hosted)
+      return presence
+    except errors.UnreachableError as error:  # lost since the wait
+      if deadlines.is_over(deadline):
+        raise
+      logging.warning('%s', error)
 
 
 def prepare() -> None:
@@ -120,35 +167,17 @@ def prepare() -> None:
   functions.remove_late()
 
 
-def greet(
-  presence: registration_lib.Registration,
-  address_book: ps_addresses.PsAddressBook,
-  timeout_secs: float,
-  workers: Collection[spec_lib.Task] = (),
-) -> None:
-  """Waits until all servers answer, and registers this process with them.
+def join(connect: Callable[[], object], fence: fencing.Fence) -> None:
+  """Connects this process, and fences off other processes of its task.
 
   Args:
-    presence: the registration of this process.
-    address_book: of the ps.
-    timeout_secs: how long to wait.
-    workers: further tasks that must answer.
-
-  Raises:
-    errors.UnreachableError: names each silent task, its address and state.
-    errors.ClusterMismatchError: a server has another cluster specification.
+    connect: connects it, while nothing else is executed.
+    fence: the fence of this process.
   """
-  deadline = deadlines.after(timeout_secs)
-  while True:
-    address_book.wait_until_served(
-      deadlines.seconds_until(deadline) or 0.0, workers
-    )
-    try:
-      return presence.start(without=address_book.hosted)
-    except errors.UnreachableError as error:  # lost since the wait
-      if deadlines.is_over(deadline):
-        raise
-      logging.warning('%s', error)
+  with side_executor.drained_to_connect():
+    connect()
+  server_def.forget_losses()
+  fence.take()
 
 
 def at_home(
@@ -160,6 +189,15 @@ def at_home(
     for task, address in address_book.addresses.items()
     if task not in address_book.hosted and not local_pool.is_here(address)
   }
+
+
+def _elsewhere(
+  cluster: spec_lib.Cluster, tasks: Iterable[spec_lib.Task]
+) -> list[spec_lib.Task]:
+  """Returns the tasks that are other processes."""
+  return [
+    task for task in tasks if not local_pool.is_here(cluster.address(task))
+  ]
 
 
 def _ps_and_self(

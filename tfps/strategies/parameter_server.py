@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import server_def
-from tfps._compat import side_executor
 from tfps._compat import strategy as compat
 from tfps._compat import writes
 from tfps.cluster import spec as spec_lib
@@ -36,7 +35,6 @@ from tfps.server import control_messages
 from tfps.server import fencing
 from tfps.server import local_pool
 from tfps.server import ps_addresses
-from tfps.server import registration as registration_lib
 from tfps.strategies import runtime
 from tfps.strategies import session_setup
 from tfps.updates import policies
@@ -45,7 +43,7 @@ from tfps.variables import placement as placement_lib
 from tfps.variables import step_replicas
 from tfps.wire import config
 
-_CHIEF = spec_lib.Task('chief', 0)
+_CHIEF = chief_address.CHIEF
 
 
 class ParameterServerStrategy(
@@ -125,8 +123,7 @@ class ParameterServerStrategy(
     self._connect_timeout_secs = connect_timeout_secs
     self._recovers = recovery is not None
     self._job = snapshots.job_name(recovery.directory) if recovery else ''
-    self._local: local_pool.LocalCluster | None = None
-    super().__init__(self._resolver(cluster), variable_partitioner)
+    super().__init__(chief_address.resolver_for(cluster), variable_partitioner)
     self._note_connected()
     extended = self._make_extended(
       self, self._cluster_resolver, variable_partitioner
@@ -200,26 +197,6 @@ class ParameterServerStrategy(
     )
     self._num_workers = len(workers)
 
-  def _resolver(self, cluster: Any) -> Any:
-    if not isinstance(cluster, spec_lib.Cluster):
-      if not hasattr(cluster, 'cluster_spec'):
-        raise ValueError(
-          f'The cluster of a ParameterServerStrategy is {cluster!r}. Give a '
-          'tfps.Cluster, or a resolver of tf.distribute.cluster_resolver.'
-        )
-      return cluster
-    if not cluster.jobs:
-      self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
-      cluster = self._local.cluster
-    if cluster.task not in (None, _CHIEF):
-      raise ValueError(
-        f'{cluster.source}: ParameterServerStrategy is for the chief, and this '
-        f'process is {cluster.task}. Call tfps.serve in ps and worker tasks, '
-        'and tfps.evaluate_checkpoints in an evaluator.'
-      )
-    cluster.check_has_ps()
-    return cluster.resolver()
-
   def _connect_to_cluster(self, coordinator_name: str) -> None:
     # TensorFlow's constructor calls this after checking the resolver. Its own
     # method would wait for a missing task without a timeout.
@@ -232,24 +209,20 @@ class ParameterServerStrategy(
     self._cluster_resolver = chief_address.with_chief(
       self._cluster_resolver, self._address_book
     )
-    self._registration = registration_lib.Registration(
+    spec = self._cluster_resolver.cluster_spec()
+    address = spec.task_address('chief', 0)
+    self._registration = client.register(
       cluster,
       _CHIEF,
-      self._cluster_resolver.cluster_spec().task_address('chief', 0),
-      chief=True,
-      servers=list(self._servers()),
-      listens=self._recovers,
-      homes=lambda: self._address_book.new_homes,
-    )
-    client.greet(
-      self._registration,
+      address,
       self._address_book,
       self._connect_timeout_secs,
-      workers,
+      is_chief=True,
+      listens=self._recovers,
+      workers=workers,
     )
     client.prepare()
-    spec = self._cluster_resolver.cluster_spec()
-    if compat.is_own_address('chief', spec.task_address('chief', 0)):
+    if compat.is_own_address('chief', address):
       # The cluster may have changed since the server got its definition.
       server_def.become(spec)
     # Ps may be hosted by, and copy to, each other.
@@ -259,11 +232,9 @@ class ParameterServerStrategy(
         'first, and hides ps from each other: one that is served at another '
         'address after its loss may not be found. Make a tfps strategy first.'
       )
-    with side_executor.drained_to_connect():
-      super()._connect_to_cluster(coordinator_name)
-    server_def.forget_losses()
     self._fence = fencing.Fence(_CHIEF, self._servers, self._job)
-    self._fence.take()
+    connect = super()._connect_to_cluster
+    client.join(lambda: connect(coordinator_name), self._fence)
 
   def _servers(self) -> dict[spec_lib.Task, str]:
     """Returns the ps and workers that are other processes."""
