@@ -10,19 +10,13 @@ model.fit(dataset)  # batches are divided among the workers
 """
 
 from collections.abc import Callable
-import time
 from typing import Any
 from typing import TypeVar
 
-from absl import logging
 import tensorflow as tf
 
-from tfps import errors
-from tfps._utils import timeouts
 from tfps.cluster import resolver as resolver_lib
 from tfps.cluster import spec as spec_lib
-from tfps.input import iterators
-from tfps.input import per_worker
 from tfps.recovery import events as events_lib
 from tfps.server import connection
 from tfps.server import environment
@@ -32,23 +26,23 @@ from tfps.server import task_monitor
 from tfps.strategies import all_reduce_setup as setup
 from tfps.strategies import dashboard
 from tfps.strategies import gradient_sums
+from tfps.strategies import local_input
 from tfps.strategies import peers as peers_lib
+from tfps.strategies import regrouping
 from tfps.training import trainer
 from tfps.updates import reports
 from tfps.updates.allreduce import group_monitor
-from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import membership as membership_lib
 from tfps.updates.allreduce import others as others_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 from tfps.updates.allreduce import session as session_lib
-from tfps.variables import mirrored
-from tfps.wire import config as wire_config
-from tfps.wire import transfers
 
 _Result = TypeVar('_Result')
 
 
-class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
+class AllReduceStrategy(
+  local_input.LocalInput, trainer.Trainer, tf.distribute.Strategy
+):
   """Synchronous training by workers that each have all variables.
 
   It takes the place of `tf.distribute.MultiWorkerMirroredStrategy`, with which
@@ -116,33 +110,22 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     self.task = setup.trainer(self._cluster)
     self.is_chief = self.task == registration.chief_of(self._cluster)
     self._peers = peers_lib.Peers(self._cluster, self.task)
-    self._events = events_lib.Events(None)
+    self.events = events_lib.Events(None)
     own, number = self._peers.index, len(self._peers.tasks)
     workers = [group_monitor.Peer(*peer) for peer in self.addresses().items()]
     config = server_lib.default_config(number)
     if number > 1:  # a process' first tensor would keep it from serving
       server_lib.wait_for_port(self.task, self._cluster.address(self.task))
       others_lib.enable(workers, own, [own], config)
-    resolver = self._cluster.resolver()
-    extended = mirrored.Extended(self, resolver, None)
-    extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
-    extended.index, extended.num_workers = own, number
-    local_state = local_state_lib.LocalState()
-    extended.variables = local_state.variables
+    extended, state = setup.extended_of(self, self._cluster, self._peers)
     self.membership: membership_lib.Membership | None = None
     super().__init__(extended)
-    # TensorFlow distinguishes collectives by the iteration of their loop, so
-    # all workers must have the same loops: none may unroll them by itself.
-    self.transfers = transfers.Transfers(
-      wire_config.Wire(fuse=False, unroll=1), 0, is_local=True
-    )
+    self.transfers = setup.transfers_of()
     self.reduction = reduction_lib.Reduction(
       own, number, **setup.algorithm(communication_options)
     )
     with self.scope(), tf.name_scope('tfps/'):
-      self._global_step = tf.Variable(
-        0, dtype=tf.int64, trainable=False, name='global_step'
-      )
+      self._global_step = self._make_global_step()
       self._num_steps = tf.Variable(
         0, dtype=tf.int64, trainable=False, name='num_steps'
       )
@@ -150,16 +133,14 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       self.membership = membership_lib.Membership(
         workers,
         own,
-        local_state,
+        state,
         self.reduction,
         self._num_steps,
         config=config,
-        waits=group_monitor.Waits(
-          connect_timeout_secs,
-          timeout_secs,
-          silence_secs or min(timeouts.current().silence_secs, timeout_secs),
+        waits=group_monitor.Waits.of(
+          connect_timeout_secs, timeout_secs, silence_secs
         ),
-        tell=self._events.tell,
+        tell=self.events.tell,
       )
       connection.stop_before_next(self.close)
     self.sync_session = session_lib.AllReduceSession(
@@ -167,32 +148,22 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       self.reduction,
       self._num_steps,
       worker=own,
-      tell=lambda steps: self._events.tell_repeated(str(self.task), steps),
+      tell=lambda steps: self.events.tell_repeated(str(self.task), steps),
     )
     self.gradients = gradient_sums.GradientSums(
-      self.sync_session, self.reduction, extended, local_state
+      self.sync_session, self.reduction, extended, state
     )
     self.shares = setup.Shares(self.reduction, number)
     dashboard.begin_alone(self, self.task, is_chief=self.is_chief)
 
   @property
-  def global_step(self) -> tf.Variable:
-    """The number of steps that `train` has applied: a scalar int64."""
-    return self._global_step
-
-  @property
   def num_steps(self) -> tf.Variable:
     """The number of steps of all workers together: a scalar int64.
 
-    A loop of your own that ends by it goes on where the others are, if its
-    worker was lost: `while strategy.num_steps < 1000: ...`.
+    A loop of your own ends by it, so that a worker that was lost goes on where
+    the others are: `while strategy.num_steps < 1000: ...`.
     """
     return self._num_steps
-
-  @property
-  def num_workers(self) -> int:
-    """The number of workers of the cluster, including the chief."""
-    return len(self._peers.tasks)
 
   def input_context(self) -> tf.distribute.InputContext:
     """Returns this worker's context, by which to shard data."""
@@ -206,70 +177,34 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
       value: structure of tensors and `tf.IndexedSlices`.
     """
     self.sync_session.join_before_sum()
-    is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-    flat = tf.nest.flatten(value)
     factor = None
-    if is_mean:
+    if reduce_op == tf.distribute.ReduceOp.MEAN:
       factor = self.reduction.scale / self.num_workers
-    return tf.nest.pack_sequence_as(value, self.reduction.sum_all(flat, factor))
-
-  def batches(
-    self, dataset_fn: per_worker.DatasetFn
-  ) -> iterators.RestartableIterator:
-    """Returns this worker's batches, for `train`.
-
-    Args:
-      dataset_fn: makes the dataset from an `InputContext`.
-    """
-    return iterators.RestartableIterator(
-      dataset_fn(self.input_context()), lambda: 0
-    )
-
-  def readers(self, dataset_fn: per_worker.DatasetFn) -> Any:
-    """Refuses batches of a queue of splits, which is kept on a ps.
-
-    Args:
-      dataset_fn: makes the dataset of a split.
-
-    Raises:
-      ValueError: always.
-    """
-    raise ValueError(
-      f'{dataset_fn}: takes from a SplitQueue, which is kept on a ps, and '
-      'AllReduceStrategy has none. Shard the data by the InputContext, or take '
-      'a HybridStrategy.'
-    )
+    sums = self.reduction.sum_all(tf.nest.flatten(value), factor)
+    return tf.nest.pack_sequence_as(value, sums)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""
-    begun = time.monotonic()
-    return task_monitor.TaskMonitor(
-      self.addresses(), lambda: {self.task: begun}
-    )
+    return self._peers.monitor()
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
-    """Waits for all workers, and copies the variables of the chief.
+    """Waits for all workers, and copies the chief's variables.
 
-    If the others train already, it copies theirs.
+    If others train already, it copies theirs.
 
     Args:
       name: unused; all workers make the same calls.
       timeout_secs: unused; see `connect_timeout_secs`.
     """
     del name, timeout_secs
-    self.sync_session.set_position(int(self._global_step.numpy()))
+    self.sync_session.set_position(int(self.global_step.numpy()))
     self.sync_session.join()
-
-  def addresses(self) -> dict[spec_lib.Task, str]:
-    """Returns the addresses of all workers."""
-    return self._peers.addresses()
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again in a new group of workers if some are lost.
 
-    Use it for steps in loops of your own:
-    `loss = strategy.surviving(lambda: step(batch))`. `train` and Keras' `fit`
-    use it themselves.
+    Use it for steps in loops of your own, as `train` and Keras' `fit` do:
+    `loss = strategy.surviving(lambda: step(batch))`.
 
     Args:
       function: the function.
@@ -280,27 +215,20 @@ class AllReduceStrategy(trainer.Trainer, tf.distribute.Strategy):
     Raises:
       errors.DeadlineError: workers have not come in time; names them.
     """
-    while True:
-      try:
-        result = function()
-      except tf.errors.OutOfRangeError:
-        raise
-      except tf.errors.OpError as error:
-        if self.membership is None or not self.membership.should_retry(error):
-          raise
-        logging.warning(
-          '%s goes on with other workers: %s',
-          self.task,
-          errors.first_line(error),
-        )
-        self.sync_session.join_again()
-      else:
-        self.sync_session.change_if_due()
-        return result
+    result = regrouping.call(function, self.task, self._join_again_after)
+    self.sync_session.change_if_due()
+    return result
+
+  def _join_again_after(self, error: tf.errors.OpError) -> bool:
+    """Joins the other workers again if a loss explains an error."""
+    if self.membership is None or not self.membership.should_retry(error):
+      return False
+    self.sync_session.join_again()
+    return True
 
   def recovery_report(self) -> events_lib.RecoveryReport:
     """Returns this worker's record of lost workers and repeated steps."""
-    return self._events.report
+    return self.events.report
 
   def updates_report(self) -> reports.UpdatesReport:
     """Returns the number of steps, each of which made one update."""

@@ -5,7 +5,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.strategies import peers as peers_lib
+from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import reduction as reduction_lib
+from tfps.variables import mirrored
+from tfps.wire import config as wire_config
+from tfps.wire import transfers
 
 _SHARDED = (
   tf.data.experimental.AutoShardPolicy.FILE,
@@ -64,6 +69,38 @@ def algorithm(options: Any) -> dict[str, Any]:
     'device': '/device:GPU:0' if is_nccl else '/device:CPU:0',
     'bucket_bytes': getattr(options, 'bytes_per_pack', None) or None,
   }
+
+
+def extended_of(
+  strategy: tf.distribute.Strategy,
+  cluster: spec_lib.Cluster,
+  peers: peers_lib.Peers,
+) -> tuple[mirrored.Extended, local_state_lib.LocalState]:
+  """Returns the extended strategy, which makes variables, and their state.
+
+  Args:
+    strategy: the strategy.
+    cluster: of its workers.
+    peers: its workers.
+  """
+  resolver = cluster.resolver()
+  extended = mirrored.Extended(strategy, resolver, None)
+  extended._cluster_resolver = resolver  # of `tf.distribute.Strategy`
+  extended.index, extended.num_workers = peers.index, len(peers.tasks)
+  local_state = local_state_lib.LocalState()
+  extended.variables = local_state.variables
+  return extended, local_state
+
+
+def transfers_of() -> transfers.Transfers:
+  """Returns the transfers of a strategy without ps: there are none.
+
+  TensorFlow distinguishes collectives by the iteration of their loop, so all
+  workers must have the same loops: none may unroll them by itself.
+  """
+  return transfers.Transfers(
+    wire_config.Wire(fuse=False, unroll=1), 0, is_local=True
+  )
 
 
 class Shares:

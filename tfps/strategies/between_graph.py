@@ -14,7 +14,6 @@ model.fit(make_dataset(strategy.input_context()))
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import time
 from typing import TypeVar
 
 import tensorflow as tf
@@ -102,13 +101,10 @@ class BetweenGraphStrategy(
 
   # See `ParameterServerStrategy`.
   keras_functions = 'tfps.keras.client_functions'
-
   keras_optimizers = 'tfps.keras.optimizers'
 
   _extended_class = shared_extended.Extended
-
-  _has_several_devices = True
-
+  _max_devices: int | None = None
   _runs_in_each_worker = True
 
   guard: client_recovery.ClientRecovery | None
@@ -132,8 +128,10 @@ class BetweenGraphStrategy(
       recovery=recovery,
       connect_timeout_secs=connect_timeout_secs,
     )
-    self._local: local_pool.LocalCluster | None = None
-    self._cluster = self._with_servers(cluster)
+    self._local = None
+    if not cluster.jobs:
+      self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
+    self._cluster = self._local.cluster if self._local else cluster
     self.task = client.trainer(self._cluster)
     self.is_chief = self.task == registration_lib.chief_of(self._cluster)
     self._address_book = ps_addresses.PsAddressBook(self._cluster)
@@ -150,19 +148,17 @@ class BetweenGraphStrategy(
       self, self._cluster.resolver(), variable_partitioner
     )
     extended.is_chief = self.is_chief
-    extended.replicas = self._find_replicas()
+    extended.replicas = step_replicas.of_task(
+      (device.name for device in tf.config.list_logical_devices()),
+      self.task,
+      self._max_devices,
+    )
     super().__init__(extended)
     self._begin_variables(settings, self._cluster)
     if self.guard is not None:
       extended.shared.surviving = self.guard.reading
     with self.scope(), tf.name_scope('tfps/'):
-      self._global_step = tf.Variable(
-        0,
-        dtype=tf.int64,
-        trainable=False,
-        name='global_step',
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-      )
+      self._global_step = self._make_global_step()
     self._barriers = barriers.Barriers(
       extended.shared,
       self._peers.tasks,
@@ -172,15 +168,6 @@ class BetweenGraphStrategy(
       surviving=self.guard.reading if self.guard else lambda write: write(),
     )
     self._begin_updates(settings, self._peers.workers())
-
-  @property
-  def global_step(self) -> tf.Variable:
-    """The number of steps of all workers: a scalar int64 on a ps.
-
-    `train` counts steps in it; loops of your own add theirs:
-    `strategy.global_step.assign_add(1)`.
-    """
-    return self._global_step
 
   def barrier(self, name: str, timeout_secs: float | None) -> None:
     """Waits until the chief and all workers have reached a barrier.
@@ -217,9 +204,7 @@ class BetweenGraphStrategy(
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""
-    begun = time.monotonic()
-    addresses = self._all_addresses()
-    return task_monitor.TaskMonitor(addresses, lambda: {self.task: begun})
+    return self._peers.monitor(self._address_book.addresses)
 
   def _all_addresses(self) -> dict[spec_lib.Task, str]:
     return {**self.addresses(), **self._address_book.addresses}
@@ -260,16 +245,3 @@ class BetweenGraphStrategy(
     super()._leave()
     if not self.is_chief:  # the chief's end would end training
       self._registration.stop()
-
-  def _find_replicas(self) -> step_replicas.Replicas:
-    names = (device.name for device in tf.config.list_logical_devices())
-    found = step_replicas.of_task(names, self.task)
-    if self._has_several_devices:
-      return found
-    return step_replicas.Replicas(found.devices[:1])
-
-  def _with_servers(self, cluster: spec_lib.Cluster) -> spec_lib.Cluster:
-    if cluster.jobs:
-      return cluster
-    self._local = local_pool.LocalCluster(num_workers=1, num_ps=1)
-    return self._local.cluster

@@ -12,22 +12,17 @@ print(strategy.hybrid_report())
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import time
 from typing import Any
 from typing import TypeVar
 
-from absl import logging
 import tensorflow as tf
 
-from tfps import errors
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.recovery import config as recovery_config
-from tfps.recovery import events as events_lib
-from tfps.security import enclosure
-from tfps.server import health
 from tfps.strategies import between_graph
 from tfps.strategies import hybrid_extended
+from tfps.strategies import hybrid_setup
+from tfps.strategies import regrouping
 from tfps.updates import policies
 from tfps.updates.allreduce import elastic_group as elastic_group_lib
 from tfps.updates.allreduce import gradient_mean as gradient_mean_lib
@@ -101,10 +96,10 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
   keras_optimizers = 'tfps.keras.hybrid_optimizers'
 
   _extended_class = hybrid_extended.Extended
-
-  _has_several_devices = False
-
+  _max_devices = 1
   _session_class = step_sync.GroupSyncSession
+
+  sync_session: step_sync.GroupSyncSession
 
   def __init__(
     self,
@@ -119,43 +114,33 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     timeout_secs: float = 120.0,
     connect_timeout_secs: float = 120.0,
   ) -> None:
-    _check_reachable(cluster)
-    silence_secs = min(timeouts.current().silence_secs, timeout_secs)
+    hybrid_setup.check_reachable(cluster)
+    waits = group_monitor.Waits.of(connect_timeout_secs, timeout_secs)
     super().__init__(
       cluster,
       variable_partitioner,
       placement=placement,
       wire=wire,
-      updates=policies.Sync(timeout_secs=silence_secs),
+      updates=policies.Sync(timeout_secs=waits.silence_secs),
       recovery=recovery,
       connect_timeout_secs=connect_timeout_secs,
     )
     guard = self.guard
     if guard and guard.begins_with_snapshot and self.num_workers == 1:
-      raise ValueError(
-        membership_table_lib.GONE
-      )  # no worker has what is in no snapshot
-    self._events = guard.events if guard else events_lib.Events(None)
+      # No worker has what is in no snapshot.
+      raise ValueError(membership_table_lib.GONE)
     rule = hybrid_placement.Rule(
       self.num_workers, self._cluster.num_ps, rows_per_step=rows_per_step
     )
     self._chooser = hybrid_placement.Chooser(rule, choose)
     self.extended.choose = self._chooser
-    session = self._session
+    session = self.sync_session
     session.num_steps = self.extended.make_count()
     session.task = self.task
-    if self.guard is not None:
+    if guard is not None:
       session.end_change = self.extended.local_state.end_change
     if self.num_workers > 1:
-      waits = group_monitor.Waits(
-        connect_timeout_secs, timeout_secs, silence_secs
-      )
       session.elastic_group = self._join(waits)
-
-  @property
-  def num_workers(self) -> int:
-    """The number of workers, including the chief."""
-    return len(self._peers.tasks)
 
   def is_held(self, variable: Any) -> bool:
     """Returns whether each worker has its own copy of a variable.
@@ -163,8 +148,7 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     Args:
       variable: a `tf.Variable` of this strategy.
     """
-    held: bool = self.extended.local_state.has(variable)
-    return held
+    return bool(self.extended.local_state.has(variable))
 
   def begin_means(
     self, gradients: Sequence[tf.Tensor]
@@ -177,7 +161,9 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     Returns:
       An object whose `result` waits for the other workers' gradients.
     """
-    return gradient_mean_lib.GradientMeans(self._elastic_group, gradients)
+    return gradient_mean_lib.GradientMeans(
+      self.sync_session.elastic_group, gradients
+    )
 
   def begin_change(self, means: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """Prepares for the loss of a ps while a step changes local variables.
@@ -197,10 +183,6 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
     """Returns the place of each trainable variable, and the costs of both."""
     return hybrid_placement.HybridReport(tuple(self._chooser.made))
 
-  def recovery_report(self) -> events_lib.RecoveryReport:
-    """Returns this worker's record of lost tasks and repeated steps."""
-    return self._events.report
-
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again in a new group of workers if some are lost.
 
@@ -217,126 +199,50 @@ class HybridStrategy(between_graph.BetweenGraphStrategy):
         time; names them.
       errors.UnreachableError: ps are lost, without a `Recovery`; names them.
     """
-    return super().surviving(lambda: self._in_groups(function))
+    return super().surviving(
+      lambda: regrouping.call(function, self.task, self._joins_again_after)
+    )
 
-  def _in_groups(self, function: Callable[[], _Result]) -> _Result:
-    """Calls a function, again in a new group of workers if some are lost."""
-    while True:
-      try:
-        return function()
-      except tf.errors.OutOfRangeError:
-        raise
-      except tf.errors.OpError as error:
-        if self.guard is None:
-          self._raise_if_ps_lost(error)
-        else:
-          self._undo_change()
-          if self.guard.is_due(error):
-            raise  # it is repaired, then the function is called again
-        if self._elastic_group is None or not self._elastic_group.should_retry(
-          error
-        ):
-          raise
-        logging.warning(
-          '%s joins a new group of workers: %s',
-          self.task,
-          errors.first_line(error),
-        )
+  def _joins_again_after(self, error: tf.errors.OpError) -> bool:
+    """Returns whether the loss of a worker explains an error.
 
-  def _undo_change(self) -> None:
-    group = self._elastic_group
-    if self.extended.local_state.undo_change() and group is not None:
-      group.note_undone()
-
-  @property
-  def _elastic_group(self) -> elastic_group_lib.ElasticGroup | None:
-    return self._session.elastic_group
-
-  @property
-  def _session(self) -> step_sync.GroupSyncSession:
-    assert isinstance(self.sync_session, step_sync.GroupSyncSession)
-    return self.sync_session
+    The loss of a ps is repaired, then the function is called again.
+    """
+    group = self.sync_session.elastic_group
+    if self.guard is None:
+      hybrid_setup.check_ps(self._cluster, self.task, error)
+    else:
+      if self.extended.local_state.undo_change() and group is not None:
+        group.note_undone()
+      if self.guard.is_due(error):
+        return False
+    return group is not None and group.should_retry(error)
 
   def _join(self, waits: group_monitor.Waits) -> elastic_group_lib.ElasticGroup:
     """Makes the elastic group of the tasks that train."""
-    session = self._session
-    addresses = self.addresses()
+    session, number = self.sync_session, self.num_workers
     made = elastic_group_lib.ElasticGroup(
-      [group_monitor.Peer(*peer) for peer in addresses.items()],
+      [group_monitor.Peer(*peer) for peer in self.addresses().items()],
       self._peers.index,
-      self._membership_table(len(addresses)),
+      hybrid_setup.membership_table(self.extended, self.guard, number),
       self.extended.local_state,
       rendezvous.UpdateHooks(
         session.start, session.members.take_in, session.members.leave_out
       ),
       waits=waits,
-      tell=self._events.tell,
+      tell=self.events.tell,
     )
     if self.guard is not None:
       self.guard.on_loss = made.interrupt
       self.guard.on_restored(lambda: made.note_restored(is_chief=self.is_chief))
     return made
 
-  def _membership_table(
-    self, num_workers: int
-  ) -> membership_table_lib.MembershipTable:
-    guard = self.guard
-    if guard is None:
-      return membership_table_lib.MembershipTable(
-        self.extended.make_own, num_workers
-      )
-
-    def make(*args: Any) -> Any:
-      variable = self.extended.make_own(*args, is_saved=False)
-      guard.add_unsaved(variable)
-      return variable
-
-    return membership_table_lib.MembershipTable(
-      make,
-      num_workers,
-      first=_now,
-      has_begun=guard.begins_with_snapshot,
-      check_ps=guard.check_ps,
-    )
-
   def _start_session(self) -> None:
     if self.num_workers == 1:  # else each elastic group starts it
       super()._start_session()
     elif self.guard is not None:
-      self.guard.use_sync(self._session)
-      version = self._session.state.read_points()[0].version
+      session = self.sync_session
+      self.guard.use_sync(session)
+      version = session.state.read_points()[0].version
       if not version or self.guard.begins_with_snapshot:
-        self._session.start()  # a snapshot can be taken before there is a group
-
-  def _raise_if_ps_lost(self, error: tf.errors.OpError) -> None:
-    """Raises UnreachableError if ps are lost."""
-    addresses = {
-      task: self._cluster.address(task) for task in self._cluster.tasks('ps')
-    }
-    lost = [
-      status
-      for status in health.probe_all(addresses)
-      if status.state is not health.State.ALIVE
-    ]
-    if lost:
-      raise errors.UnreachableError(
-        f'{self.task} cannot continue: {"; ".join(map(str, lost))}. Restart '
-        'all tasks; training continues from its checkpoint.'
-      ) from error
-
-
-def _check_reachable(cluster: spec_lib.Cluster) -> None:
-  """Checks that workers can average gradients; ps see each other anyway."""
-  number = len([task for task in cluster.tasks() if task.job != 'ps'])
-  if number > 1 and enclosure.is_within():
-    raise ValueError(
-      f'{cluster.source}: a HybridStrategy of {number} workers averages '
-      'gradients at ports that no door of an enclosure leads to. Take an '
-      'AllReduceStrategy or, to have tables on ps, a BetweenGraphStrategy with '
-      'updates=tfps.updates.Sync().'
-    )
-
-
-def _now() -> int:
-  """Returns a number above those of all earlier rounds."""
-  return time.time_ns() // 1000
+        session.start()  # a snapshot can be taken before there is a group

@@ -20,18 +20,14 @@ from typing import Any
 from typing import TypeVar
 import weakref
 
-import tensorflow as tf
-
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import topology
-from tfps.input import joint_iterators
-from tfps.input import joint_readers
-from tfps.input import per_worker
 from tfps.recovery import client_recovery
 from tfps.recovery import config as recovery_config
 from tfps.recovery import copies as copies_lib
 from tfps.server import task_monitor
+from tfps.strategies import joint_input
 from tfps.strategies import parameter_server as parameter_server_lib
 from tfps.training import trainer
 from tfps.variables import extended
@@ -48,7 +44,9 @@ class _Extended(extended.Extended):
 
 
 class InGraphStrategy(
-  parameter_server_lib.ParameterServerStrategy, trainer.Trainer
+  joint_input.JointInput,
+  parameter_server_lib.ParameterServerStrategy,
+  trainer.Trainer,
 ):
   """In-graph replication, as in TensorFlow 1's guide to distribution.
 
@@ -144,32 +142,14 @@ class InGraphStrategy(
     # Ps that recovery waits for may be silent.
     needed = self._workers() if self.guard else self.addresses()
     self._monitor = task_monitor.TaskMonitor(needed, dict)
-    # Those in use, of which the loops of training have only the handles.
-    self._iterators: weakref.WeakSet[joint_iterators.JointIterators]
     self._iterators = weakref.WeakSet()
     self._probed_at = -timeouts.current().probe_every_secs
-    self._global_step: tf.Variable | None = None
     # TensorFlow would require a coordinator to call the steps.
     self.extended._allow_run_without_coordinator = True
-
-  @property
-  def global_step(self) -> tf.Variable:
-    """The number of steps that `train` has applied: a scalar int64 on a ps."""
-    if self._global_step is None:
-      with self.scope():
-        self._global_step = tf.Variable(
-          0, dtype=tf.int64, trainable=False, name='global_step'
-        )
-    return self._global_step
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""
     return task_monitor.TaskMonitor(self.addresses(), dict)
-
-  @property
-  def num_interruptions(self) -> int:
-    """Number of calls that the loss of a ps interrupted, and were repeated."""
-    return self.guard.num_interruptions if self.guard else 0
 
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function while monitoring all tasks that it needs.
@@ -194,73 +174,24 @@ class InGraphStrategy(
       # Newly traced functions are sent to all tasks, which holds the GIL while
       # one of them is frozen.
       self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
-      self._probed_at = now
-    guard = self.guard
-
-    def call() -> _Result:
-      for each in list(self._iterators):
-        each.begin_again_if_due()
-      return function()
-
+      self._iterators = weakref.WeakSet()
+    self._probed_at = now
+    guard, again = self.guard, self._beginning_again(function)
     return self._monitor.follow(
       'InGraphStrategy',
-      function if guard is None else lambda: guard.surviving(call),
+      function if guard is None else lambda: guard.surviving(again),
       self._timeout_secs,
     )
 
-  def batches(
-    self, dataset_fn: per_worker.DatasetFn
-  ) -> joint_iterators.JointIterators:
-    """Returns the batches of the workers, for `train`.
-
-    Args:
-      dataset_fn: makes a worker's dataset from its `InputContext`.
-
-    Raises:
-      ValueError: the workers' datasets have elements of different types.
-    """
-    made = self.surviving(
-      lambda: joint_iterators.JointIterators(
-        self._worker_devices(),
-        self.num_replicas_in_sync,
-        dataset_fn,
-        lambda: self.num_interruptions,
-      )
-    )
-    self._iterators.add(made)
-    return made
-
-  def readers(
-    self, dataset_fn: per_worker.DatasetFn
-  ) -> joint_readers.JointReaders:
-    """Returns the readers of the workers' batches from a queue.
-
-    Args:
-      dataset_fn: makes the dataset of a split.
-
-    Raises:
-      ValueError: the splits' datasets have elements of different types, or the
-        ps have the progress of another queue.
-    """
-    devices, replicas = self._worker_devices(), self.extended.replicas
-    number = (lambda: self.num_interruptions) if self.guard else None
-    return self.surviving(
-      lambda: joint_readers.JointReaders(devices, replicas, dataset_fn, number)
-    )
+  def addresses(self) -> dict[spec_lib.Task, str]:
+    """Returns the addresses of ps and workers."""
+    return self._all_addresses()
 
   def _worker_devices(self) -> list[str]:
     return [
       f'/job:worker/replica:0/task:{worker.index}/device:CPU:0'
       for worker in self._workers()
     ]
-
-  def addresses(self) -> dict[spec_lib.Task, str]:
-    """Returns the addresses of ps and workers."""
-    return self._all_addresses()
-
-  def input_context(self) -> tf.distribute.InputContext:
-    """Returns the context of an input whose batches are divided by replicas."""
-    return tf.distribute.InputContext(num_input_pipelines=1)
 
   def wait_for_chief(self, name: str, timeout_secs: float | None) -> None:
     """Returns at once, because this process is the chief.

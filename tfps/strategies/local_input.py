@@ -25,6 +25,7 @@ class LocalInput:
   guard: client_recovery.ClientRecovery | None
   num_replicas_in_sync: int
 
+  _cluster: spec_lib.Cluster
   _peers: peers.Peers
 
   def readers(self, dataset_fn: per_worker.DatasetFn) -> readers_lib.OwnReaders:
@@ -32,7 +33,16 @@ class LocalInput:
 
     Args:
       dataset_fn: makes the dataset of a split.
+
+    Raises:
+      ValueError: there is no ps.
     """
+    if not self._cluster.num_ps:
+      raise ValueError(
+        f'{dataset_fn}: takes from a SplitQueue, which is kept on a ps, and '
+        f'{type(self).__name__} has none. Shard the data by the InputContext, '
+        'or take a HybridStrategy.'
+      )
     return readers_lib.OwnReaders(
       self.task,
       self.addresses(),
@@ -40,6 +50,11 @@ class LocalInput:
       self.replica_input_context(),
       lambda: self.num_interruptions,
     )
+
+  @property
+  def num_workers(self) -> int:
+    """The number of workers of the cluster, including the chief."""
+    return len(self._peers.tasks)
 
   def input_context(self) -> tf.distribute.InputContext:
     """Returns this worker's context, by which to shard data.

@@ -1,11 +1,14 @@
 """The tasks that run a between-graph program, and what they have in common."""
 
+from collections.abc import Mapping
 import itertools
+import time
 
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
 from tfps.server import local_pool
+from tfps.server import task_monitor
 from tfps.strategies import session_setup
 
 
@@ -49,6 +52,18 @@ class Peers:
       input_pipeline_id=self.index,
       num_replicas_in_sync=num_replicas,
     )
+
+  def monitor(
+    self, others: Mapping[spec_lib.Task, str] | None = None
+  ) -> task_monitor.TaskMonitor:
+    """Returns a monitor of all tasks, in which this process begins now.
+
+    Args:
+      others: addresses of further tasks.
+    """
+    begun, own = time.monotonic(), self.tasks[self.index]
+    addresses = {**self.addresses(), **(others or {})}
+    return task_monitor.TaskMonitor(addresses, lambda: {own: begun})
 
   def workers(self) -> session_setup.Workers:
     """Returns all tasks as the workers of a session."""

@@ -76,6 +76,7 @@ class Runtime:
       stale.
     sync_session: logs the steps of workers, or synchronizes them.
     guard: recovers from lost tasks; None without a `Recovery`.
+    events: counts losses, repairs and repeated steps.
   """
 
   task: spec_lib.Task
@@ -85,6 +86,7 @@ class Runtime:
   staleness: staleness_lib.Staleness | None
   sync_session: sessions.Session
   guard: Guard | None
+  events: events_lib.Events
 
   wait_for_chief: Callable[[str, float | None], None]
 
@@ -125,13 +127,8 @@ class Runtime:
     return reports.report(self.sync_session, self.staleness)
 
   def recovery_report(self) -> events_lib.RecoveryReport:
-    """Returns this process' record of lost tasks and repeated steps.
-
-    Without a `Recovery`, it is empty.
-    """
-    if self.guard is None:
-      return events_lib.RecoveryReport()
-    return self.guard.events.report
+    """Returns this process' record of lost tasks and repeated steps."""
+    return self.events.report
 
   @property
   def is_closed(self) -> bool:
@@ -177,7 +174,7 @@ class Runtime:
       policy=settings.updates,
       is_local=self._runs_in_each_worker,
     )
-    self.guard = None
+    self.guard, self.events = None, events_lib.Events(None)
     if recovery is not None or self._runs_in_each_worker:
       extended.shared = shared_variables.SharedVariables(
         is_chief=self.is_chief,
@@ -198,6 +195,7 @@ class Runtime:
           is_shared=self._runs_in_each_worker or self._steps_span_workers,
         )
       )
+      self.events = self.guard.events
       extended.notice = self.guard.add
       self._preemption = preemption.Preemption(self._leave)
 
@@ -227,7 +225,7 @@ class Runtime:
       make_own=make_own,
       num_ps=num_ps,
       own=self.task,
-      tell=self.guard.events.tell_repeated if self.guard else None,
+      tell=self.events.tell_repeated if self.guard else None,
     )
     if self.is_chief:
       self._start_session()

@@ -6,9 +6,8 @@ with tfps.Coordinator(strategy, timeout_secs=300) as coordinator:
 ```
 """
 
-import threading
-
-import tensorflow as tf
+import contextlib
+from typing import Any
 
 from tfps.training import executors
 from tfps.training import scheduling
@@ -47,29 +46,8 @@ class Coordinator(trainer.Trainer, scheduling.SchedulingCoordinator):
 
   in_flight_per_worker = 2  # a worker finds the next one when it has done one
 
-  _global_step: tf.Variable | None = None
-  # A thread that asks again while it makes it, as in a callback of a recovery,
-  # does not wait for itself.
-  _making_global_step = threading.RLock()
-
-  @property
-  def global_step(self) -> tf.Variable:
-    """The number of applied training steps: an int64 scalar on a ps."""
-    with self._making_global_step:
-      if self._global_step is None:
-        self._global_step = self._make_global_step()
-    return self._global_step
-
-  def _make_global_step(self) -> tf.Variable:
-    with self.strategy.scope():
-      return tf.Variable(
-        0,
-        dtype=tf.int64,
-        trainable=False,
-        name='global_step',
-        # Replicas whose gradients make one update count it once.
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-      )
+  def _scope(self) -> contextlib.AbstractContextManager[Any]:
+    return self.strategy.scope()
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
     return executors.ScheduledExecutor(self, timeout_secs)

@@ -1,7 +1,9 @@
 """Base class of trainers: `train` of the coordinator and of each strategy."""
 
 from collections.abc import Sequence
+import contextlib
 import os
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +30,39 @@ class Trainer:
 
   timeout_secs: float | None = None
   in_flight_per_worker: int = 1
+
+  _global_step: tf.Variable | None = None
+  # A thread that asks again while it makes it, as in a callback of a recovery,
+  # does not wait for itself.
+  _making_global_step = threading.RLock()
+
+  @property
+  def global_step(self) -> tf.Variable:
+    """The number of steps that `train` has applied: an int64 scalar variable.
+
+    Steps of all workers count, and those in loops of your own if you add them:
+    `global_step.assign_add(1)`.
+    """
+    with self._making_global_step:
+      if self._global_step is None:
+        self._global_step = self._make_global_step()
+    return self._global_step
+
+  def _make_global_step(self) -> tf.Variable:
+    with self._scope():
+      return tf.Variable(
+        0,
+        dtype=tf.int64,
+        trainable=False,
+        name='global_step',
+        # Replicas whose gradients make one update count it once.
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+      )
+
+  def _scope(self) -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope of the strategy: here, of this object."""
+    strategy: Any = self
+    return strategy.scope()
 
   def executor(self, timeout_secs: float | None) -> executors.Executor:
     """Returns the executor of one call of `train`: here, of this process.

@@ -131,12 +131,15 @@ def find(names: Iterable[str], *, span_workers: bool) -> Replicas:
   )
 
 
-def of_task(names: Iterable[str], task: spec_lib.Task) -> Replicas:
+def of_task(
+  names: Iterable[str], task: spec_lib.Task, most: int | None = None
+) -> Replicas:
   """Returns a replica per GPU of one task, or per CPU if it has no GPU.
 
   Args:
     names: names of all logical devices in a cluster.
     task: the task that executes the steps.
+    most: number of devices that are used; None for all.
   """
   specs = [
     spec
@@ -145,7 +148,7 @@ def of_task(names: Iterable[str], task: spec_lib.Task) -> Replicas:
   ]
   devices = tuple(
     f'/device:{spec.device_type}:{spec.device_index}'
-    for spec in _computing(specs)
+    for spec in _computing(specs)[:most]
   )
   return Replicas(devices, len(devices)) if devices else Replicas()
 

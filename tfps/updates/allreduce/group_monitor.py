@@ -49,6 +49,23 @@ class Waits:
   step_secs: float
   silence_secs: float
 
+  @classmethod
+  def of(
+    cls,
+    connect_secs: float,
+    step_secs: float,
+    silence_secs: float | None = None,
+  ) -> 'Waits':
+    """Returns them with a default number of seconds of silence.
+
+    Args:
+      connect_secs: as the attribute, like the others.
+      step_secs: seconds to wait in a step.
+      silence_secs: None for the default, or what a step waits if that is less.
+    """
+    longest = min(timeouts.current().silence_secs, step_secs)
+    return cls(connect_secs, step_secs, silence_secs or longest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
