@@ -65,7 +65,7 @@ class ClientRecovery:
       self._has_changed,
       lambda: self.on_loss(),
     )
-    self._checked_at = 0.0
+    self._checked_at = self._began_at = 0.0
     if copies.snapshotter is not None:
       self._repair.connect_to_moved()
       copies.restores = not copies.notes.match(self._repair.registry.known)
@@ -258,6 +258,28 @@ class ClientRecovery:
 
   def _cover(self) -> None:
     self.copies.cover(lambda: self._repair.registry.known)
+    self._check_notes()
+
+  def _check_notes(self) -> None:
+    """Checks, if the last call began long ago, that the chief has the same ps.
+
+    Another one may have taken over a ps that was silent meanwhile, and answers
+    again. What is done on it is lost.
+
+    Raises:
+      tf.errors.OpError: the chief has others, or a ps is lost.
+    """
+    now = time.monotonic()
+    before, self._began_at = self._began_at, now
+    if self.copies.snapshotter is not None or (
+      now < before + timeouts.current().probe_every_secs
+    ):
+      return
+    if self.copies.notes.contradict(self._repair.registry.known):
+      self._began_at = before  # it is checked again after the repair
+      raise tf.errors.UnavailableError(
+        None, None, 'The chief uses another /job:ps than this process.'
+      )
 
   def _repair_ps(self, deadline: float | None) -> None:
     self.on_loss()

@@ -1,9 +1,8 @@
 """Repair of lost ps by each of the clients that share their variables.
 
 Each process reconnects by itself. The chief restores the values and then writes
-a note on every ps, for which the other workers wait. They read it on a ps that
-was not lost. It also tells which incarnation of each ps to use, in case a lost
-one answers at two addresses.
+a note on every ps, for which the other workers wait. It also tells which
+incarnation of each ps to use, in case a lost one answers at two addresses.
 """
 
 from collections.abc import Callable
@@ -72,6 +71,7 @@ class ClientRepair(repair_engine.Driver):
     self._reconnected: set[int] = set()
     self._next_look = 0.0
     self._note: Found | None = None
+    self._first_read = 0  # index of the ps whose note is read first
     self._reader: consistency_note_lib.NoteReader
     self._engine = repair_engine.RepairEngine(
       self, copies.recovery.timeout_secs
@@ -167,6 +167,8 @@ class ClientRepair(repair_engine.Driver):
     self._greet({*self._address_book.hosted, *survivors})
     self._reconnected |= self._connect()
     lost |= self._reconnected
+    if self._address_book.incarnations() != found:
+      return False  # connected to one that was started again meanwhile
     if not self._is_chief and not self._copies.notes.match(found):
       return False  # the chief is still restoring
     self._copies.renew(lost)
@@ -192,13 +194,24 @@ class ClientRepair(repair_engine.Driver):
     return self._address_book.incarnations() if moved else found
 
   def _read_note(self, found: Found) -> Found | None:
-    """Reads the chief's note on a ps that was not lost, if there is one."""
+    """Reads the chief's latest note, as far as a ps that answers has it.
+
+    A ps that was started again has none before the chief has restored it. One
+    that the chief has replaced, although it answers again, has an earlier one:
+    that of before, or one that this process does not know either.
+    """
     known = self.registry.known
-    for ps, incarnation in found.items():
-      if incarnation is not None and incarnation == known[ps]:
+    earlier = None
+    self._first_read += 1
+    for i in range(len(found)):
+      ps = (self._first_read + i) % len(found)
+      if found[ps] is not None:
         task = spec_lib.Task('ps', ps)
-        return self._reader.read(self._address_book.addresses[task])
-    return None
+        note = self._reader.read(self._address_book.addresses[task])
+        if note not in (None, known):
+          return note
+        earlier = note or earlier
+    return earlier
 
   def _follow(self, found: Found, note: Found | None) -> Found:
     """Looks for ps at other addresses; returns all incarnations.
@@ -208,7 +221,9 @@ class ClientRepair(repair_engine.Driver):
     now = time.monotonic()
     if found == note:
       return found
-    if note in (None, self.registry.known) and now < self._next_look:
+    if note == self.registry.known:
+      note = None  # which tells nothing new
+    if note is None and now < self._next_look:
       return found
     self._next_look = now + timeouts.current().repair_poll_secs
     before = self._address_book.addresses.copy()
