@@ -183,7 +183,9 @@ def test_an_execution_that_does_not_end_is_not_waited_for_for_ever(
     losses.count_to(coordinator, variables, 10)
     left = coordinator.schedule(tf.function(lambda: sleeps.slow(6)))
     losses.lose(processes, ('ps', 0))()
-    with pytest.raises(errors.DeadlineError, match=r'worker:\d is not done'):
+    with pytest.raises(
+      errors.DeadlineError, match=r'worker:\d is still executing'
+    ):
       coordinator.surviving(lambda: losses.values(variables))
     assert left.fetch() == 1
     assert coordinator.surviving(lambda: losses.values(variables)) == {10}

@@ -77,7 +77,8 @@ def test_steps_are_done_again_with_what_workers_read_anew(
   assert result.step == 240
   assert counting.counts() == {240.0}
   assert [event.tasks for event in events.of('back')] == [('ps:1',)]
-  assert int(counting.latest.numpy()) < 235
+  # With the input of before, it would be above the number of steps.
+  assert int(counting.latest.numpy()) < 240
   strategy.close()
 
 
