@@ -174,8 +174,7 @@ class InGraphStrategy(
       # Newly traced functions are sent to all tasks, which holds the GIL while
       # one of them is frozen.
       self._monitor.wait_while_hung('InGraphStrategy', self._timeout_secs)
-      self._iterators = weakref.WeakSet()
-    self._probed_at = now
+      self._probed_at = now
     guard, again = self.guard, self._beginning_again(function)
     return self._monitor.follow(
       'InGraphStrategy',
