@@ -276,7 +276,6 @@ class ClientRecovery:
     ):
       return
     if self.copies.notes.contradict(self._repair.registry.known):
-      self._began_at = before  # it is checked again after the repair
       raise tf.errors.UnavailableError(
         None, None, 'The chief uses another /job:ps than this process.'
       )

@@ -120,7 +120,7 @@ class AllReduceStrategy(
     extended, state = setup.extended_of(self, self._cluster, self._peers)
     self.membership: membership_lib.Membership | None = None
     super().__init__(extended)
-    self.transfers = setup.transfers_of()
+    self.transfers = setup.no_transfers()
     self.reduction = reduction_lib.Reduction(
       own, number, **setup.algorithm(communication_options)
     )

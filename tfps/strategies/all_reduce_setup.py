@@ -92,8 +92,8 @@ def extended_of(
   return extended, local_state
 
 
-def transfers_of() -> transfers.Transfers:
-  """Returns the transfers of a strategy without ps: there are none.
+def no_transfers() -> transfers.Transfers:
+  """Returns the transfers of a strategy without ps, by which steps are looped.
 
   TensorFlow distinguishes collectives by the iteration of their loop, so all
   workers must have the same loops: none may unroll them by itself.

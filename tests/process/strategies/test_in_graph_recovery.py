@@ -72,13 +72,14 @@ def test_steps_are_done_again_with_what_workers_read_anew(
     tfps_cluster.cluster, recovery=_recovery(tmp_path, on_event=events)
   )
   counting = _Counting(strategy)
-  at = losses.At(60, losses.lose(tfps_cluster, ('ps', 1)))
+  # However slow the machine is, there is a snapshot of many steps.
+  lose = losses.lose(tfps_cluster, ('ps', 1))
+  at = losses.At(60, strategy.guard.keep_writes, lose)
   result = counting.train(240, at)
   assert result.step == 240
   assert counting.counts() == {240.0}
   assert [event.tasks for event in events.of('back')] == [('ps:1',)]
-  # With the input of before, it would be above the number of steps.
-  assert int(counting.latest.numpy()) < 240
+  assert int(counting.latest.numpy()) < 235
   strategy.close()
 
 
