@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.support import waiting
 import tfps
+from tfps.monitor import registry as registry_lib
 from tfps.training import hooks
 
 GATES = (40, 80)
@@ -61,6 +62,8 @@ def main(directory: pathlib.Path, how: str) -> None:
   is_chief = how == 'coordinator' or strategy.is_chief
 
   def wait_at_gates(progress: hooks.Progress) -> None:
+    if progress.step < GATES[0]:  # so that each worker does some before it
+      waiting.until(are_workers_idle, timeout_secs=120)
     for gate in GATES if is_chief else ():
       if progress.step >= gate:
         wait_for(directory / f'go-{gate}')
@@ -78,6 +81,11 @@ def main(directory: pathlib.Path, how: str) -> None:
 
 def make_model() -> keras.Model:
   raise AssertionError('there are no checkpoints to evaluate')
+
+
+def are_workers_idle() -> bool:
+  activities = registry_lib.of_process().activities()
+  return not any(each.what == 'executes a function' for each in activities)
 
 
 def wait_for(path: pathlib.Path) -> None:
