@@ -56,6 +56,7 @@ def train(capfd, mode, folder, *launcher_options):
     f'--output_dir={folder}',
     f'--max_examples={NUM_EXAMPLES}',
     '--epochs=2',
+    '--batch_size=512',
     '--steps_per_execution=2',
     '--baseline_auc=0.7',
   )

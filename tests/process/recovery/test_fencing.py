@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import re
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -35,6 +36,10 @@ def elsewhere(cluster, task):
   return dataclasses.replace(cluster, jobs=jobs, task=task)
 
 
+class _OverError(Exception):
+  """Ends the training of a worker."""
+
+
 @contextlib.contextmanager
 def training_instead(cluster, task, kind, folder):
   """Freezes a task, trains in its place, and thaws it, which then ends.
@@ -52,12 +57,33 @@ def training_instead(cluster, task, kind, folder):
       tf.Variable(tf.zeros([100]), name='vector'),
     ]
 
+  is_over = threading.Event()
+
   def thaw():
-    cluster.thaw(task.job, task.index)
-    assert_it_knows(cluster, task)
+    try:
+      cluster.thaw(task.job, task.index)
+      assert_it_knows(cluster, task)
+    finally:
+      is_over.set()
+
+  def end_worker(progress):
+    del progress
+    if is_over.is_set() and not strategy.is_chief:
+      raise _OverError
 
   with losses.trainer(strategy) as trainer:
-    losses.train_while(trainer, lambda batch: losses.add_one(variables), thaw)
+    # A worker would wait for the chief's next call of `train` in its own.
+    rounds = {} if strategy.is_chief else {'per_round': 10**9}
+    try:
+      losses.train_while(
+        trainer,
+        lambda batch: losses.add_one(variables),
+        thaw,
+        hook=end_worker,
+        **rounds,
+      )
+    except _OverError:
+      assert_it_knows(cluster, task)
     yield lambda: (int(trainer.global_step), losses.values(variables))
 
 
