@@ -166,7 +166,9 @@ def _epoch_iterator(theirs: Any) -> Any:
       )
       super(theirs, self).__init__(*args, **kwargs)
       self._distribute_strategy = distribute_strategy
-      self._distributed_dataset = functions.dataset_of(self.data_adapter)
+      self._distributed_dataset = functions.dataset_of(
+        distribute_strategy, self.data_adapter
+      )
 
     def tf_sync(self) -> None:
       # Our functions return only once they are done. A wait here could only

@@ -26,17 +26,25 @@ class Batches:
 
   Args:
     dataset: the batches.
+    surviving: as of `take`, for the first batch.
   """
 
-  def __init__(self, dataset: tf.data.Dataset) -> None:
+  def __init__(
+    self,
+    dataset: tf.data.Dataset,
+    surviving: Callable[[Callable[[], Any]], Any],
+  ) -> None:
     self._dataset = dataset
+    self._surviving = surviving
     self._kept: Taking | None = None
     self._current: Taking | None = None
 
   def __iter__(self) -> Iterator[Any]:
-    self._current = self._kept or Taking(
-      iterators_lib.over(self._dataset), self._dataset
-    )
+    if self._kept is None:
+      batches = iterators_lib.over(self._dataset)
+      self._current = Taking(batches, self._dataset, self._surviving)
+    else:
+      self._current = self._kept
     self._kept = None
     return self._current
 
@@ -52,14 +60,20 @@ class Taking:
   Args:
     batches: the iterator.
     dataset: over which it iterates.
+    surviving: as of `take`, for the first batch.
     *first: a batch that comes first, if there is one.
   """
 
   def __init__(
-    self, batches: Iterator[Any], dataset: tf.data.Dataset, *first: Any
+    self,
+    batches: Iterator[Any],
+    dataset: tf.data.Dataset,
+    surviving: Callable[[Callable[[], Any]], Any],
+    *first: Any,
   ) -> None:
     self.dataset = dataset
     self._batches = batches
+    self._surviving = surviving
     self._first = list(first)
     self._taken: list[Any] = []
     self._num_taken = 0
@@ -68,7 +82,12 @@ class Taking:
     return self
 
   def __next__(self) -> Any:
-    batch = self._first.pop() if self._first else next(self._batches)
+    if self._first:
+      batch = self._first.pop()
+    elif self._num_taken:
+      batch = next(self._batches)
+    else:  # Keras takes it, to build the model
+      batch = self._surviving(lambda: next(self._batches))
     self._num_taken += 1
     self._taken = [batch] if self._num_taken == 1 else []
     return batch
@@ -77,7 +96,7 @@ class Taking:
     """Returns an iterator from the first batch on, if only that was taken."""
     if not self._taken:
       return None
-    return Taking(self._batches, self.dataset, *self._taken)
+    return Taking(self._batches, self.dataset, self._surviving, *self._taken)
 
 
 def is_dataset_fn(x: Any) -> bool:

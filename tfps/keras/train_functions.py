@@ -63,13 +63,15 @@ def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
     )
 
 
-def dataset_of(adapter: Any) -> Any:
+def dataset_of(strategy: tf.distribute.Strategy, adapter: Any) -> Any:
   """Returns the object over which Keras' trainer iterates for an epoch."""
   if isinstance(
     adapter, data_adapters.PerWorkerAdapter | split_adapter.QueueAdapter
   ):
     return adapter
-  return data_adapters.Batches(adapter.get_tf_dataset())
+  guard = getattr(strategy, 'guard', None)
+  surviving = guard.surviving if guard is not None else lambda call: call()
+  return data_adapters.Batches(adapter.get_tf_dataset(), surviving)
 
 
 class TrainFunction(step_function.StepFunction):
