@@ -54,9 +54,12 @@ def test_the_coordinators_updates_go_on_without_who_is_gone(processes):
     with pytest.raises(ones_lib.EnoughError):
       future.result(100)
     coordinator.join()
-  updates = strategy.updates_report().updates
-  assert updates > 60
-  assert float(ones.number.numpy()) == -updates
+  report = strategy.updates_report()
+  assert report.updates > 60
+  # A worker that is lost between its update and the count of it has another
+  # worker make it again.
+  number = -float(ones.number.numpy())
+  assert report.updates <= number <= report.updates + report.repeated
   strategy.close()
 
 
