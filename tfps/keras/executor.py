@@ -42,6 +42,9 @@ class Executor(Protocol):
   def scheduling(self) -> contextlib.AbstractContextManager[None]:
     """Returns the context in which functions to execute are traced."""
 
+  def can_trace(self) -> bool:
+    """Returns whether `scheduling` would not wait for a task that is frozen."""
+
   def rest(self) -> None:
     """Announces that nothing is scheduled until all results are fetched."""
 
@@ -84,6 +87,9 @@ class Here(Executor):
   def scheduling(self) -> contextlib.AbstractContextManager[Any]:
     scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
     return scope
+
+  def can_trace(self) -> bool:
+    return True
 
   def rest(self) -> None:
     pass  # functions end before `schedule` returns

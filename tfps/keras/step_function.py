@@ -117,7 +117,9 @@ class StepFunction:
     """
     unrolling = self._executions.unrolling
     unrolling.unroll_if_due(
-      self._model.steps_per_execution, self._executor.timeout_secs
+      self._model.steps_per_execution,
+      self._executor.timeout_secs,
+      self._executor.can_trace,
     )
     with unrolling.timed():
       return self._schedule_steps(batches)

@@ -68,6 +68,10 @@ class TaskMonitor:
     """Changes the address at which a task is probed."""
     self._addresses = {**self._addresses, task: address}
 
+  def is_any_hung(self) -> bool:
+    """Probes all tasks; returns whether one is frozen."""
+    return bool(self._silent(health.State.HUNG))
+
   def wait_while_hung(self, what: str, timeout_secs: float | None) -> None:
     """Waits until no task is frozen; dead tasks do not matter.
 

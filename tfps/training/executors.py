@@ -73,6 +73,9 @@ class Executor(Protocol):
   def tracing(self) -> contextlib.AbstractContextManager[None]:
     """Context in which to trace functions, before a task can be lost."""
 
+  def can_trace(self) -> bool:
+    """Returns whether `tracing` would not wait for a task that is frozen."""
+
   def syncing(
     self, session: sessions.Session, updates_left: Callable[[], int]
   ) -> contextlib.AbstractContextManager[None]:
@@ -184,6 +187,9 @@ class ScheduledExecutor(Executor):
 
   def tracing(self) -> contextlib.AbstractContextManager[None]:
     return self._coordinator.scheduling()
+
+  def can_trace(self) -> bool:
+    return self._coordinator.can_trace()
 
   @contextlib.contextmanager
   def syncing(

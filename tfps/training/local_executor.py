@@ -111,6 +111,10 @@ class LocalExecutor(executors.Executor):
     with self.strategy.scope():
       yield
 
+  def can_trace(self) -> bool:
+    """Returns True: functions are traced in this process alone."""
+    return True
+
   @contextlib.contextmanager
   def syncing(
     self, session: sessions.Session, updates_left: Callable[[], int]

@@ -269,7 +269,7 @@ class TrainingLoop:
     full, done = self._spec.steps_per_execution, self._step - self._start
     left = (self._spec.steps - self._step) / max(1, done)
     if not self._program.unrolling.unroll_if_due(
-      full, self._spec.timeout_secs, left=left
+      full, self._spec.timeout_secs, self._executor.can_trace, left=left
     ):
       return
     with self._executor.tracing():

@@ -264,6 +264,10 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       finally:
         compat.being_scheduled(self.strategy, value=False)
 
+  def can_trace(self) -> bool:
+    """Returns whether `scheduling` would not wait for a task that is frozen."""
+    return not self.monitor.is_any_hung()
+
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, and again after a ps that it needs was lost.
 

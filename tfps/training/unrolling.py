@@ -1,5 +1,6 @@
 """Decision when more steps of an execution are unrolled."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import math
@@ -47,6 +48,7 @@ class Unrolling:
     self._num_operations = 1
     self._began = 0.0
     self._secs = 0.0
+    self._postponed_until = 0.0
     self._secs_to_prepare: float | None = None
 
   @contextlib.contextmanager
@@ -69,26 +71,40 @@ class Unrolling:
     self._num_operations = max(1, num_operations)
 
   def unroll_if_due(
-    self, full: int, within_secs: float | None, *, left: float = math.inf
+    self,
+    full: int,
+    within_secs: float | None,
+    can_trace: Callable[[], bool],
+    *,
+    left: float = math.inf,
   ) -> bool:
     """Unrolls more steps from now on, if that is due; returns whether it was.
+
+    While a task is frozen, others go on in loops rather than wait for it.
 
     Args:
       full: how many steps a full execution has.
       within_secs: how long the first of them may take, which prepares them;
         None for no limit.
+      can_trace: returns whether no task is frozen; called if it is due, and
+        again when loops have taken twice as long.
       left: how many steps are left for each that has been done.
     """
     if self.is_unrolled or not self._may_unroll or not self._secs_to_prepare:
       return False
     size = self._size(full)
     secs = size * self._secs_to_prepare
-    self.is_unrolled = (
+    is_due = (
       size > self._transfers.loop_size
+      and self._secs > self._postponed_until
       and self._secs * min(1.0, left) > _TIMES_BEFORE_UNROLLING * secs
       and (within_secs is None or secs < within_secs)
     )
-    return self.is_unrolled
+    if is_due and not can_trace():
+      self._postponed_until = 2 * self._secs
+      return False
+    self.is_unrolled = is_due
+    return is_due
 
   def give_up(self, reason: Exception) -> bool:
     """Leaves steps in loops from now on; returns whether more were unrolled.

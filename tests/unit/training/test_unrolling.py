@@ -28,33 +28,54 @@ class _World:
       self._now += 100  # elsewhere
 
 
+def _yes():
+  return True
+
+
 @pytest.fixture
 def world(monkeypatch):
   return _World(monkeypatch)
 
 
 def test_they_are_once_loops_have_taken_ten_times_as_long(world):
-  assert not world.unrolling.unroll_if_due(4, None)
+  assert not world.unrolling.unroll_if_due(4, None, _yes)
   world.execute(1 + 117)  # 120 seconds
-  assert not world.unrolling.unroll_if_due(4, None)
+  assert not world.unrolling.unroll_if_due(4, None, _yes)
   assert world.unrolling.form(4, 4).body == 1
   world.execute(1)
-  assert world.unrolling.unroll_if_due(4, None)
-  assert not world.unrolling.unroll_if_due(4, None)  # they are already
+  assert world.unrolling.unroll_if_due(4, None, _yes)
+  assert not world.unrolling.unroll_if_due(4, None, _yes)  # they are already
   assert world.unrolling.form(4, 4) == unrolling.step_loop.Form(0, 4)
   assert world.unrolling.form(3, 4).body == 1  # not the odd end
 
 
+def test_they_are_not_while_a_task_can_trace(world):
+  probes = []
+
+  def can_trace():
+    probes.append(world.unrolling._secs)
+    return False
+
+  world.execute(119)  # 121 seconds
+  for _ in range(3):
+    assert not world.unrolling.unroll_if_due(4, None, can_trace)
+  world.execute(120)
+  assert not world.unrolling.unroll_if_due(4, None, can_trace)
+  assert probes == [121]
+  world.execute(2)
+  assert world.unrolling.unroll_if_due(4, None, _yes)
+
+
 def test_they_are_not_if_preparing_them_may_take_longer_than_allowed(world):
   world.execute(200)
-  assert not world.unrolling.unroll_if_due(4, 12.0)
-  assert world.unrolling.unroll_if_due(4, 13.0)
+  assert not world.unrolling.unroll_if_due(4, 12.0, _yes)
+  assert world.unrolling.unroll_if_due(4, 13.0, _yes)
 
 
 def test_they_are_not_if_few_steps_are_left(world):
   world.execute(1 + 237)  # 240 seconds
-  assert not world.unrolling.unroll_if_due(4, None, left=0.5)
-  assert world.unrolling.unroll_if_due(4, None, left=0.51)
+  assert not world.unrolling.unroll_if_due(4, None, _yes, left=0.5)
+  assert world.unrolling.unroll_if_due(4, None, _yes, left=0.51)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +95,7 @@ def test_few_steps_of_large_models_are_unrolled(
 ):
   world.unrolling.note_size(num_operations)
   world.execute(10_000)
-  assert world.unrolling.unroll_if_due(full, None)
+  assert world.unrolling.unroll_if_due(full, None, _yes)
   rest = 0 if body else full
   assert world.unrolling.form(full, full) == unrolling.step_loop.Form(
     body, rest
@@ -88,4 +109,4 @@ def test_few_steps_of_large_models_are_unrolled(
 def test_they_never_are(monkeypatch, wire, full):
   world = _World(monkeypatch, **wire)
   world.execute(10_000)
-  assert not world.unrolling.unroll_if_due(full, None)
+  assert not world.unrolling.unroll_if_due(full, None, _yes)
