@@ -26,7 +26,6 @@ from tfps._utils import processes
 Command = Callable[[str], Sequence[str]]
 
 _ENV = {'TF_CPP_MIN_LOG_LEVEL': os.environ.get('TF_CPP_MIN_LOG_LEVEL', '2')}
-_LOG_TAIL = 2000
 _TIMEOUT_SECS = 600.0
 
 
@@ -64,7 +63,7 @@ class Side:
         if time.monotonic() > deadline:
           raise tfps.DeadlineError(
             f"{task} has not done '{what} {share}' after {_TIMEOUT_SECS:g} "
-            f'seconds. Its log ends:\n{self._log(task)[-_LOG_TAIL:]}'
+            f'seconds. Its log ends:\n{processes.end_of_log(self._log(task))}'
           )
       os.read(answers, len('done\n'))
 
@@ -95,7 +94,7 @@ class Side:
     for task in self.pids():
       status = self._status(task)
       if status is not None:
-        log = self._log(task)[-_LOG_TAIL:]
+        log = processes.end_of_log(self._log(task))
         raise RuntimeError(f'{task} has ended with status {status}:\n{log}')
 
 

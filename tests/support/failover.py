@@ -29,6 +29,7 @@ from tfps.server import health
 from tfps.server import ps_addresses
 
 NUM_PS = 3
+CHIEF = spec.Task('chief', 0)
 TAKE_OVER_SECS, TIMEOUT_SECS = 1.0, 600.0
 
 PS = st.integers(0, NUM_PS - 1)
@@ -109,6 +110,7 @@ class World:
     self._own = threading.local()
     self.numbers = itertools.count(1)
     self.due = []  # times and functions
+    self.posted = None  # by the chief
     self.processes = {}
     self.homes = {}
     for ps in range(NUM_PS):
@@ -244,11 +246,24 @@ class World:
 
 
 class Notes(consistency_note.ConsistencyNotes):
-  """Notes on the servers of a job."""
+  """Notes on the servers of a job.
 
-  def __init__(self, job):
-    super().__init__('')
-    self._job = job
+  Args:
+    job: has the servers.
+    world: of these, and of the chief.
+    kinds: arguments of `ConsistencyNotes`.
+  """
+
+  def __init__(self, job, world, **kinds):
+    super().__init__('', **kinds)
+    self._job, self._world = job, world
+
+  def _post(self, text):
+    self._world.posted = text
+
+  def _read_posted(self, chief, address):
+    self._world.sleep(0.01)
+    return self._world.posted
 
   def _write(self, ps, text):
     self._job.servers()[ps].note = text
@@ -301,12 +316,15 @@ def make_copies(world, parts, *, saves, is_shared):
   cluster = spec.Cluster({'ps': dict(world.listed), 'worker': {}})
   book = ps_addresses.PsAddressBook(cluster)
   book._posted = world
+  kinds = {}
+  if is_shared:
+    kinds = {'device': '/CPU:0'} if saves else {'chief': (CHIEF, 'chief')}
   copies = copies_lib.Copies(
     config.Recovery(
       _FOLDER.name, take_over_secs=TAKE_OVER_SECS, timeout_secs=TIMEOUT_SECS
     ),
     address_book=book,
-    notes=Notes(parts),
+    notes=Notes(parts, world, **kinds),
     shared=parts,
     fence=parts,
     device='/CPU:0',

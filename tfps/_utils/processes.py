@@ -8,6 +8,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import re
 import select
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Protocol
 
 _GUARD = pathlib.Path(__file__).with_name('die_with_parent.py')
 _REAPER = pathlib.Path(__file__).with_name('reap_groups.py')
+_END = 3000  # characters of a log
 
 
 class Leader(subprocess.Popen[bytes]):
@@ -107,6 +109,18 @@ def _spawner() -> concurrent.futures.ThreadPoolExecutor:
   # The kernel sends the death signal when the *thread* that forked ends, so
   # every child is forked by one thread that lives as long as the process.
   return concurrent.futures.ThreadPoolExecutor(1, 'tfps-spawner')
+
+
+def end_of_log(log: str) -> str:
+  """Returns the end of a process' log, in which a crash says where it was.
+
+  A process that crashes writes the names of all its extension modules last, in
+  a line of many kilobytes.
+
+  Args:
+    log: what the process has written.
+  """
+  return re.sub('^Extension modules: .*\n?', '', log, flags=re.M)[-_END:]
 
 
 class GroupReaper:

@@ -68,7 +68,9 @@ class ClientRecovery:
     self._checked_at = self._began_at = 0.0
     if copies.snapshotter is not None:
       self._repair.connect_to_moved()
-      copies.restores = not copies.notes.match(self._repair.registry.known)
+      known = self._repair.registry.known
+      copies.restores = not copies.notes.match(known)
+      copies.notes.announce({} if copies.restores else known)
       copies.snapshotter.start(self._gate)
       copies.replicas.start()
     else:
@@ -215,6 +217,7 @@ class ClientRecovery:
     """
     self._is_stopped = True
     self._stuck_calls.stop()
+    self.copies.notes.close()
     if self.copies.snapshotter is not None:
       self.copies.snapshotter.stop()
       self.copies.replicas.stop()
@@ -275,7 +278,7 @@ class ClientRecovery:
       now < before + timeouts.current().probe_every_secs
     ):
       return
-    if self.copies.notes.contradict(self._repair.registry.known):
+    if self.copies.notes.are_of_others(self._repair.registry.known):
       raise tf.errors.UnavailableError(
         None, None, 'The chief uses another /job:ps than this process.'
       )
@@ -284,6 +287,7 @@ class ClientRecovery:
     self.on_loss()
     with quiesce_lock.quiesced(self._gate, self.copies.recovery.timeout_secs):
       self._repair.repair(deadline)
+    self._began_at = 0.0  # the next call checks whether the chief has moved on
 
   def _deadline(self) -> float | None:
     return deadlines.after(self.copies.recovery.timeout_secs)

@@ -70,6 +70,7 @@ class ClientRepair(repair_engine.Driver):
     # Ps with a new connection: their variables have to be created again.
     self._reconnected: set[int] = set()
     self._next_look = 0.0
+    self._latest: Found | None = None  # that the chief has announced
     self._note: Found | None = None
     self._first_read = 0  # index of the ps whose note is read first
     self._reader: consistency_note_lib.NoteReader
@@ -138,7 +139,8 @@ class ClientRepair(repair_engine.Driver):
     found = self._address_book.incarnations()
     if self._is_chief:
       return self._fail_over(found, lost_secs)
-    self._note = self._read_note(found)
+    self._latest = self._copies.notes.latest()
+    self._note = self._latest or self._read_note(found)
     return self._follow(found, self._note)
 
   def describe(self, ps: int) -> str:
@@ -147,6 +149,8 @@ class ClientRepair(repair_engine.Driver):
   def restore(self, found: repair_engine.Found) -> bool:
     known = self.registry.known
     note = self._note
+    if self._latest not in (None, found):
+      return False  # not those that the chief uses
     if note is not None and note != found != known:
       return False  # the chief is still restoring
     # Ps that have moved may still know an earlier process of this task.

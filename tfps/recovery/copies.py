@@ -174,6 +174,7 @@ class Copies:
       tf.errors.OpError: a ps is lost.
     """
     assert self.snapshotter is not None
+    self.notes.announce(found)
     secs = self.snapshotter.restore(lost, self.replicas)
     self.shared.announce(self.inventory.on(set(found)))
     on_restored()

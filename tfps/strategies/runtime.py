@@ -183,14 +183,15 @@ class Runtime:
         container=self._job,
       )
     if recovery is not None:
+      device = f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0'
       self.guard = self._make_guard(
         copies_lib.Copies(
           recovery,
           address_book=self._address_book,
-          notes=consistency_note.ConsistencyNotes(self._job),
+          notes=self._make_notes(cluster, device),
           shared=extended.shared,
           fence=self._fence,
-          device=f'/job:{self.task.job}/task:{self.task.index}/device:CPU:0',
+          device=device,
           saves=self.is_chief,
           is_shared=self._runs_in_each_worker or self._steps_span_workers,
         )
@@ -198,6 +199,19 @@ class Runtime:
       self.events = self.guard.events
       extended.notice = self.guard.add
       self._preemption = preemption.Preemption(self._leave)
+
+  def _make_notes(
+    self, cluster: spec_lib.Cluster, device: str
+  ) -> consistency_note.ConsistencyNotes:
+    """Returns notes of which ps fit together, shared with other processes."""
+    chief = registration_lib.chief_of(cluster)
+    if not self._runs_in_each_worker or chief not in cluster.tasks():
+      return consistency_note.ConsistencyNotes(self._job)
+    if self.is_chief:
+      return consistency_note.ConsistencyNotes(self._job, device=device)
+    return consistency_note.ConsistencyNotes(
+      self._job, chief=(chief, cluster.address(chief))
+    )
 
   def _begin_updates(
     self, settings: Settings, workers: session_setup.Workers

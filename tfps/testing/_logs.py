@@ -7,10 +7,9 @@ from typing import IO
 
 from tfps import errors
 from tfps._utils import private_files
+from tfps._utils import processes
 from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
-
-_TAIL = 2000
 
 
 class Logs:
@@ -45,7 +44,7 @@ class Logs:
 
   def tail(self, task: spec_lib.Task) -> str:
     """Returns the end of a task's log, as a sentence for an error."""
-    return f' Its log ends:\n{self.read(task)[-_TAIL:]}'
+    return f' Its log ends:\n{processes.end_of_log(self.read(task))}'
 
   def wait_for_line(
     self, task: spec_lib.Task, beginning: str, timeout_secs: float

@@ -6,7 +6,6 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import stateful
-from hypothesis import strategies as st
 import tensorflow as tf
 
 from tests.support import failover
@@ -239,33 +238,13 @@ class BusyFailover(_Failover):
 
 
 class IdleFailover(_Failover):
-  """The worker does nothing for any time, in which one ps may be lost."""
+  """The worker does nothing for any time, in which any ps may be lost."""
 
-  _may_lose = True
-
-  @stateful.precondition(lambda self: self._may_lose)
-  @stateful.rule(
-    ps=failover.PS, after=failover.SECS, away=failover.SECS, moves=st.booleans()
-  )
-  def is_killed(self, ps, after, away, moves):
-    self._may_lose = False
-    super().is_killed(ps=ps, after=after, away=away, elsewhere=moves)
-    self.chief_steps()
-
-  @stateful.precondition(lambda self: self._may_lose)
-  @stateful.rule(ps=failover.PS, after=failover.SECS, secs=failover.SECS)
-  def freezes(self, ps, after, secs):
-    self._may_lose = False
-    super().freezes(ps=ps, after=after, secs=secs)
-    self.chief_steps()
-
-  @stateful.precondition(lambda self: not self._may_lose)
   @stateful.rule()
   def worker_steps(self):
-    self.world.sleep(40.0)  # in which the loss is over
+    self.world.sleep(40.0)  # in which losses are over
     self.chief_steps()
     self.end_worker()
-    self._may_lose = True
 
   def end_worker(self):
     for _ in range(2):
@@ -275,7 +254,21 @@ class IdleFailover(_Failover):
 def test_a_worker_that_was_idle_leaves_a_ps_that_thaws():
   """It has been taken over, and answers as if nothing had happened."""
   job = IdleFailover()
-  job.freezes(ps=0, after=0.0, secs=20.0)  # and the chief does a step
+  job.freezes(ps=0, after=0.0, secs=20.0)
+  job.chief_steps()
+  job.worker_steps()
+  job.teardown()
+
+
+def test_a_worker_that_was_idle_leaves_all_ps_together():
+  """They were in one process, and have notes of each other alone."""
+  job = IdleFailover()
+  job.freezes(ps=0, after=0.0, secs=20.0)
+  job.freezes(ps=2, after=0.0, secs=20.0)
+  job.chief_steps()
+  job.worker_steps()
+  job.freezes(ps=1, after=0.0, secs=20.0)
+  job.chief_steps()
   job.worker_steps()
   job.teardown()
 
@@ -283,11 +276,10 @@ def test_a_worker_that_was_idle_leaves_a_ps_that_thaws():
 def test_a_worker_learns_of_losses_from_ps_that_were_restarted():
   """The only ps that it knows has been taken over."""
   job = IdleFailover()
-  faults = super(IdleFailover, job)
-  faults.is_killed(ps=0, after=0.0, away=0.0, elsewhere=True)
-  faults.freezes(ps=2, after=0.0, secs=1.5)
+  job.is_killed(ps=0, after=0.0, away=0.0, elsewhere=True)
+  job.freezes(ps=2, after=0.0, secs=1.5)
   job.chief_steps()
-  faults.is_killed(ps=1, after=0.0, away=0.0, elsewhere=True)
+  job.is_killed(ps=1, after=0.0, away=0.0, elsewhere=True)
   job.teardown()
 
 
