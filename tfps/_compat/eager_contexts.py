@@ -4,8 +4,7 @@ Each client has a context on every server that it connects to. The server
 recreates its collective manager for a context that finds no other there. Of two
 that come at the same moment, the second replaces, and so destroys, the manager
 that the first keeps using: the server dies of a segmentation fault. A context
-that exists from the beginning, and stays, prevents it. Its request is under way
-when the server starts, since clients come as soon as the server answers.
+that exists before clients can come, and stays, prevents it.
 
 Any process can close a context by its number: a client that has been replaced
 then does no more harm.

@@ -48,6 +48,7 @@ from tfps.monitor import endpoint
 from tfps.security import doors
 from tfps.server import client_registry
 from tfps.server import environment
+from tfps.server import gate as gate_lib
 from tfps.server import health
 from tfps.server import hosted_ps
 from tfps.server import registration
@@ -91,26 +92,30 @@ class Server:
     threads.expect_many()
     row_groups.offer()
     row_stores.offer()
-    try:
-      self._server = tf.distribute.Server(
-        cluster.spec(),
-        job_name=self.task.job,
-        task_index=self.task.index,
-        config=self.config,
-        start=False,
-      )
-    except tf.errors.OpError as error:
-      raise errors.ServerStartError(
-        f'{self.task} could not start its server at {address}: {error.message}.'
-        ' Correct the address, or the config.'
-      ) from error
-    self._start()
+    with gate_lib.Gate(address) as gate:
+      try:
+        self._server = gate.behind(self._make)
+      except tf.errors.OpError as error:
+        raise errors.ServerStartError(
+          f'{self.task} could not start its server at {address}: '
+          f'{error.message}. Correct the address, or the config.'
+        ) from error
+      self._start(gate)
 
-  def _start(self) -> None:
+  def _make(self) -> Any:
+    return tf.distribute.Server(
+      self._cluster.spec(),
+      job_name=self.task.job,
+      task_index=self.task.index,
+      config=self.config,
+      start=False,
+    )
+
+  def _start(self, gate: gate_lib.Gate) -> None:
     """Starts the server, which then has the context of its first client."""
     try:
       eager_contexts.open_first(
-        self.address,
+        gate.back_door(self.address),
         job=self.task.job,
         index=self.task.index,
         start=self._server.start,
