@@ -64,7 +64,12 @@ def check_steps(dataset_fn: Any, steps_per_epoch: int | None) -> None:
 
 
 def dataset_of(strategy: tf.distribute.Strategy, adapter: Any) -> Any:
-  """Returns the object over which Keras' trainer iterates for an epoch."""
+  """Returns the object over which Keras' trainer iterates for an epoch.
+
+  Args:
+    strategy: that of the model.
+    adapter: the data adapter of Keras, or of this package.
+  """
   if isinstance(
     adapter, data_adapters.PerWorkerAdapter | split_adapter.QueueAdapter
   ):

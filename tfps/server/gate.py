@@ -13,6 +13,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import threading
 from typing import TypeVar
 
 from tfps.security import doors
@@ -23,6 +24,9 @@ _BACK_DOOR = '127.84.70.80'
 _LOOPBACK = ('127.0.0.1', '::1')
 _ELSEWHERE = ('192.0.2.1', 9)  # for documentation; nothing is sent
 _CONNECT_SECS = 5.0
+
+# Held while TensorFlow's variable is set, which others take for an enclosure's.
+_lock = threading.Lock()
 
 
 class Gate:
@@ -42,7 +46,9 @@ class Gate:
     self._is_closed = False
 
   def __enter__(self) -> 'Gate':
-    if self._port and doors.REUSE_PORT not in os.environ:
+    with _lock:
+      is_enclosed = doors.REUSE_PORT in os.environ
+    if self._port and not is_enclosed:
       for ip in {*_LOOPBACK, *_own_ips(self._host)}:
         with contextlib.suppress(OSError):  # no address of this host
           self._sockets.enter_context(_listening(ip, self._port))
@@ -60,11 +66,12 @@ class Gate:
     """
     if not self._is_closed:
       return make()
-    os.environ[doors.REUSE_PORT] = '1'
-    try:
-      return make()
-    finally:
-      del os.environ[doors.REUSE_PORT]
+    with _lock:
+      os.environ[doors.REUSE_PORT] = '1'
+      try:
+        return make()
+      finally:
+        del os.environ[doors.REUSE_PORT]
 
   def back_door(self, address: str) -> str:
     """Returns an address at which this process reaches the server.
