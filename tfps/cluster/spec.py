@@ -46,6 +46,10 @@ class Task:
     return cls(job, int(index))
 
 
+# Runs the program, if the cluster has a coordinator.
+CHIEF = Task('chief', 0)
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Cluster:
   """Jobs of a cluster, addresses of their tasks, and this process' task.
@@ -88,7 +92,7 @@ class Cluster:
   @classmethod
   def local(cls) -> 'Cluster':
     """Returns the cluster of one local task."""
-    return cls({}, Task('chief', 0), source='no flags, TF_CONFIG or Slurm')
+    return cls({}, CHIEF, source='no flags, TF_CONFIG or Slurm')
 
   @classmethod
   def from_flags(cls, flag_values: Any) -> 'Cluster':
@@ -305,7 +309,7 @@ def _check_task(cluster: Cluster) -> None:
   validation.job_of_task(task.job, where)
   validation.index(task.index, where)
   known = cluster.jobs.get(task.job, {})
-  outside = task.job == 'evaluator' or (task == Task('chief', 0) and not known)
+  outside = task.job == 'evaluator' or (task == CHIEF and not known)
   if not outside and task.index not in known:
     raise ValueError(
       f'{cluster.source}: task {task} is not in the cluster, which has '

@@ -317,5 +317,5 @@ def _token(task: spec_lib.Task, incarnation: int) -> int:
 def _task(token: int) -> spec_lib.Task:
   number = token >> _INCARNATION_BITS
   if number == 1:
-    return spec_lib.Task('chief', 0)
+    return spec_lib.CHIEF
   return spec_lib.Task('worker', number - 2)

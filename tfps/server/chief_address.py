@@ -13,8 +13,6 @@ from tfps.server import local_pool
 from tfps.server import ps_addresses
 from tfps.server import server as server_lib
 
-CHIEF = spec_lib.Task('chief', 0)
-
 
 def resolver_for(cluster: Any) -> Any:
   """Returns the resolver of a chief's cluster.
@@ -35,7 +33,7 @@ def resolver_for(cluster: Any) -> Any:
     return cluster
   if not cluster.jobs:
     cluster = local_pool.LocalCluster(num_workers=1, num_ps=1).cluster
-  if cluster.task not in (None, CHIEF):
+  if cluster.task not in (None, spec_lib.CHIEF):
     raise ValueError(
       f'{cluster.source}: ParameterServerStrategy is for the chief, and this '
       f'process is {cluster.task}. Call tfps.serve in ps and worker tasks, '
@@ -63,7 +61,7 @@ def with_chief(resolver: Any, address_book: ps_addresses.PsAddressBook) -> Any:
   current = compat.own_address_beside('chief', others)
   address = listed[0] if listed else current or _free_address(others)
   if not compat.is_own_address('chief', address):
-    server_lib.wait_for_port(CHIEF, address)
+    server_lib.wait_for_port(spec_lib.CHIEF, address)
   if listed and not address_book.moved:
     return resolver
   return resolver_of({**jobs, 'chief': [address]}, resolver)

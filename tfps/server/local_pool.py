@@ -152,8 +152,7 @@ class _Pool:
         self._jobs = jobs
         self._chief_address = f'localhost:{ports.pick()}'
       jobs = {**jobs, 'chief': {0: self._chief_address}}
-    chief = spec_lib.Task('chief', 0)
-    return spec_lib.Cluster(jobs, chief, source=_SOURCE)
+    return spec_lib.Cluster(jobs, spec_lib.CHIEF, source=_SOURCE)
 
   def _was_left(self) -> bool:
     """Returns whether this process was the chief, and has left the cluster.

@@ -248,9 +248,8 @@ class Registration:
 
 def chief_of(cluster: spec_lib.Cluster) -> spec_lib.Task:
   """Returns the chief or, in a cluster without one, worker 0."""
-  chief = spec_lib.Task('chief', 0)
-  has_chief = not cluster.jobs or chief in cluster.tasks()
-  return chief if has_chief else spec_lib.Task('worker', 0)
+  has_chief = not cluster.jobs or spec_lib.CHIEF in cluster.tasks()
+  return spec_lib.CHIEF if has_chief else spec_lib.Task('worker', 0)
 
 
 def _open(

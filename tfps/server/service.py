@@ -20,8 +20,6 @@ from tfps.server import messages
 from tfps.server import observation
 from tfps.server import registration
 
-_CHIEF = spec_lib.Task('chief', 0)
-
 
 class Service:
   """Handles messages to a serving task until it may end.
@@ -52,8 +50,10 @@ class Service:
     self._hosted_tasks = hosted_tasks
     self._grace_secs = grace_secs
     self._client_registry = client_registry.ClientRegistry(timeout_secs)
-    if _CHIEF in cluster.tasks():
-      self._client_registry.expect(_CHIEF, cluster.address(_CHIEF))
+    if spec_lib.CHIEF in cluster.tasks():
+      self._client_registry.expect(
+        spec_lib.CHIEF, cluster.address(spec_lib.CHIEF)
+      )
     self._joining = joining.Joining(task, address, cluster)
     self._is_told = threading.Event()
     # The clients that were asked to release this task and have not answered.

@@ -29,7 +29,7 @@ def trainer(cluster: spec_lib.Cluster) -> spec_lib.Task:
   """
   task = cluster.task
   if not cluster.jobs:
-    return spec_lib.Task('chief', 0)
+    return spec_lib.CHIEF
   if task is None or task not in cluster.tasks() or task.job == 'ps':
     raise ValueError(
       f'{cluster.source}: AllReduceStrategy is for the chief and workers of a '

@@ -43,8 +43,6 @@ from tfps.variables import placement as placement_lib
 from tfps.variables import step_replicas
 from tfps.wire import config
 
-_CHIEF = chief_address.CHIEF
-
 
 class ParameterServerStrategy(
   runtime.Runtime, tf.distribute.ParameterServerStrategy
@@ -96,7 +94,7 @@ class ParameterServerStrategy(
   # `_compat.keras_optimizers`.
   keras_optimizers = 'tfps.keras.optimizers'
 
-  task = _CHIEF
+  task = spec_lib.CHIEF
   is_chief = True
 
   _make_extended: type[extended_lib.Extended] = extended_lib.Extended
@@ -151,7 +149,9 @@ class ParameterServerStrategy(
     joining = worker_admission.WorkerAdmission(
       guard, self._registration, self._note_worker
     )
-    return control_messages.Listener(_CHIEF, guard.do_without, joining.admit)
+    return control_messages.Listener(
+      spec_lib.CHIEF, guard.do_without, joining.admit
+    )
 
   def _session_workers(self) -> session_setup.Workers:
     return session_setup.Workers(
@@ -201,7 +201,7 @@ class ParameterServerStrategy(
     # TensorFlow's constructor calls this after checking the resolver. Its own
     # method would wait for a missing task without a timeout.
     cluster = spec_lib.Cluster(
-      self._cluster_resolver.cluster_spec().as_dict(), _CHIEF
+      self._cluster_resolver.cluster_spec().as_dict(), spec_lib.CHIEF
     )
     workers = cluster.tasks('worker')
     self._address_book = ps_addresses.PsAddressBook(cluster)
@@ -213,7 +213,7 @@ class ParameterServerStrategy(
     address = spec.task_address('chief', 0)
     self._registration = client.register(
       cluster,
-      _CHIEF,
+      spec_lib.CHIEF,
       address,
       self._address_book,
       self._connect_timeout_secs,
@@ -232,7 +232,7 @@ class ParameterServerStrategy(
         'first, and hides ps from each other: one that is served at another '
         'address after its loss may not be found. Make a tfps strategy first.'
       )
-    self._fence = fencing.Fence(_CHIEF, self._servers, self._job)
+    self._fence = fencing.Fence(spec_lib.CHIEF, self._servers, self._job)
     connect = super()._connect_to_cluster
     client.join(lambda: connect(coordinator_name), self._fence)
 

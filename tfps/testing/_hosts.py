@@ -32,7 +32,7 @@ class Hosts:
       job: [next(addresses) for _ in range(number)]
       for job, number in numbers.items()
     }
-    task = spec_lib.Task('chief', 0) if 'chief' in numbers else None
+    task = spec_lib.CHIEF if 'chief' in numbers else None
     return spec_lib.Cluster(jobs, task, source='ProcessCluster')
 
   def _all_addresses(self) -> Iterator[str]:

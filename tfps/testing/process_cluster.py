@@ -23,8 +23,6 @@ from tfps.testing import _starts
 from tfps.testing import _stops
 from tfps.testing.chaos import network as network_lib
 
-_CHIEF = spec_lib.Task('chief', 0)
-
 
 class ProcessCluster:
   """Runs workers, ps and optionally a chief as processes; a context manager.
@@ -377,7 +375,7 @@ class ProcessCluster:
 
   def _keep_servers(self) -> None:
     """Cancels the end of training, if this process has announced it."""
-    if self.cluster.task == _CHIEF and 'chief' not in self._commands:
+    if self.cluster.task == spec_lib.CHIEF and 'chief' not in self._commands:
       _starts.keep_servers(self.cluster, self._servers())
 
   def _wait_for_server(self, task: spec_lib.Task, deadline: float) -> None:

@@ -18,7 +18,6 @@ from tfps.variables import shared_variables
 
 _DEVICE = placement_ledger.ps_device(0)
 _NUM_SLOTS = 1024
-_CHIEF = spec_lib.Task('chief', 0)
 
 
 class Barriers:
@@ -178,4 +177,4 @@ def _slot(task: spec_lib.Task) -> int:
 
 
 def _task(slot: int) -> spec_lib.Task:
-  return spec_lib.Task('worker', int(slot) - 1) if slot else _CHIEF
+  return spec_lib.Task('worker', int(slot) - 1) if slot else spec_lib.CHIEF

@@ -158,7 +158,7 @@ class ScheduledExecutor(Executor):
       limit.
   """
 
-  task = spec_lib.Task('chief', 0)
+  task = spec_lib.CHIEF
   is_chief = True
   does_all = True
 

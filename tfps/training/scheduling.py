@@ -28,8 +28,6 @@ from tfps.server import task_monitor
 from tfps.training import idle_notice
 from tfps.training import remote_values as remote_values_lib
 
-_CHIEF = spec_lib.Task('chief', 0)
-
 _Result = TypeVar('_Result')
 _Coordinator = TypeVar('_Coordinator', bound='SchedulingCoordinator')
 
@@ -227,7 +225,7 @@ class SchedulingCoordinator(tf.distribute.coordinator.ClusterCoordinator):
       val: the function's `RemoteValue`, which is available.
     """
     index = compat.worker_of(val)
-    return _CHIEF if index is None else spec_lib.Task('worker', index)
+    return spec_lib.CHIEF if index is None else spec_lib.Task('worker', index)
 
   def wait_any(
     self, remote_values: Iterable[Any], timeout_secs: float | None = None
