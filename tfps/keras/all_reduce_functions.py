@@ -69,7 +69,7 @@ class _Parts(data_adapters.Taking):
   """Iterator over this worker's parts of batches."""
 
   def __init__(self, batches: data_adapters.Taking, strategy: Any) -> None:
-    super().__init__(batches, batches.dataset, strategy.surviving)
+    super().__init__(batches, batches.dataset)
     self._strategy = strategy
 
   def __next__(self) -> step_replicas.Weighted:

@@ -17,6 +17,13 @@ from tfps.input import per_worker
 from tfps.keras import data_ends
 from tfps.variables import step_replicas
 
+Surviving = Callable[[Callable[[], Any]], Any]
+
+
+def once(call: Callable[[], Any]) -> Any:
+  """Calls a function once, where there is no loss to survive."""
+  return call()
+
 
 class Batches:
   """Batches of a dataset, of which building a model consumes none.
@@ -29,11 +36,7 @@ class Batches:
     surviving: as of `take`, for the first batch.
   """
 
-  def __init__(
-    self,
-    dataset: tf.data.Dataset,
-    surviving: Callable[[Callable[[], Any]], Any],
-  ) -> None:
+  def __init__(self, dataset: tf.data.Dataset, surviving: Surviving) -> None:
     self._dataset = dataset
     self._surviving = surviving
     self._kept: Taking | None = None
@@ -42,7 +45,7 @@ class Batches:
   def __iter__(self) -> Iterator[Any]:
     if self._kept is None:
       batches = iterators_lib.over(self._dataset)
-      self._current = Taking(batches, self._dataset, self._surviving)
+      self._current = Taking(batches, self._dataset, surviving=self._surviving)
     else:
       self._current = self._kept
     self._kept = None
@@ -60,16 +63,16 @@ class Taking:
   Args:
     batches: the iterator.
     dataset: over which it iterates.
-    surviving: as of `take`, for the first batch.
     *first: a batch that comes first, if there is one.
+    surviving: as of `take`, for the first batch.
   """
 
   def __init__(
     self,
     batches: Iterator[Any],
     dataset: tf.data.Dataset,
-    surviving: Callable[[Callable[[], Any]], Any],
     *first: Any,
+    surviving: Surviving = once,
   ) -> None:
     self.dataset = dataset
     self._batches = batches
@@ -96,7 +99,9 @@ class Taking:
     """Returns an iterator from the first batch on, if only that was taken."""
     if not self._taken:
       return None
-    return Taking(self._batches, self.dataset, self._surviving, *self._taken)
+    return Taking(
+      self._batches, self.dataset, *self._taken, surviving=self._surviving
+    )
 
 
 def is_dataset_fn(x: Any) -> bool:
@@ -209,7 +214,7 @@ class PerWorkerBatches:
 def take(
   batches: Iterator[Any],
   number: int,
-  surviving: Callable[[Callable[[], Any]], Any],
+  surviving: Surviving,
 ) -> list[Any]:
   """Takes batches from an iterator, and converts them to tensors.
 

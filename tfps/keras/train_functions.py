@@ -75,7 +75,7 @@ def dataset_of(strategy: tf.distribute.Strategy, adapter: Any) -> Any:
   ):
     return adapter
   guard = getattr(strategy, 'guard', None)
-  surviving = guard.surviving if guard is not None else lambda call: call()
+  surviving = data_adapters.once if guard is None else guard.surviving
   return data_adapters.Batches(adapter.get_tf_dataset(), surviving)
 
 

@@ -28,7 +28,8 @@ def _again(call):
 
 def test_the_batch_that_builds_a_model_survives_a_loss():
   dataset = tf.data.Dataset.range(3)
-  taking = data_adapters.Taking(_FailsAtFirst(range(3)), dataset, _again)
+  batches = _FailsAtFirst(range(3))
+  taking = data_adapters.Taking(batches, dataset, surviving=_again)
   assert next(taking) == 0
   assert list(taking.rewound()) == [0, 1, 2]
 
