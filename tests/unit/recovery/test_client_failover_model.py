@@ -246,6 +246,13 @@ class IdleFailover(_Failover):
     self.chief_steps()
     self.end_worker()
 
+  def idles_while_taken_over(self, *lost):
+    """Lets other ps take over frozen ones, which thaw before the next step."""
+    for ps in lost:
+      self.freezes(ps=ps, after=0.0, secs=20.0)
+    self.chief_steps()
+    self.worker_steps()
+
   def end_worker(self):
     for _ in range(2):
       self.end(self.world.begin(self.worker.step))
@@ -254,22 +261,15 @@ class IdleFailover(_Failover):
 def test_a_worker_that_was_idle_leaves_a_ps_that_thaws():
   """It has been taken over, and answers as if nothing had happened."""
   job = IdleFailover()
-  job.freezes(ps=0, after=0.0, secs=20.0)
-  job.chief_steps()
-  job.worker_steps()
+  job.idles_while_taken_over(0)
   job.teardown()
 
 
 def test_a_worker_that_was_idle_leaves_all_ps_together():
   """They were in one process, and have notes of each other alone."""
   job = IdleFailover()
-  job.freezes(ps=0, after=0.0, secs=20.0)
-  job.freezes(ps=2, after=0.0, secs=20.0)
-  job.chief_steps()
-  job.worker_steps()
-  job.freezes(ps=1, after=0.0, secs=20.0)
-  job.chief_steps()
-  job.worker_steps()
+  job.idles_while_taken_over(0, 2)
+  job.idles_while_taken_over(1)
   job.teardown()
 
 

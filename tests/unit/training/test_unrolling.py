@@ -49,7 +49,7 @@ def test_they_are_once_loops_have_taken_ten_times_as_long(world):
   assert world.unrolling.form(3, 4).body == 1  # not the odd end
 
 
-def test_they_are_not_while_a_task_can_trace(world):
+def test_they_are_not_while_a_task_is_frozen(world):
   probes = []
 
   def can_trace():
