@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import functools
 import threading
 import time
 from typing import Any
@@ -256,7 +257,7 @@ class Replicas:
 
 
 class ReplicaCopier:
-  """Copies variables to their replicas, from ps to ps, in one call.
+  """Copies variables to their replicas, from ps to ps.
 
   A ps assigns the values from another ps once all have arrived: after a loss
   in the middle, its replicas all have their old values. Updates continue
@@ -265,13 +266,18 @@ class ReplicaCopier:
   A copy is a background operation: after a loss it may never end, for a value
   that a lost ps had sent already may be asked of the one that was restarted.
 
+  What goes from one ps to another is a call of its own. The parts of a call
+  begin one after the other, and the runtime does not cancel one that is just
+  beginning: with all ps in one call, it then waited forever for a value of a
+  part that had not begun. Here what begins first sends, and waits for nothing.
+
   Args:
     device: CPU of this process.
   """
 
   def __init__(self, device: str) -> None:
     self._device = device
-    self._function: Any = None
+    self._functions: list[Any] = []
     self._num_pairs = 0
 
   def copy(self, pairs: Sequence[Pair]) -> None:
@@ -284,18 +290,25 @@ class ReplicaCopier:
       tf.errors.OpError: a ps is lost.
     """
     if len(pairs) != self._num_pairs:
-      self._function = _copying_function(pairs)
+      self._functions = _copying_functions(pairs)
       self._num_pairs = len(pairs)
-    if pairs:
-      try:
-        with side_executor.run_aside(self._device):
-          # Reading the result is the only way to learn that all is done.
-          tf.stack(self._function()).numpy()
-      except tf.errors.CancelledError as error:
-        # The runtime may not tell the cause; else a repair has cancelled it.
-        raise tf.errors.UnavailableError(
-          None, None, f'{_FROM_PS}: {error.message}'
-        ) from error
+    threads.map_all(
+      'tfps-copy',
+      self._call,
+      self._functions,
+      at_once=len(self._functions),
+    )
+
+  def _call(self, function: Any) -> None:
+    try:
+      with side_executor.run_aside(self._device):
+        # Reading the result is the only way to learn that all is done.
+        function().numpy()
+    except tf.errors.CancelledError as error:
+      # The runtime may not tell the cause; else a repair has cancelled it.
+      raise tf.errors.UnavailableError(
+        None, None, f'{_FROM_PS}: {error.message}'
+      ) from error
 
 
 def _copy(source: Any, target: Any) -> None:
@@ -314,16 +327,16 @@ def _ps_of(variable: Any) -> int:
   return ps
 
 
-def _copying_function(pairs: Sequence[Pair]) -> Any:
+def _copying_functions(pairs: Sequence[Pair]) -> list[Any]:
+  """Returns functions that each copy what one ps replicates on another."""
   by_route = collections.defaultdict(list)
   for variable, replica in pairs:
     by_route[variable.device, replica.device].append((variable, replica))
-
-  def copy() -> list[tf.Tensor]:
-    return [_copy_route(*route, own) for route, own in by_route.items()]
-
   # Without autograph, which is not safe while another thread traces.
-  return tf.function(copy, autograph=False)
+  return [
+    tf.function(functools.partial(_copy_route, *route, own), autograph=False)
+    for route, own in by_route.items()
+  ]
 
 
 def _copy_route(source: str, target: str, pairs: Sequence[Pair]) -> tf.Tensor:

@@ -105,15 +105,15 @@ def test_a_copy_to_replicas_that_does_not_end_is_cancelled(
 ):
   set_timeouts(stuck_every_secs=0.5, lost_execution_secs=0.5)
   copier = story.strategy.guard.copies.replicas._copier
-  copy = tf.function(lambda: [story.wait()])
+  copy = tf.function(story.wait)
   begun = threading.Event()
 
   def hang():
     begun.set()
-    copier._function = copier_function
+    copier._functions = functions
     return copy()
 
-  copier_function, copier._function = copier._function, hang
+  functions, copier._functions = copier._functions, [hang]
   assert begun.wait(60)
   _lose_what_is_not_waited_for(processes, story)
   assert story.add() <= {1.0, 2.0}

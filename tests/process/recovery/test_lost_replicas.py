@@ -1,5 +1,6 @@
 """Losses of ps whose variables are copied to other ps now and then."""
 
+import threading
 import time
 
 import pytest
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from tests.support import losses
 import tfps
+from tfps._compat import side_executor
 from tfps.variables import partitioners
 
 pytestmark = [
@@ -80,6 +82,62 @@ def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
     )
     assert losses.values(_on_ps(variables, 1)) == {50}
     losses.count_to(coordinator, variables, 60)
+
+
+def test_while_a_ps_is_away_those_left_are_copied(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(
+      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
+    ),
+  )
+  variables = losses.counters(strategy)
+  replicas = strategy.guard.copies.replicas
+  replicas.copy()
+  for variable in variables:
+    variable.assign_add(tf.ones_like(variable))
+  tfps_cluster.kill('ps', 1)
+  with pytest.raises(tf.errors.OpError, match='/job:ps/replica:0/task:1'):
+    replicas.copy()
+  left = [pair for pair in replicas.pairs() if not _on_ps(pair, 1)]
+  copied = {replica.numpy().item(0) for _, replica in left}
+  assert copied == {variable.numpy().item(0) for variable, _ in left} == {0, 1}
+  strategy.close()
+
+
+@pytest.mark.exhaustive
+def test_copies_that_are_cancelled_at_any_moment_end(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(
+      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
+    ),
+  )
+  losses.counters(strategy)
+  replicas = strategy.guard.copies.replicas
+  replicas.copy()
+  is_over, num_cancelled = threading.Event(), 0
+
+  def copy():
+    nonlocal num_cancelled
+    while not is_over.is_set():
+      try:
+        replicas.copy()
+      except tf.errors.UnavailableError:
+        num_cancelled += 1
+
+  copying = threading.Thread(target=copy)
+  copying.start()
+  try:
+    for i in range(3000):
+      time.sleep(i % 100 / 1e4)
+      with side_executor.drained():
+        pass
+  finally:
+    is_over.set()
+    copying.join()
+  assert num_cancelled > 100
+  strategy.close()
 
 
 @pytest.mark.exhaustive
