@@ -13,9 +13,13 @@ from benchmarks import tables
 
 _WORKLOAD = 'Adagrad, 512 ids a step by Zipf(1.2)'
 TITLE = f'A table of 1,000,000 rows of 32, {_WORKLOAD}'
+_WHERE = '2 workers and 2 ps on one machine, coordinator, 20 a call'
 _KEYED_TITLE = (
-  f'Such a table in 2 shards, and one of as many keys, {_WORKLOAD}, 2 workers '
-  'and 2 ps on one machine, coordinator, 20 a call'
+  f'Such a table in 2 shards, and one of as many keys, {_WORKLOAD}, {_WHERE}'
+)
+_MANY_TITLE = (
+  '26 tables of 100,000 rows of 16, each on one ps, and as many of as many '
+  f'keys, Adagrad, 128 examples a step by Zipf(1.2), {_WHERE}'
 )
 _STATIC = 'a row for each number'
 _MODELS = {
@@ -24,15 +28,23 @@ _MODELS = {
   'any keys, all known, by age': 'evicting',
   'any keys, all new': 'new',
 }
+_MODELS_OF_MANY = {
+  _STATIC: 'features',
+  'any keys, each on one ps': 'unsharded_features',
+  'any keys, each in 2 shards': 'keyed_features',
+}
 
 
 def compare(*, quick: bool) -> Iterator[tables.Table]:
-  """Two tables."""
+  """Three tables."""
   yield dense.table_of('embedding', 'clicks', TITLE, quick=quick)
-  by_name = {
-    name: steady.side(task.COORDINATOR, model)
-    for name, model in _MODELS.items()
-  }
-  turns = steady.in_turns(by_name, quick=quick)
-  base = (_STATIC, 'static')
-  yield steady.table('embedding-keyed', _KEYED_TITLE, turns, base=base)
+  for name, title, models in (
+    ('embedding-keyed', _KEYED_TITLE, _MODELS),
+    ('embedding-many', _MANY_TITLE, _MODELS_OF_MANY),
+  ):
+    by_name = {
+      each: steady.side(task.COORDINATOR, model)
+      for each, model in models.items()
+    }
+    turns = steady.in_turns(by_name, quick=quick)
+    yield steady.table(name, title, turns, base=(_STATIC, 'static'))

@@ -141,6 +141,7 @@ class Keyed(Clicks):
 
   eviction: Any = None
   storage: Any = None
+  num_shards: int | None = None
 
   def _tables(self) -> list[tf.Variable]:
     sizes = self._sizes
@@ -149,6 +150,7 @@ class Keyed(Clicks):
         sizes.width,
         eviction=self.eviction,
         storage=self.storage,
+        num_shards=self.num_shards,
         name=f'keyed_{i}',
       )
       for i in range(sizes.num_tables)
@@ -166,6 +168,12 @@ class Keyed(Clicks):
     return [
       table.lookup(ids) for table, ids in zip(self._keyed, columns, strict=True)
     ]
+
+
+class Unsharded(Keyed):
+  """The same, with all of a table on one ps, as `Clicks` has it."""
+
+  num_shards = 1
 
 
 class Evicting(Keyed):

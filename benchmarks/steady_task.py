@@ -38,6 +38,7 @@ MODELS: dict[str, Callable[[], Any]] = {
   'stored': networks.Stored,
   'features': lambda: networks.Clicks(workloads.FEATURES),
   'keyed_features': lambda: networks.Keyed(workloads.FEATURES),
+  'unsharded_features': lambda: networks.Unsharded(workloads.FEATURES),
 }
 
 _TRAINERS: dict[str, Callable[..., trainers.Run]] = {

@@ -9,7 +9,8 @@ from benchmarks.pages import runs as runs_lib
 _TABLES = (
   *('first-step-mlp', 'first-step-embedding', 'first-step-embeddings'),
   *('throughput', 'flights', 'images'),
-  *('dense-mlp', 'dense-large', 'embedding', 'embedding-keyed', 'storage'),
+  *('dense-mlp', 'dense-large', 'embedding', 'embedding-keyed'),
+  *('embedding-many', 'storage'),
   *('peers-mlp', 'peers-clicks', 'peers-features'),
   *('overhead-small', 'overhead-large', 'wire'),
   *('recovery-ready-flights', 'recovery-ready-digits'),
