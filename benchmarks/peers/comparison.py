@@ -28,7 +28,15 @@ _OURS = {
   'ours, all-reduce, 20 a call': task.ALL_REDUCE,
 }
 _KEYED = 'ours, coordinator, any keys, 20 a call'
-_KEYED_MODELS = {'clicks': 'keyed', 'features': 'keyed_features'}
+_KEYED_MODELS = {
+  'clicks': {_KEYED: 'keyed'},
+  'features': {
+    _KEYED: 'keyed_features',
+    'ours, coordinator, any keys, each on one ps, 20 a call': (
+      'unsharded_features'
+    ),
+  },
+}
 _TITLES = {
   'mlp': dense.TITLES['mlp'],
   'clicks': embedding.TITLE,
@@ -171,8 +179,8 @@ def _table_of(
   quick: bool,
 ) -> tables.Table:
   by_name = {name: steady.side(how, model) for name, how in _OURS.items()}
-  if model in _KEYED_MODELS:
-    by_name[_KEYED] = steady.side(task.COORDINATOR, _KEYED_MODELS[model])
+  for name, keyed in _KEYED_MODELS.get(model, {}).items():
+    by_name[name] = steady.side(task.COORDINATOR, keyed)
   notes = [*_NOTES, *left_out]
   for name, python in pythons.items():
     if model in PEERS[name].models:
