@@ -4,8 +4,8 @@ A program in one sees a loopback interface and nothing else, so that nobody
 outside can reach what it listens on. Sockets that were opened on either side
 work in the processes that inherit them.
 
-Run as a file, it enters the namespaces of another process, for a command:
-`python namespaces.py PID COMMAND [ARGUMENT ...]`.
+Run as a file, it enters a user and a network namespace, for a command:
+`python namespaces.py USER NETWORK COMMAND [ARGUMENT ...]`.
 """
 
 from collections.abc import Iterable
@@ -73,18 +73,28 @@ def set_up_loopback(hosts: Iterable[str]) -> None:
 def command_within(pid: int, command: Iterable[str]) -> list[str]:
   """Returns a command that runs another one in a process' namespaces.
 
+  This process keeps them open, so that the command may start after the other
+  process has ended.
+
   Args:
-    pid: the process, which belongs to this user.
+    pid: the process, which belongs to this user and lives.
     command: program and arguments.
+
+  Raises:
+    OSError: it does not live.
   """
-  return [sys.executable, '-I', '-S', __file__, str(pid), *command]
+  kept = [
+    os.open(f'/proc/{pid}/ns/{kind}', os.O_RDONLY) for kind in ('user', 'net')
+  ]
+  paths = [f'/proc/{os.getpid()}/fd/{number}' for number in kept]
+  return [sys.executable, '-I', '-S', __file__, *paths, *command]
 
 
-def _main(pid: int, command: list[str]) -> None:
-  """Enters the namespaces of a process, and becomes the command."""
-  for kind, flag in (('user', _NEWUSER), ('net', _NEWNET)):
-    with open(f'/proc/{pid}/ns/{kind}', 'rb') as namespace:
-      _call('setns', namespace.fileno(), flag)
+def _main(user: str, network: str, command: list[str]) -> None:
+  """Enters namespaces, given their files, and becomes the command."""
+  with open(user, 'rb') as user_file, open(network, 'rb') as network_file:
+    _call('setns', user_file.fileno(), _NEWUSER)
+    _call('setns', network_file.fileno(), _NEWNET)
   os.execvp(command[0], command)
 
 
@@ -100,4 +110,4 @@ def _call(name: str, *args: object) -> None:
 
 
 if __name__ == '__main__':
-  _main(int(sys.argv[1]), sys.argv[2:])
+  _main(sys.argv[1], sys.argv[2], sys.argv[3:])
