@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from benchmarks import dense
 from benchmarks import steady
-from benchmarks import steady_task as task
 from benchmarks import tables
 
 _WORKLOAD = 'Adagrad, 512 ids a step by Zipf(1.2)'
@@ -42,9 +41,4 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
     ('embedding-keyed', _KEYED_TITLE, _MODELS),
     ('embedding-many', _MANY_TITLE, _MODELS_OF_MANY),
   ):
-    by_name = {
-      each: steady.side(task.COORDINATOR, model)
-      for each, model in models.items()
-    }
-    turns = steady.in_turns(by_name, quick=quick)
-    yield steady.table(name, title, turns, base=(_STATIC, 'static'))
+    yield steady.of_models(name, title, models, 'static', quick=quick)

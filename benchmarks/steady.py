@@ -98,6 +98,30 @@ def in_turns(
   return turns
 
 
+def of_models(
+  name: str,
+  title: str,
+  models: Mapping[str, str],
+  label: str,
+  *,
+  quick: bool,
+) -> tables.Table:
+  """Compares models that a coordinator trains with the first of them.
+
+  Args:
+    name: of the table.
+    title: of the table.
+    models: by the names of their rows.
+    label: names the first model in the heads of columns.
+    quick: whether what is measured may mean nothing.
+  """
+  by_name = {
+    each: side(task.COORDINATOR, model) for each, model in models.items()
+  }
+  turns = in_turns(by_name, quick=quick)
+  return table(name, title, turns, base=(next(iter(models)), label))
+
+
 def take_turn(one: sides.Side, steps: int, order: str = 'train') -> Turn:
   """Does so many steps of an order."""
   pids, ports = one.pids().values(), one.ports()

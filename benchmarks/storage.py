@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from benchmarks import steady
-from benchmarks import steady_task as task
 from benchmarks import tables
 
 _TITLE = (
@@ -11,16 +10,9 @@ _TITLE = (
   'ids a step drawn by Zipf(1.2), 2 workers and 2 ps on one machine, '
   'coordinator, 20 a call'
 )
-_IN_MEMORY = 'all in memory'
-_MODELS = {_IN_MEMORY: 'drawn', 'a quarter in memory': 'stored'}
+_MODELS = {'all in memory': 'drawn', 'a quarter in memory': 'stored'}
 
 
 def compare(*, quick: bool) -> Iterator[tables.Table]:
   """One table."""
-  by_name = {
-    name: steady.side(task.COORDINATOR, model)
-    for name, model in _MODELS.items()
-  }
-  turns = steady.in_turns(by_name, quick=quick)
-  base = (_IN_MEMORY, 'in memory')
-  yield steady.table('storage', _TITLE, turns, base=base)
+  yield steady.of_models('storage', _TITLE, _MODELS, 'in memory', quick=quick)
