@@ -16,6 +16,20 @@ pytestmark = [
 ]
 
 
+def _strategy(processes, folder, **recovery):
+  """A strategy that copies variables only when it is told."""
+  return tfps.ParameterServerStrategy(
+    processes.cluster,
+    recovery=tfps.Recovery(
+      folder,
+      every_secs=3600,
+      replicas=1,
+      replicate_every_secs=3600,
+      **recovery,
+    ),
+  )
+
+
 def _on_ps(variables, ps):
   return [v for v in variables if f'/task:{ps}/' in v.device]
 
@@ -23,16 +37,7 @@ def _on_ps(variables, ps):
 @pytest.mark.exhaustive
 def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
   events = []
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(
-      tmp_path,
-      every_secs=3600,
-      replicas=1,
-      replicate_every_secs=3600,
-      on_event=events.append,
-    ),
-  )
+  strategy = _strategy(tfps_cluster, tmp_path, on_event=events.append)
   variables = losses.counters(strategy)
   lost, left = (
     _on_ps(variables, 1),
@@ -65,12 +70,7 @@ def test_only_what_a_lost_ps_had_is_set_back(tfps_cluster, tmp_path):
 def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
   tfps_cluster, tmp_path
 ):
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(
-      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
-    ),
-  )
+  strategy = _strategy(tfps_cluster, tmp_path)
   variables = losses.counters(strategy)
 
   with tfps.Coordinator(strategy, timeout_secs=120) as coordinator:
@@ -85,12 +85,7 @@ def test_a_ps_that_is_lost_within_a_copy_has_what_it_had_at_the_one_before(
 
 
 def test_while_a_ps_is_away_those_left_are_copied(tfps_cluster, tmp_path):
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(
-      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
-    ),
-  )
+  strategy = _strategy(tfps_cluster, tmp_path)
   variables = losses.counters(strategy)
   replicas = strategy.guard.copies.replicas
   replicas.copy()
@@ -107,12 +102,7 @@ def test_while_a_ps_is_away_those_left_are_copied(tfps_cluster, tmp_path):
 
 @pytest.mark.exhaustive
 def test_copies_that_are_cancelled_at_any_moment_end(tfps_cluster, tmp_path):
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(
-      tmp_path, every_secs=3600, replicas=1, replicate_every_secs=3600
-    ),
-  )
+  strategy = _strategy(tfps_cluster, tmp_path)
   losses.counters(strategy)
   replicas = strategy.guard.copies.replicas
   replicas.copy()
