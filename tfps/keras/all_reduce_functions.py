@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps.keras import batch_structures
 from tfps.keras import client_functions
 from tfps.keras import data_adapters
 from tfps.keras import train_functions
@@ -73,7 +74,7 @@ class _Parts(data_adapters.Taking):
     self._strategy = strategy
 
   def __next__(self) -> step_replicas.Weighted:
-    return data_adapters.part(
+    return batch_structures.part(
       super().__next__(), *self._strategy.shares.rank_and_size()
     )
 

@@ -15,7 +15,7 @@ from tfps._compat import execution_variables
 from tfps._compat import writes
 from tfps._utils import garbage
 from tfps.input import sources
-from tfps.keras import data_adapters
+from tfps.keras import batch_structures
 from tfps.keras import metric_additivity
 from tfps.keras import metric_state as metric_state_lib
 from tfps.keras import step_logs
@@ -100,18 +100,18 @@ class Executions:
 
     Args:
       form: how the steps are laid out.
-      batches: batches that `data_adapters.stack` made. The function takes any
-        number of the same kind. If a step has several replicas, each batch is
-        a tuple of pieces.
+      batches: batches that `batch_structures.stack` made. The function takes
+        any number of the same kind. If a step has several replicas, each batch
+        is a tuple of pieces.
       tracing: returns a context in which to trace the function, which is
         entered for the first batches of a kind.
     """
-    spec = data_adapters.spec_of(batches)
+    spec = batch_structures.spec_of(batches)
     key = 'batches', form, repr(spec)  # a nest of types has no hash
     if key not in self._functions:
       execute = self._execution(
         form,
-        after=data_adapters.unstack,
+        after=batch_structures.unstack,
         draw=lambda left: step_replicas.weight_batches(
           self._strategy, next(left)
         ),

@@ -18,6 +18,7 @@ from absl import logging
 import keras
 import numpy as np
 
+from tfps.keras import batch_structures
 from tfps.keras import data_adapters
 from tfps.keras import data_ends
 from tfps.keras import executor as executor_lib
@@ -145,10 +146,10 @@ class StepFunction:
     if not is_alone:
       self._check(number)
     taken = [
-      data_adapters.divide(batch, self._strategy)
+      batch_structures.divide(batch, self._strategy)
       for batch in data_adapters.take(batches, number, self._executor.surviving)
     ]
-    for group in data_adapters.group(taken, number):
+    for group in batch_structures.group(taken, number):
       begin = functools.partial(self._begin_on_batches, group)
       self._schedule(begin, len(group))
     if is_alone:
@@ -288,7 +289,7 @@ class StepFunction:
     """Starts an execution on batches that have been taken."""
     form, batches = self._executions.form(num_steps), taken
     if form != step_loop.ONE_STEP:
-      batches = data_adapters.stack(taken)
+      batches = batch_structures.stack(taken)
       if batches is taken:  # it cannot be taken from a stack by a loop
         form = step_loop.ONE_STEP
     function = self._executions.on_batches(

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps.input import readers as readers_lib
+from tfps.keras import batch_structures
 from tfps.keras import data_adapters
 from tfps.keras import executor as executor_lib
 from tfps.keras import model_building
@@ -132,7 +133,7 @@ class PredictFunction:
     )
     values = [
       self._executor.schedule(
-        self._function, args=(data_adapters.divide(batch, self._strategy),)
+        self._function, args=(batch_structures.divide(batch, self._strategy),)
       )
       for batch in taken
     ]

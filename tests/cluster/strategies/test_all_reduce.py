@@ -11,7 +11,7 @@ from tests.support import small
 from tests.support import turns
 import tfps
 from tfps.input import queue as queue_lib
-from tfps.keras import data_adapters
+from tfps.keras import batch_structures
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_values_are_reduced_as_by_tensorflow(strategy):
 def test_batches_are_divided(number, size, parts, weights, counts):
   x = np.arange(number)
   found = [
-    data_adapters.part((x, tf.constant(2 * x)), i, size) for i in range(size)
+    batch_structures.part((x, tf.constant(2 * x)), i, size) for i in range(size)
   ]
   assert [each.batch[0].numpy().tolist() for each in found] == parts
   assert [each.batch[1].numpy().tolist() for each in found] == [
@@ -103,7 +103,7 @@ def test_batches_are_divided(number, size, parts, weights, counts):
 
 def test_parts_of_another_number_of_examples_are_refused():
   with pytest.raises(ValueError, match=r'parts of \[2, 3\] examples'):
-    data_adapters.part((np.zeros(2), np.zeros(3)), 0, 2)
+    batch_structures.part((np.zeros(2), np.zeros(3)), 0, 2)
 
 
 @pytest.mark.quick

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps.keras import data_adapters
+from tfps.keras import batch_structures
 from tfps.variables import step_replicas
 
 
@@ -40,9 +40,9 @@ def _joined(pieces):
   ids=['dense', 'ragged', 'sparse'],
 )
 def test_pieces_are_all_rows_in_order(leaf):
-  pieces = data_adapters.divide(({'x': leaf}, None), _strategy(2))
+  pieces = batch_structures.divide(({'x': leaf}, None), _strategy(2))
   rows = [piece[0]['x'] for piece in pieces]
-  assert [int(data_adapters._num_rows(each)) for each in rows] == [2, 3]
+  assert [int(batch_structures._num_rows(each)) for each in rows] == [2, 3]
   assert [piece[1] for piece in pieces] == [None, None]
   whole = leaf
   if isinstance(leaf, tf.SparseTensor):
@@ -54,16 +54,16 @@ def test_pieces_are_all_rows_in_order(leaf):
 
 def test_scalars_go_to_all_and_few_rows_to_few():
   batch = (tf.range(2), tf.constant(7))
-  pieces = data_adapters.divide(batch, _strategy(3))
+  pieces = batch_structures.divide(batch, _strategy(3))
   found = keras.tree.map_structure(lambda leaf: leaf.numpy().tolist(), pieces)
   assert found == (([0], 7), ([1], 7))
 
 
 def test_one_replica_has_the_batch_as_it_is():
   batch = (tf.range(2),)
-  assert data_adapters.divide(batch, _strategy(1)) is batch
+  assert batch_structures.divide(batch, _strategy(1)) is batch
 
 
 def test_parts_of_different_lengths_are_refused():
   with pytest.raises(ValueError, match=r'parts of \[2, 3\] examples'):
-    data_adapters.divide((tf.range(2), tf.range(3)), _strategy(2))
+    batch_structures.divide((tf.range(2), tf.range(3)), _strategy(2))
