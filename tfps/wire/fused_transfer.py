@@ -198,7 +198,8 @@ class FusedTransfers:
       self._num_unfused += 1
       group = (group, self._num_unfused)
     with route.destination:
-      tensor = tf.identity(self._placeholder(item.tensor))
+      tensor = tf.identity(self._placeholder(item.tensor.dtype, route))
+      tensor.set_shape(item.tensor.shape)
     self._promised[_Call(route, group, level)].append((item, tensor))
     if may_stay:
       self.note_source(tensor, item.tensor)
@@ -297,17 +298,17 @@ class FusedTransfers:
       if target is not None and _are_few_bytes(self._promised[call]):
         self._promised[target].extend(self._promised.pop(call))
 
-  def _placeholder(self, like: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor of the same dtype and static shape.
+  def _placeholder(self, dtype: tf.DType, route: Route) -> tf.Tensor:
+    """Returns a tensor of any shape at the receiver.
 
     Its operation has no state: TensorFlow would order those that have, also on
-    different devices, by messages.
+    different devices, by messages. It can be executed, as loops execute what
+    nothing uses if a program has TensorFlow optimize no graphs.
     """
-    shape = like.shape.as_list()
-    key = like.dtype, tuple(shape)
+    key = route.device if route.direction == PUSH else route.worker, dtype
     if key not in self._placeholders:
-      self._placeholders[key] = tf.raw_ops.Placeholder(
-        dtype=like.dtype, shape=shape
+      self._placeholders[key] = tf.raw_ops.PlaceholderWithDefault(
+        input=tf.zeros([0], dtype), shape=None
       )
     return self._placeholders[key]
 

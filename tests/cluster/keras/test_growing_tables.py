@@ -89,6 +89,34 @@ def test_optimizers_do_to_looked_up_rows_what_lazy_ones_do(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.fixture
+def graphs_stay_as_traced():
+  """Has TensorFlow optimize no graphs, as to find what one does wrong."""
+  set_options = tf.config.optimizer.set_experimental_options
+  set_options({'disable_meta_optimizer': True})
+  yield
+  set_options({'disable_meta_optimizer': False})
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+@pytest.mark.parametrize(
+  'make',
+  [
+    tfps.ParameterServerStrategy,
+    pytest.param(tfps.BetweenGraphStrategy, marks=pytest.mark.exhaustive),
+  ],
+)
+@pytest.mark.usefixtures('graphs_stay_as_traced')
+def test_steps_need_no_optimization_of_their_graphs(tfps_cluster, make):
+  expected = _trained(tfps.embeddings.Embedding(4, 'ones'), 'adagrad', _X)
+  strategy = make(tfps_cluster.cluster)
+  with strategy.scope():
+    embedding = tfps.embeddings.Embedding(4, 'ones')
+    actual = _trained(embedding, 'adagrad', _X, steps_per_execution=4)
+  for one, other in zip(actual, expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize('name', list(kinds.STRATEGIES))
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
