@@ -52,12 +52,16 @@ def of_handle(variable: Any) -> tf.TensorShape:
   return shape
 
 
-def num_rows(variable: Any) -> tf.Tensor:
-  """Returns how many rows a variable has at present, an int64 scalar.
+def present(variable: Any) -> tf.Tensor:
+  """Returns the shape that a variable has at present, an int64 vector.
 
   In a graph, the shape of its value would be that of the handle: TensorFlow
   knows that one when it optimizes.
   """
-  shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
-  rows: tf.Tensor = tf.unstack(shape, num=variable.shape.rank)[0]
+  return tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
+
+
+def num_rows(variable: Any) -> tf.Tensor:
+  """Returns how many rows a variable has at present, an int64 scalar."""
+  rows: tf.Tensor = tf.unstack(present(variable), num=variable.shape.rank)[0]
   return rows

@@ -14,6 +14,7 @@ _ABSENT = -1
 # numbers that are near each other (Knuth, "The Art of Computer Programming",
 # volume 3, section 6.4).
 _SPREADS = -7046029254386353131
+_LOW_BITS = (1 << 32) - 1
 
 
 class Index:
@@ -29,12 +30,11 @@ class Index:
 
   def find(self, keys: tf.Tensor) -> tf.Tensor:
     """Returns the addresses of keys' rows; -1 for those that have none."""
-    found = _find(self._addresses, keys)
-    return tf.ensure_shape(found, keys.shape)
+    return _find(self._addresses, keys)
 
   def digest(self) -> tf.Tensor:
     """Returns the digest that was noted last; -1 if none was."""
-    return tf.ensure_shape(_find(self._digest, _int64(0)), [])
+    return _find(self._digest, _int64(0))
 
   def lacks_any(self, addresses: tf.Tensor) -> tf.Tensor:
     """Returns whether some keys have no row, given what `find` has returned."""
@@ -115,15 +115,16 @@ def mixed(numbers: tf.Tensor) -> tf.Tensor:
 
 def _high_bits(numbers: tf.Tensor) -> tf.Tensor:
   """Returns the higher half of the bits of int64 numbers, as such numbers."""
-  unsigned = tf.bitcast(numbers, tf.uint64)
-  shifted = tf.bitwise.right_shift(unsigned, reads.constant(32, tf.uint64))
-  return tf.bitcast(shifted, tf.int64)
+  shifted = tf.bitwise.right_shift(numbers, _int64(32))  # keeps the sign
+  return tf.bitwise.bitwise_and(shifted, _int64(_LOW_BITS))
 
 
 def _find(table: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-  return tf.raw_ops.LookupTableFindV2(
+  found = tf.raw_ops.LookupTableFindV2(
     table_handle=table, keys=keys, default_value=_int64(_ABSENT)
   )
+  found.set_shape(keys.shape)
+  return found
 
 
 def _int64(value: int) -> tf.Tensor:

@@ -34,7 +34,8 @@ def fit(rows: Any, slots: Sequence[Any]) -> list[tf.Tensor]:
   slots = [slot for slot in slots if storage.of(slot) is None]
   if not (growing.grows(rows) and slots):
     return []
-  needed = open_shapes.num_rows(rows)
+  shape = open_shapes.present(rows)
+  needed = tf.unstack(shape, num=rows.shape.rank)[0]
   if any(replicated_writes.replica_of(slot) is not None for slot in slots):
     # It writes on two devices, so that it cannot be one operation.
     return [growing.fit(slot, needed, has_spare=False) for slot in slots]
@@ -44,7 +45,7 @@ def fit(rows: Any, slots: Sequence[Any]) -> list[tf.Tensor]:
     grow(
       functools.reduce(tf.logical_or, are_short),
       [slot.handle for slot in slots],
-      tf.reshape(needed, reads.constant((1,), tf.int32)),
+      shape,
       reads.constant((0,), tf.int64),
     )
   ]
@@ -54,13 +55,13 @@ def _branch(rows: Any, slots: Sequence[Any]) -> rare_branch.RareBranch:
   """Returns the branch in which slots grow, which those like them share."""
   kinds = resources.kinds({str(i): slot for i, slot in enumerate(slots)})
 
-  def grow(handles: Sequence[tf.Tensor], needed: tf.Tensor) -> tf.Tensor:
+  def grow(handles: Sequence[tf.Tensor], shape: tf.Tensor) -> tf.Tensor:
     grown = [
-      growing.fit(slot, needed[0], has_spare=False)
+      growing.fit(slot, shape[0], has_spare=False)
       for slot in resources.bound(kinds, handles).values()
     ]
     with tf.control_dependencies(grown):
-      return tf.identity(needed)
+      return tf.identity(shape)
 
   branch = sharing.get_or_make(
     sharing.in_use(),
