@@ -1,6 +1,7 @@
 """Replicas of variables on a second ps, from which a lost ps is restored."""
 
 import collections
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -193,12 +194,11 @@ class Replicas:
 
     Raises:
       errors.DeadlineError: a copy that is under way does not end.
-      tf.errors.OpError: a ps is lost.
+      tf.errors.OpError: a ps is lost; the others' variables were copied.
     """
     with self._between_copies():
       pairs, began = self.pairs(), time.monotonic()
-      self._copier.copy(pairs)
-      self._note_copied(set(self._read_at), began)
+      self._copier.copy(pairs, lambda ps: self._note_copied({ps}, began))
       self._num_copied = len(pairs)
 
   @contextlib.contextmanager
@@ -277,26 +277,31 @@ class ReplicaCopier:
 
   def __init__(self, device: str) -> None:
     self._device = device
-    self._functions: list[Any] = []
+    self._functions: dict[int, Any] = {}
     self._num_pairs = 0
 
-  def copy(self, pairs: Sequence[Pair]) -> None:
+  def copy(
+    self, pairs: Sequence[Pair], note_copied: Callable[[int], object]
+  ) -> None:
     """Copies each variable to its replica.
 
     Args:
       pairs: variables and replicas; those of the last call, and maybe more.
+      note_copied: called with the index of a ps once its variables were copied.
 
     Raises:
-      tf.errors.OpError: a ps is lost.
+      tf.errors.OpError: a ps is lost; the others' variables were copied.
     """
     if len(pairs) != self._num_pairs:
       self._functions = _copying_functions(pairs)
       self._num_pairs = len(pairs)
+
+    def copy_all_of(ps: int) -> None:
+      self._call(self._functions[ps])
+      note_copied(ps)
+
     threads.map_all(
-      'tfps-copy',
-      self._call,
-      self._functions,
-      at_once=len(self._functions),
+      'tfps-copy', copy_all_of, self._functions, at_once=len(self._functions)
     )
 
   def _call(self, function: Any) -> None:
@@ -327,19 +332,21 @@ def _ps_of(variable: Any) -> int:
   return ps
 
 
-def _copying_functions(pairs: Sequence[Pair]) -> list[Any]:
-  """Returns functions that each copy what one ps replicates on another."""
-  by_route = collections.defaultdict(list)
+def _copying_functions(pairs: Sequence[Pair]) -> dict[int, Any]:
+  """Returns functions that each copy the variables of one ps, by its index."""
+  by_ps = collections.defaultdict(list)
   for variable, replica in pairs:
-    by_route[variable.device, replica.device].append((variable, replica))
+    by_ps[_ps_of(variable)].append((variable, replica))
   # Without autograph, which is not safe while another thread traces.
-  return [
-    tf.function(functools.partial(_copy_route, *route, own), autograph=False)
-    for route, own in by_route.items()
-  ]
+  return {
+    ps: tf.function(functools.partial(_copy_all, own), autograph=False)
+    for ps, own in by_ps.items()
+  }
 
 
-def _copy_route(source: str, target: str, pairs: Sequence[Pair]) -> tf.Tensor:
+def _copy_all(pairs: Sequence[Pair]) -> tf.Tensor:
+  """Copies variables of one ps to their replicas, which are on another."""
+  source, target = (each.device for each in pairs[0])
   with tf.device(source), tf.control_dependencies([_have_values(pairs)]):
     values = [variable.read_value() for variable, _ in pairs]
   with tf.device(target):

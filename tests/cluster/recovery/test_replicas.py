@@ -1,6 +1,7 @@
 """Replicas of variables get each update on another ps, too."""
 
 import dataclasses
+import types
 
 import keras
 import numpy as np
@@ -76,6 +77,34 @@ def test_a_copy_that_does_not_end_is_told(tfps_cluster, tmp_path, set_timeouts):
     pytest.raises(tfps.DeadlineError, match=r'not ended .*0\.1 .* Check wh'),
   ):
     replicas.copy()
+  strategy.close()
+
+
+@IN_PROCESS
+def test_values_are_as_old_as_the_last_copy_of_their_ps(
+  tfps_cluster, tmp_path, monkeypatch
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path, replicas=1, replicate_every_secs=3600.0),
+  )
+  with strategy.scope():
+    variables = [tf.Variable(float(i), name=f'of_{i}') for i in range(3)]
+  (first,) = (v for v in variables if v.device.endswith('task:0/device:CPU:0'))
+  now = 100.0
+  clock = types.SimpleNamespace(monotonic=lambda: now)
+  monkeypatch.setattr(replicas_lib, 'time', clock)
+  replicas = strategy.guard.copies.replicas
+  replicas.copy()
+  value = first.numpy()
+  tf.raw_ops.DestroyResourceOp(resource=first.handle)
+  now = 110.0
+  with pytest.raises(tf.errors.InvalidArgumentError, match='has no value'):
+    replicas.copy()
+  now = 111.0
+  assert replicas.restore({2}) == 1.0
+  assert replicas.restore({0}) == 11.0
+  assert first.numpy() == value
   strategy.close()
 
 
