@@ -87,7 +87,7 @@ class Executor(Protocol):
     """
 
   def submit(
-    self, to_do: step_program.Execution, attempt: Any, batches: Batches
+    self, to_do: step_program.Execution, attempt: Any, batches: Batches | None
   ) -> Any:
     """Submits an execution; returns a handle for `wait_any` and `fetch`.
 
@@ -95,15 +95,7 @@ class Executor(Protocol):
       to_do: the execution.
       attempt: calls its function, and again after a loss; see
         `attempts.Attempt`. None without anything to count.
-      batches: its batches.
-    """
-
-  def submit_attempt(self, attempt: Any, function: Any) -> Any:
-    """Submits an attempt that has its batches; see `submit`.
-
-    Args:
-      attempt: calls the function, and is called again after a loss.
-      function: the function.
+      batches: its batches; None if the attempt has them.
     """
 
   def wait_any(self, handles: Iterable[Any]) -> list[Any]:
@@ -206,17 +198,16 @@ class ScheduledExecutor(Executor):
       session.limit(None)
 
   def submit(
-    self, to_do: step_program.Execution, attempt: Any, batches: Batches
+    self, to_do: step_program.Execution, attempt: Any, batches: Batches | None
   ) -> Any:
+    if batches is None:
+      return self._coordinator.schedule_through(attempt, to_do.function, ())
     given = batches.iterator
     if attempt is None:
       return self._coordinator.schedule(to_do.function, args=to_do.args(given))
     return self._coordinator.schedule_through(
       attempt, to_do.function, to_do.args(given, *attempt.args)
     )
-
-  def submit_attempt(self, attempt: Any, function: Any) -> Any:
-    return self._coordinator.schedule_through(attempt, function, ())
 
   def wait_any(self, handles: Iterable[Any]) -> list[Any]:
     return self._coordinator.wait_any(handles, self._timeout_secs)

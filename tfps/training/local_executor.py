@@ -130,17 +130,17 @@ class LocalExecutor(executors.Executor):
     self,
     to_do: step_program.Execution,
     attempt: Any,
-    batches: executors.Batches,
+    batches: executors.Batches | None,
   ) -> Any:
+    if batches is None:
+      return _Call(lambda: attempt(to_do.function))
+
     def execute(*told: tf.Tensor) -> Any:
       return to_do.function(*to_do.args(batches.iterator, *told)).numpy()
 
     if attempt is None:
       return _Call(execute)
     return _Call(lambda: attempt(execute, *attempt.args))
-
-  def submit_attempt(self, attempt: Any, function: Any) -> Any:
-    return _Call(lambda: attempt(function))
 
   def wait_any(self, handles: Iterable[Any]) -> list[Any]:
     handles = list(handles)

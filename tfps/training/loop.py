@@ -155,10 +155,9 @@ class TrainingLoop:
   def _submit(self, missing: int) -> tuple[Any, _Submitted]:
     """Submits an execution of at most `missing` steps."""
     if self._supply is not None:
-      attempt = self._supply.attempt(missing)
-      submitted = _Submitted(self._supply.full, attempt, attempt.num_steps)
-      function = self._supply.full.function
-      return self._executor.submit_attempt(attempt, function), submitted
+      to_do, attempt = self._supply.full, self._supply.attempt(missing)
+      handle = self._executor.submit(to_do, attempt, None)
+      return handle, _Submitted(to_do, attempt, attempt.num_steps)
     to_do = self._program.execution(self._size(missing))
     attempt = self._attempt(to_do)
     handle = self._executor.submit(to_do, attempt, self._batches)
