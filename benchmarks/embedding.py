@@ -31,6 +31,7 @@ _MODELS_OF_MANY = {
   _STATIC: 'features',
   'any keys, each on one ps': 'unsharded_features',
   'any keys, each in 2 shards': 'keyed_features',
+  'any keys, all in one table': 'features_of_one_table',
 }
 
 

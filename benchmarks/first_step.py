@@ -25,11 +25,9 @@ def compare(*, quick: bool) -> Iterator[tables.Table]:
   """A table of all sides and numbers of steps per execution for each model."""
   models = list(task.MODELS)
   for model in models[:1] if quick else models:
-    all_sides = [
-      side
-      for side in task.SIDES
-      if side != task.KEYED or task.MODELS[model].num_tables
-    ]
+    num_tables = task.MODELS[model].num_tables
+    least = {task.KEYED: 1, task.ONE_TABLE: 2}
+    all_sides = [s for s in task.SIDES if num_tables >= least.get(s, 0)]
     costs: Costs = {}
     for number in (2,) if quick else (1, 8, 20, 32):
       for _ in range(1 if quick else _NUM_ROUNDS):

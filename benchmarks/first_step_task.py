@@ -22,7 +22,9 @@ import tensorflow as tf
 import tfps
 from tfps import testing
 
-KEYED = 'ours, keyed by any id'  # of models with embeddings
+# Of models with embeddings.
+KEYED = 'ours, keyed by any id'
+ONE_TABLE = 'ours, keyed by any id, in one table'
 
 NUM_STEPS = 80
 _NUM_ROWS, _BATCH = 1000, 64
@@ -56,16 +58,20 @@ def _mlp(keras: Any) -> Any:
   return keras.Sequential([keras.layers.Input((784,)), *layers])
 
 
-def _tables(keras: Any, number: int, is_keyed: bool) -> Any:
+def _tables(keras: Any, number: int, how: str) -> Any:
   ids = keras.layers.Input((number,), dtype='int32')
   numbers = keras.layers.Input((13,))
-  embeddings = [
-    tfps.embeddings.Embedding(16)
-    if is_keyed
-    else keras.layers.Embedding(_NUM_ROWS, 16)
-    for _ in range(number)
-  ]
-  rows = [embedding(ids[:, i]) for i, embedding in enumerate(embeddings)]
+  if how == ONE_TABLE:
+    vectors = tfps.embeddings.Embedding(16, num_features=number)(ids)
+    rows = [keras.layers.Flatten()(vectors)]
+  else:
+    embeddings = [
+      tfps.embeddings.Embedding(16)
+      if how == KEYED
+      else keras.layers.Embedding(_NUM_ROWS, 16)
+      for _ in range(number)
+    ]
+    rows = [embedding(ids[:, i]) for i, embedding in enumerate(embeddings)]
   hidden = keras.layers.Concatenate()([*rows, numbers])
   for size in (128, 64):
     hidden = keras.layers.Dense(size, 'relu')(hidden)
@@ -82,10 +88,10 @@ def _examples(name: str) -> Any:
 
 
 def _compiled(
-  keras: Any, name: str, steps_per_execution: int, *, is_keyed: bool = False
+  keras: Any, name: str, steps_per_execution: int, *, how: str = ''
 ) -> Any:
   number = MODELS[name].num_tables
-  model = _tables(keras, number, is_keyed) if number else _mlp(keras)
+  model = _tables(keras, number, how) if number else _mlp(keras)
   model.compile(
     'adagrad' if number else 'adam',
     'binary_crossentropy' if number else 'sparse_categorical_crossentropy',
@@ -111,20 +117,21 @@ def _ours(
   number: int,
   make: Any = tfps.ParameterServerStrategy,
   *,
-  is_keyed: bool = False,
+  how: str = '',
 ) -> Iterator[Fit]:
   import keras
 
   with testing.InProcessCluster(num_workers=2, num_ps=2) as cluster:
     strategy = make(cluster.cluster)
     with strategy.scope():
-      model = _compiled(keras, name, number, is_keyed=is_keyed)
+      model = _compiled(keras, name, number, how=how)
     yield lambda dataset_fn, steps: model.fit(
       dataset_fn, steps_per_epoch=steps, verbose=0
     )
 
 
-_keyed = functools.partial(_ours, is_keyed=True)
+_keyed = functools.partial(_ours, how=KEYED)
+_one_table = functools.partial(_ours, how=ONE_TABLE)
 _between_graphs = functools.partial(_ours, make=tfps.BetweenGraphStrategy)
 _sync = functools.partial(
   _ours,
@@ -153,6 +160,7 @@ SIDES = {
   'stock': _stock,
   'ours': _ours,
   KEYED: _keyed,
+  ONE_TABLE: _one_table,
   'ours, between graphs': _between_graphs,
   'ours, Sync': _sync,
 }

@@ -176,6 +176,27 @@ class Unsharded(Keyed):
   num_shards = 1
 
 
+class OneTable(Clicks):
+  """The same by ids of any value, with all features in one table."""
+
+  def _tables(self) -> list[tf.Variable]:
+    sizes = self._sizes
+    self._embedding = tfps.embeddings.Embedding(
+      sizes.width, num_features=sizes.num_tables
+    )
+    self._embedding.build()
+    for first in range(0, sizes.num_rows, _KEYS_AT_ONCE):
+      ids = tf.range(first, first + _KEYS_AT_ONCE)[:, tf.newaxis]
+      self._embedding(tf.repeat(ids, sizes.num_tables, axis=1), training=True)
+    return list(self._embedding.trainable_variables)
+
+  def _look_up(
+    self, variables: list[tf.Variable], columns: list[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    del variables
+    return tf.unstack(self._embedding(tf.stack(columns, axis=1)), axis=1)
+
+
 class Evicting(Keyed):
   """The same, in a table that would evict those used longest ago."""
 

@@ -39,6 +39,7 @@ MODELS: dict[str, Callable[[], Any]] = {
   'features': lambda: networks.Clicks(workloads.FEATURES),
   'keyed_features': lambda: networks.Keyed(workloads.FEATURES),
   'unsharded_features': lambda: networks.Unsharded(workloads.FEATURES),
+  'features_of_one_table': lambda: networks.OneTable(workloads.FEATURES),
 }
 
 _TRAINERS: dict[str, Callable[..., trainers.Run]] = {

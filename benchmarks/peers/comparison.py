@@ -35,6 +35,9 @@ _KEYED_MODELS = {
     'ours, coordinator, any keys, each on one ps, 20 a call': (
       'unsharded_features'
     ),
+    'ours, coordinator, any keys, in one table, 20 a call': (
+      'features_of_one_table'
+    ),
   },
 }
 _TITLES = {

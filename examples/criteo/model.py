@@ -25,7 +25,7 @@ class Growing:
     min_count: how often an id is seen before it gets a vector.
     capacity: how many ids have a vector at most.
     separate: whether each category has a table of its own, with an equal part
-      of the capacity. Otherwise they share one.
+      of the capacity. Otherwise they share one, and have vectors of their own.
 
   Attributes:
     width: elements of a vector.
@@ -40,6 +40,7 @@ class Growing:
       tfps.embeddings.Embedding(
         width,
         _initializer(),
+        num_features=None if separate else rows.NUM_CATEGORIES,
         admission=tfps.embeddings.Counter(min_count),
         eviction=tfps.embeddings.Lru(capacity // number),
       )
@@ -49,7 +50,7 @@ class Growing:
   def __call__(self, ids: keras.KerasTensor) -> keras.KerasTensor:
     """Returns vectors of shape [batch, 26, width] of ids."""
     if len(self._layers) == 1:
-      return self._layers[0](_salted(ids))
+      return self._layers[0](ids)
     columns = [layer(ids[:, i]) for i, layer in enumerate(self._layers)]
     return keras.ops.stack(columns, axis=1)
 
@@ -81,7 +82,10 @@ class Static:
 
   def __call__(self, ids: keras.KerasTensor) -> keras.KerasTensor:
     """Returns vectors of shape [batch, 26, width] of ids."""
-    vectors: keras.KerasTensor = self._embedding(self._hashing(_salted(ids)))
+    # Ids of the same value differ between categories.
+    categories = np.arange(rows.NUM_CATEGORIES, dtype='int64') << _ID_BITS
+    hashes = self._hashing(keras.ops.add(ids, categories))
+    vectors: keras.KerasTensor = self._embedding(hashes)
     return vectors
 
   def counts(self) -> dict[str, int]:
@@ -116,12 +120,6 @@ def _products(vectors: keras.KerasTensor, number: int) -> keras.KerasTensor:
   flat = keras.ops.reshape(products, (-1, number**2))
   pairs = np.ravel_multi_index(np.triu_indices(number, 1), (number, number))
   return keras.ops.take(flat, pairs.astype('int32'), axis=1)
-
-
-def _salted(ids: keras.KerasTensor) -> keras.KerasTensor:
-  """Returns ids that differ between categories."""
-  categories = np.arange(rows.NUM_CATEGORIES, dtype='int64') << _ID_BITS
-  return keras.ops.add(ids, categories)
 
 
 def _initializer() -> keras.initializers.Initializer:

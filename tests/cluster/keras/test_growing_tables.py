@@ -117,6 +117,32 @@ def test_steps_need_no_optimization_of_their_graphs(tfps_cluster, make):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+def test_features_in_one_table_learn_what_those_of_their_own_do(tfps_cluster):
+  columns = np.stack([_X, _X[::-1], _X // 2], axis=1)
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+
+  def trained(embed):
+    ids = keras.Input((3,), dtype='int64')
+    dense = keras.layers.Dense(1, kernel_initializer='ones')
+    model = keras.Model(ids, dense(keras.layers.Flatten()(embed(ids))))
+    model.compile('adagrad', 'mse', steps_per_execution=4)
+    model.fit(columns, _Y, batch_size=129, epochs=2, shuffle=False, verbose=0)
+    return model.predict(columns, batch_size=516, verbose=0)
+
+  with strategy.scope():
+    one = tfps.embeddings.Embedding(4, 'ones', num_features=3)
+    own = [tfps.embeddings.Embedding(4, 'ones') for _ in range(3)]
+    expected = trained(
+      lambda ids: keras.ops.stack(
+        [layer(ids[:, i]) for i, layer in enumerate(own)], axis=1
+      )
+    )
+    actual = trained(one)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+  assert one.table.num_keys() == sum(each.table.num_keys() for each in own)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize('name', list(kinds.STRATEGIES))
 def test_each_look_up_is_in_one_update(tfps_cluster, name):
@@ -265,6 +291,23 @@ def test_padding_is_masked_and_left_out():
   np.testing.assert_allclose(
     combining(ids), [(three + five) / 2, [0, 0]], rtol=1e-6
   )
+
+
+@pytest.mark.parametrize('dtype', ['int64', 'string'])
+def test_later_layers_of_a_model_leave_padding_out(dtype, tmp_path):
+  inputs = keras.Input((3,), dtype=dtype)
+  layer = tfps.embeddings.Embedding(2, 'normal', mask_zero=True)
+  mean = keras.layers.GlobalAveragePooling1D()(layer(inputs))
+  model = keras.Model(inputs, mean)
+  ids = {'int64': [[3, 5, 0]], 'string': [['a', 'b', '']]}[dtype]
+  rows = layer.table.lookup(tf.constant(ids, dtype), training=True).numpy()
+  np.testing.assert_allclose(
+    model(tf.constant(ids, dtype)), rows[:, :2].mean(axis=1), rtol=1e-6
+  )
+  model.save(tmp_path / 'model.keras')
+  loaded = keras.models.load_model(tmp_path / 'model.keras')
+  given = tf.constant(ids, dtype)
+  np.testing.assert_array_equal(loaded(given), model(given))
 
 
 def test_ragged_ids_stay_ragged():

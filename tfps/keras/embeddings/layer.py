@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps.keras.embeddings import keys as keys_lib
 from tfps.keras.embeddings import table as table_lib
 
 _COMBINERS = ('sum', 'mean', 'sqrtn')
@@ -17,13 +18,17 @@ class Embedding(keras.layers.Layer):
   It is like `keras.layers.Embedding`, but needs neither the number of ids nor a
   vocabulary: an id gets a row of the table when it is first trained on; see
   `Table`. To share a table among features, call the layer on each of them, or
-  give layers the same `table`.
+  give layers the same `table`. With `num_features`, they share it and have rows
+  of their own, which takes much less time than a table for each.
 
   ```
   user = keras.Input((), dtype='string')
   vector = tfps.embeddings.Embedding(16)(user)  # [batch, 16]
   tags = keras.Input((None,), dtype='int64', ragged=True)
   mean = tfps.embeddings.Embedding(16, combiner='mean')(tags)  # [batch, 16]
+  columns = keras.Input((26,), dtype='int64')
+  vectors = tfps.embeddings.Embedding(16, num_features=26)(columns)
+  # [batch, 26, 16], where an id of two columns has two rows
   ```
 
   Args:
@@ -34,6 +39,13 @@ class Embedding(keras.layers.Layer):
       are given; zeros where there are none. None keeps them apart.
     mask_zero: whether the id 0, or the empty string, is padding: later layers
       mask it, and a combiner leaves it out.
+    num_features: the second axis of ids has so many features, of each of which
+      an id has another row. In the table the id i of the feature f, counted
+      from 0, has the key i * m + f, modulo 2**64, where m is `num_features`, or
+      the next number if that is even. So ids of one feature never have the
+      same, and those of two features only if m times one exceeds 63 bits: of
+      10^8 such ids with a probability of 1 in 3,000. By default all ids of an
+      equal value have one row.
     admission: see `Table`.
     eviction: see `Table`.
     storage: see `Table`.
@@ -42,8 +54,9 @@ class Embedding(keras.layers.Layer):
     **kwargs: as for `keras.layers.Layer`.
 
   Raises:
-    ValueError: the combiner is unknown, the table has another width, or what is
-      the table's own is given beside it.
+    ValueError: the combiner is unknown, the number of features is not positive,
+      the table has another width, or what is the table's own is given beside
+      it.
   """
 
   def __init__(
@@ -53,6 +66,7 @@ class Embedding(keras.layers.Layer):
     *,
     combiner: str | None = None,
     mask_zero: bool = False,
+    num_features: int | None = None,
     admission: Any = None,
     eviction: Any = None,
     storage: Any = None,
@@ -64,6 +78,10 @@ class Embedding(keras.layers.Layer):
     if combiner is not None and combiner not in _COMBINERS:
       raise ValueError(
         f'{self.name}: combiner={combiner!r} is none of {_COMBINERS}.'
+      )
+    if num_features is not None and num_features < 1:
+      raise ValueError(
+        f'{self.name}: num_features={num_features}, but it is at least 1.'
       )
     if table is not None and table.width != output_dim:
       raise ValueError(
@@ -81,6 +99,7 @@ class Embedding(keras.layers.Layer):
     self.output_dim = output_dim
     self.combiner = combiner
     self.mask_zero = mask_zero
+    self.num_features = num_features
     self.supports_masking = mask_zero
     self._is_shared = table is not None
     if table is None:
@@ -109,7 +128,9 @@ class Embedding(keras.layers.Layer):
 
     Args:
       inputs: ids, a dense tensor of any shape, or a `tf.RaggedTensor` or
-        `tf.SparseTensor` of shape [batch, None].
+        `tf.SparseTensor` of shape [batch, None]. With `num_features`, dense
+        ids of shape [batch, num_features, ...], sparse ones of shape [batch,
+        num_features], or ragged ones of shape [batch, num_features, None].
       weights: a factor for each id, in the same form; needs a combiner.
       training: whether new ids get rows in the table; by default they do where
         a `tf.GradientTape` records.
@@ -120,34 +141,30 @@ class Embedding(keras.layers.Layer):
       `tf.RaggedTensor`.
 
     Raises:
-      ValueError: sparse ids or weights are given without a combiner, or dense
-        ids with a combiner have no axis to combine.
+      ValueError: sparse ids or weights are given without a combiner, dense ids
+        with a combiner have no axis to combine, or ids have another number of
+        features.
     """
+    if not isinstance(inputs, tf.RaggedTensor | tf.SparseTensor):
+      inputs = tf.convert_to_tensor(inputs)
+    keys = inputs
+    if self.num_features is not None:
+      keys = keys_lib.of_features(inputs, self.num_features, self.name)
     if self.combiner is None:
-      return self._look_up(inputs, weights, training)
-    if isinstance(inputs, tf.RaggedTensor):
-      return self._combine(
-        inputs.values,
-        inputs.value_rowids(),
-        inputs.nrows(),
-        _flat(weights),
-        training,
-      )
-    if isinstance(inputs, tf.SparseTensor):
-      return self._combine(
-        inputs.values,
-        inputs.indices[:, 0],
-        inputs.dense_shape[0],
-        _flat(weights),
-        training,
-      )
-    return self._combine_dense(tf.convert_to_tensor(inputs), weights, training)
+      return self._look_up(keys, weights, training)
+    factors = self._factors(_flat(inputs), _flat(weights))
+    if isinstance(keys, tf.RaggedTensor):
+      return self._combine_ragged(keys, factors, training)
+    if isinstance(keys, tf.SparseTensor):
+      segments, number = keys.indices[:, 0], keys.dense_shape[0]
+      return self._combine(keys.values, factors, segments, number, training)
+    return self._combine_dense(keys, factors, training)
 
   def compute_mask(self, inputs: Any, previous: Any = None) -> Any:
     del previous
     if not self.mask_zero or self.combiner is not None:
       return None
-    return _is_given(inputs)
+    return IsGiven()(inputs)
 
   def compute_output_shape(self, input_shape: Any, *args: Any) -> Any:
     shape = tuple(input_shape)
@@ -172,79 +189,110 @@ class Embedding(keras.layers.Layer):
       'embeddings_initializer': config['initializer'],
       'combiner': self.combiner,
       'mask_zero': self.mask_zero,
+      'num_features': self.num_features,
       'admission': config['admission'],
       'eviction': config['eviction'],
       'storage': config['storage'],
       'num_shards': config['num_shards'],
     }
 
-  def _look_up(self, inputs: Any, weights: Any, training: bool | None) -> Any:
-    if weights is not None or isinstance(inputs, tf.SparseTensor):
+  def _look_up(self, keys: Any, weights: Any, training: bool | None) -> Any:
+    if weights is not None or isinstance(keys, tf.SparseTensor):
       what = 'sparse ids' if weights is None else 'weights'
       raise ValueError(
         f'{self.name}: {what} are given, but no combiner. Set combiner to one '
         f'of {_COMBINERS}.'
       )
-    if isinstance(inputs, tf.RaggedTensor):
-      rows = self._rows(inputs.flat_values, training)
-      return inputs.with_flat_values(rows)
-    return self._rows(inputs, training)
+    if isinstance(keys, tf.RaggedTensor):
+      rows = self._rows(keys.flat_values, training)
+      return keys.with_flat_values(rows)
+    return self._rows(keys, training)
 
   def _rows(self, keys: Any, training: bool | None) -> tf.Tensor:
     rows = self.table.lookup(keys, training=training)
     return tf.cast(rows, self.compute_dtype)
 
+  def _factors(self, ids: tf.Tensor, weights: Any) -> Any:
+    """Returns what each vector is multiplied by, `[n]`, or None.
+
+    Args:
+      ids: of the vectors, `[n]`.
+      weights: that were given for them, or None.
+    """
+    if weights is not None:
+      weights = tf.cast(weights, self.compute_dtype)
+    if not self.mask_zero:
+      return weights
+    given = tf.cast(IsGiven()(ids), self.compute_dtype)
+    return given if weights is None else weights * given
+
+  def _combine_ragged(
+    self, keys: tf.RaggedTensor, factors: Any, training: bool | None
+  ) -> Any:
+    last = keys
+    while last.ragged_rank > 1:
+      last = last.values
+    segments, number = last.value_rowids(), last.nrows()
+    combined = self._combine(last.values, factors, segments, number, training)
+    if self.num_features is not None:
+      return tf.reshape(combined, [-1, self.num_features, self.output_dim])
+    return _with_last(keys, combined)
+
   def _combine_dense(
-    self, ids: tf.Tensor, weights: Any, training: bool | None
+    self, keys: tf.Tensor, factors: Any, training: bool | None
   ) -> tf.Tensor:
-    if not ids.shape.rank:
+    if not keys.shape.rank:
       raise ValueError(
-        f'{self.name}: ids of shape {ids.shape} have no axis to combine. Leave '
-        'the combiner out.'
+        f'{self.name}: ids of shape {keys.shape} have no axis to combine. '
+        'Leave the combiner out.'
       )
-    shape, length = tf.shape(ids), tf.shape(ids)[-1]
-    number = tf.size(ids) // tf.maximum(length, 1)
-    combined = self._combine(
-      tf.reshape(ids, [-1]),
-      tf.repeat(tf.range(number), length),
-      number,
-      _flat(weights),
-      training,
-    )
+    shape, length = tf.shape(keys), tf.shape(keys)[-1]
+    number = tf.size(keys) // tf.maximum(length, 1)
+    segments = tf.repeat(tf.range(number), length)
+    combined = self._combine(_flat(keys), factors, segments, number, training)
     full = tf.concat([shape[:-1], [self.output_dim]], axis=0)
     return tf.ensure_shape(
-      tf.reshape(combined, full), [*ids.shape[:-1], self.output_dim]
+      tf.reshape(combined, full), [*keys.shape[:-1], self.output_dim]
     )
 
   def _combine(
     self,
-    ids: tf.Tensor,
+    keys: tf.Tensor,
+    factors: Any,
     segments: tf.Tensor,
     number: tf.Tensor,
-    weights: Any,
     training: bool | None,
   ) -> tf.Tensor:
-    """Combines the vectors of `ids`, which belong to sorted `segments`."""
-    rows = self._rows(ids, training)
-    if self.mask_zero:
-      given = tf.cast(_is_given(ids), rows.dtype)
-      weights = (
-        given if weights is None else tf.cast(weights, rows.dtype) * given
-      )
-    if weights is not None:
-      weights = tf.cast(weights, rows.dtype)
-      rows *= weights[:, tf.newaxis]
+    """Combines the vectors of `keys`, which belong to sorted `segments`."""
+    rows = self._rows(keys, training)
+    if factors is not None:
+      rows *= factors[:, tf.newaxis]
     total = tf.math.unsorted_segment_sum(rows, segments, number)
     if self.combiner == 'sum':
       return total
-    if weights is None:
-      weights = tf.ones_like(ids, rows.dtype)
+    if factors is None:
+      factors = tf.ones_like(keys, rows.dtype)
     if self.combiner == 'sqrtn':
-      weights = tf.square(weights)
-    below = tf.math.unsorted_segment_sum(weights, segments, number)
+      factors = tf.square(factors)
+    below = tf.math.unsorted_segment_sum(factors, segments, number)
     if self.combiner == 'sqrtn':
       below = tf.sqrt(below)
     return tf.math.divide_no_nan(total, below[:, tf.newaxis])
+
+
+@keras.saving.register_keras_serializable('tfps')
+class IsGiven(keras.Operation):
+  """Operation that returns which ids are no padding: neither 0 nor empty.
+
+  That of Keras takes no strings.
+  """
+
+  def call(self, ids: Any) -> Any:
+    padding = tf.constant('' if ids.dtype == tf.string else 0, ids.dtype)
+    return tf.not_equal(ids, padding)
+
+  def compute_output_spec(self, ids: keras.KerasTensor) -> keras.KerasTensor:
+    return keras.KerasTensor(ids.shape, 'bool')
 
 
 def _check_free(name: str, **arguments: Any) -> None:
@@ -257,15 +305,17 @@ def _check_free(name: str, **arguments: Any) -> None:
       )
 
 
-def _is_given(ids: Any) -> Any:
-  padding = tf.constant('' if ids.dtype == tf.string else 0, ids.dtype)
-  return tf.not_equal(ids, padding)
+def _flat(values: Any) -> Any:
+  """Returns ids or weights as a tensor of shape [n], or None."""
+  if isinstance(values, tf.RaggedTensor):
+    return values.flat_values
+  if isinstance(values, tf.SparseTensor):
+    return values.values
+  return None if values is None else tf.reshape(values, [-1])
 
 
-def _flat(weights: Any) -> Any:
-  """Returns weights as a tensor of shape [number of ids], or None."""
-  if isinstance(weights, tf.RaggedTensor):
-    return weights.flat_values
-  if isinstance(weights, tf.SparseTensor):
-    return weights.values
-  return None if weights is None else tf.reshape(weights, [-1])
+def _with_last(ids: tf.RaggedTensor, vectors: tf.Tensor) -> Any:
+  """Returns ragged ids with vectors in place of the last ragged axis."""
+  if ids.ragged_rank == 1:
+    return vectors
+  return ids.with_values(_with_last(ids.values, vectors))
