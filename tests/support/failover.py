@@ -46,12 +46,14 @@ class Server:
     task: the ps.
     incarnation: of the server.
     value: of its variables, the number of steps; None before it has any.
+    replica: of the variables of the ps before it, likewise.
     note: the consistency note on it.
   """
 
   task: spec.Task
   incarnation: int
   value: int | None = None
+  replica: int | None = None
   note: str | None = None
 
 

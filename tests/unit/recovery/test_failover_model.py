@@ -1,5 +1,6 @@
 """Failover of a coordinator's ps, under random losses, delays and returns."""
 
+import collections
 import functools
 import threading
 from types import SimpleNamespace
@@ -13,25 +14,34 @@ from tfps._utils import quiesce_lock
 from tfps.cluster import spec
 from tfps.recovery import coordinator_recovery
 from tfps.recovery import ps_repair
+from tfps.recovery import replicas as replicas_lib
 
 
 class _Job:
   """The variables of all ps in use, as a snapshot, notes and fence see them.
 
+  Args:
+    world: has the servers.
+    has_replicas: whether each ps has those of the one before, too.
+
   Attributes:
-    saved: the value in the last snapshot.
+    counts: the steps that were done, and those that were interrupted.
+    saved: the values in the last snapshot, by ps.
+    saved_counts: the counts when it was taken.
     addresses: those of the ps in use, by task.
     known: the incarnations to which the runtime is connected, by index of ps.
   """
 
   inventory = SimpleNamespace(on=lambda ps: [], emptied=lambda: False)
 
-  def __init__(self, world):
+  def __init__(self, world, *, has_replicas):
     self._world = world
-    self.saved = 0
+    self._has_replicas = has_replicas
+    self.counts = collections.Counter()
+    self.saved = [0] * failover.NUM_PS
+    self.saved_counts = collections.Counter()
     self.addresses = {}
     self.known = {}
-    self.num_restored = 0
 
   def update(self, found):
     self.known = ps_repair.of('ps', found)
@@ -53,16 +63,53 @@ class _Job:
       raise failover.lost()
     return found
 
+  def step(self):
+    """Adds one to the variables, and replicas, of all that can be reached.
+
+    Returns:
+      Whether those are all.
+    """
+    reached = {server.task.index: server for server in self.reached()}
+    for ps, server in reached.items():
+      server.value += 1
+      twin = reached.get((ps + 1) % failover.NUM_PS)
+      if twin is not None and self._has_replicas:
+        twin.replica += 1
+    # Those of the ones that were not reached.
+    for ps, server in reached.items():
+      if (ps - 1) % failover.NUM_PS not in reached and self._has_replicas:
+        server.replica += 1
+    is_whole = len(reached) == failover.NUM_PS
+    self.counts['done' if is_whole else 'interrupted'] += 1
+    return is_whole
+
   def save_quiesced(self):
-    (self.saved,) = {server.value for server in self.servers()}
+    self.saved = [server.value for server in self.servers()]
+    self.saved_counts = self.counts.copy()
 
   def restore(self, ps, replicas):
-    del ps, replicas
+    del replicas
+    parts = SimpleNamespace(
+      _are_wanted=self._has_replicas, _num_ps=failover.NUM_PS
+    )
+    has_all = replicas_lib.Replicas.have_all_of(parts, ps)
     for index in range(failover.NUM_PS):
-      self.servers()[index].value = self.saved
+      own, twin = self._pair(index)
+      if not has_all:
+        own.value = self.saved[index]
+      elif index in ps:
+        own.value = twin.replica
       self._world.sleep(0.05)
-    self.num_restored += 1
+      own, twin = self._pair(index)
+      if not has_all or twin.task.index in ps:
+        twin.replica = own.value
+    if not has_all:
+      self.counts = self.saved_counts.copy()
     return 0.0
+
+  def _pair(self, ps):
+    servers = self.servers()
+    return servers[ps], servers[(ps + 1) % failover.NUM_PS]
 
   def __getattr__(self, name):
     return lambda *args: None
@@ -75,9 +122,11 @@ class Failover(failover.Faults):
   to the last snapshot, unless none was lost.
   """
 
+  has_replicas = False
+
   def __init__(self):
     super().__init__()
-    self.job = _Job(self.world)
+    self.job = _Job(self.world, has_replicas=self.has_replicas)
     copies = failover.make_copies(
       self.world, self.job, saves=True, is_shared=False
     )
@@ -102,9 +151,8 @@ class Failover(failover.Faults):
       self.recovery.repair, self.job.known, failover.TIMEOUT_SECS
     )
     for server in self.job.servers():
-      server.value = 0
+      server.value = server.replica = 0
     self.recovery.repair.prepare()
-    self.steps = 0  # in the variables
 
   def teardown(self):
     try:
@@ -112,9 +160,9 @@ class Failover(failover.Faults):
       for _ in range(5):
         self._fail_back()
       assert not self.book.hosted, 'a ps is not used although it is back'
-      before = self.steps
+      before = self.job.counts['done']
       assert self._try_step()
-      assert self.steps == before + 1
+      assert self.job.counts['done'] == before + 1
     finally:
       super().teardown()
 
@@ -126,27 +174,22 @@ class Failover(failover.Faults):
     with self.repairs._condition:
       self.repairs.note_loss()
     until = self.world.now + failover.TIMEOUT_SECS
-    before, nothing_lost = self.steps, self._is_connected()
-    nothing_lost &= self.is_quiet()
-    num_restored = self.job.num_restored
+    before = self.job.counts['done']
+    num_lost = failover.NUM_PS - len(self.job.reached())
+    sets_nothing_back = self.is_quiet() and num_lost <= self.has_replicas
     assert self.repairs.repair(lambda rest: None)
     assert self.world.now < until, 'a repair has not ended in time'
     self.repairs.is_lost = False
     assert self.repairs._error is None
-    if self.job.num_restored > num_restored:
-      self.steps = self.job.saved
-    assert self.steps == before or not nothing_lost, 'a move sets ps back'
+    is_set_back = self.job.counts['done'] < before
+    assert not (is_set_back and sets_nothing_back), 'ps are set back'
 
   def _try_step(self):
     reached = self.job.reached()
     is_lost = set(self.job.known.values()) - self.world.incarnations_left()
-    if len(reached) < failover.NUM_PS and not is_lost:
-      reached = []  # an execution waits for one that is frozen
-    for server in reached:
-      server.value += 1  # on some of the ps, if the execution then fails
-    if len(reached) == failover.NUM_PS:
-      self.steps += 1
-      return True
+    if len(reached) == failover.NUM_PS or is_lost:  # else it waits
+      if self.job.step():
+        return True
     self._repair()
     return False
 
@@ -162,14 +205,22 @@ class Failover(failover.Faults):
   @stateful.rule()
   def step(self):
     if self._try_step():
-      values = {server.value for server in self.job.servers()}
-      assert values == {self.steps}, 'steps are lost, or are there twice'
+      self.check()
+
+  def check(self):
+    """Checks that all whole steps are in the variables, and no other ones."""
+    values = {server.value for server in self.job.servers()}
+    done, interrupted = (
+      self.job.counts[what] for what in ('done', 'interrupted')
+    )
+    most = done + interrupted * self.has_replicas
+    assert values <= {*range(done, most + 1)}, 'steps are lost, or twice'
 
   @stateful.rule()
   def save(self):
     if self._is_connected():
       self.job.save_quiesced()
-      assert self.job.saved == self.steps
+      self.check()
 
   @stateful.rule()
   def look_for_those_that_are_back(self):
@@ -209,7 +260,18 @@ def test_ps_that_thaw_have_what_is_older_than_the_snapshot():
   job.teardown()
 
 
-Failover.TestCase.settings = settings(
-  max_examples=150, stateful_step_count=25, deadline=None
-)
+class FailoverWithReplicas(Failover):
+  """The same, where only the loss of two ps at once sets them back.
+
+  Steps that a loss has interrupted are in some of the variables.
+  """
+
+  has_replicas = True
+
+
+for machine in (Failover, FailoverWithReplicas):
+  machine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=25, deadline=None
+  )
 test_failover = Failover.TestCase
+test_failover_with_replicas = FailoverWithReplicas.TestCase
