@@ -187,9 +187,9 @@ class Failover(failover.Faults):
   def _try_step(self):
     reached = self.job.reached()
     is_lost = set(self.job.known.values()) - self.world.incarnations_left()
-    if len(reached) == failover.NUM_PS or is_lost:  # else it waits
-      if self.job.step():
-        return True
+    waits = len(reached) < failover.NUM_PS and not is_lost
+    if not waits and self.job.step():
+      return True
     self._repair()
     return False
 
