@@ -11,7 +11,7 @@ import functools
 import itertools
 import tempfile
 import threading
-from types import ModuleType
+import types
 from unittest import mock
 
 from hypothesis import stateful
@@ -25,6 +25,7 @@ from tfps.recovery import config
 from tfps.recovery import consistency_note
 from tfps.recovery import copies as copies_lib
 from tfps.recovery import repair_engine
+from tfps.recovery import replicas as replicas_lib
 from tfps.server import health
 from tfps.server import ps_addresses
 
@@ -300,6 +301,12 @@ class NoteReader:
     pass
 
 
+def have_all_of(ps, *, has_replicas):
+  """Returns whether replicas on other ps have all variables of these ps."""
+  parts = types.SimpleNamespace(_are_wanted=has_replicas, _num_ps=NUM_PS)
+  return replicas_lib.Replicas.have_all_of(parts, ps)
+
+
 def lost():
   """Returns the error of an operation on a ps that cannot be reached."""
   return tf.errors.UnavailableError(None, None, '/job:ps is lost.')
@@ -346,7 +353,7 @@ class Faults(stateful.RuleBasedStateMachine):
   """
 
   # Modules whose `time` is the world's, too.
-  timed: Sequence[ModuleType] = ()
+  timed: Sequence[types.ModuleType] = ()
 
   def __init__(self):
     super().__init__()

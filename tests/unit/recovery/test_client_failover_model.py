@@ -96,7 +96,16 @@ class _Client:
         raise tf.errors.FailedPreconditionError(None, None, 'no variable')
       server.value += 1
       self._world.sleep(0.02)
+      if self._machine.has_replicas:
+        self._write_replica(_next(ps))
     self._machine.end_attempt(attempt)
+
+  def _write_replica(self, ps):
+    server = self._server(ps)
+    if self._handles[ps] != self._connections[ps] or server.replica is None:
+      raise tf.errors.FailedPreconditionError(None, None, 'no replica')
+    server.replica += 1
+    self._world.sleep(0.02)
 
   def _emptied(self):
     return {ps for ps in self.known if self._server(ps).value is None}
@@ -120,15 +129,34 @@ class _Client:
     self._machine.saved = [server.value for server in self.servers()]
 
   def restore(self, ps, replicas):
-    del ps, replicas
-    self._machine.begin_restore()
-    for index, saved in enumerate(self._machine.saved):
-      self._server(index).value = saved
-      self._world.sleep(0.05)
+    del replicas
+    if not failover.have_all_of(ps, has_replicas=self._machine.has_replicas):
+      self._machine.begin_restore()
+      for index, saved in enumerate(self._machine.saved):
+        self._server(index).value = saved
+        self._world.sleep(0.05)
+      ps = set()
+      if self._machine.has_replicas:
+        ps = {*range(failover.NUM_PS)}
+    for index in range(failover.NUM_PS):
+      twin = _next(index)
+      if index in ps and len(ps) < failover.NUM_PS:
+        value = self._server(twin).replica
+        self._world.sleep(0.02)
+        self._server(index).value = value
+      elif twin in ps:
+        value = self._server(index).value
+        self._world.sleep(0.02)
+        self._server(twin).replica = value
     return 0.0
 
   def __getattr__(self, name):
     return lambda *args: None
+
+
+def _next(ps):
+  """The ps that has the replicas of another one."""
+  return (ps + 1) % failover.NUM_PS
 
 
 class _Failover(failover.Faults):
@@ -142,6 +170,7 @@ class _Failover(failover.Faults):
   """
 
   timed = (client_recovery, client_repair, task_registry)
+  has_replicas = False
 
   def __init__(self):
     super().__init__()
@@ -159,7 +188,7 @@ class _Failover(failover.Faults):
     )
     self.patch(stuck_calls.StuckCallCanceller, 'start', mock.Mock())
     for server in self.world.first_servers():
-      server.value = 0
+      server.value = server.replica = 0
     self._chief = _Client(self, is_chief=True)
     self._chief.recovery.surviving(lambda: None)
     self.worker = _Client(self, is_chief=False)
@@ -292,9 +321,28 @@ def test_a_ps_may_be_lost_again_while_the_chief_connects():
   job.teardown()
 
 
-for machine in (BusyFailover, IdleFailover):
+class BusyFailoverWithReplicas(BusyFailover):
+  """The same, where only the loss of two ps at once sets them back."""
+
+  has_replicas = True
+
+
+class IdleFailoverWithReplicas(IdleFailover):
+  """The same, where only the loss of two ps at once sets them back."""
+
+  has_replicas = True
+
+
+for machine in (
+  BusyFailover,
+  IdleFailover,
+  BusyFailoverWithReplicas,
+  IdleFailoverWithReplicas,
+):
   machine.TestCase.settings = settings(
     max_examples=40, stateful_step_count=12, deadline=None, derandomize=True
   )
 test_failover_beside_a_busy_worker = BusyFailover.TestCase
 test_failover_beside_an_idle_worker = IdleFailover.TestCase
+test_replicas_beside_a_busy_worker = BusyFailoverWithReplicas.TestCase
+test_replicas_beside_an_idle_worker = IdleFailoverWithReplicas.TestCase

@@ -14,7 +14,6 @@ from tfps._utils import quiesce_lock
 from tfps.cluster import spec
 from tfps.recovery import coordinator_recovery
 from tfps.recovery import ps_repair
-from tfps.recovery import replicas as replicas_lib
 
 
 class _Job:
@@ -89,10 +88,7 @@ class _Job:
 
   def restore(self, ps, replicas):
     del replicas
-    parts = SimpleNamespace(
-      _are_wanted=self._has_replicas, _num_ps=failover.NUM_PS
-    )
-    has_all = replicas_lib.Replicas.have_all_of(parts, ps)
+    has_all = failover.have_all_of(ps, has_replicas=self._has_replicas)
     for index in range(failover.NUM_PS):
       own, twin = self._pair(index)
       if not has_all:
