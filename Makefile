@@ -29,17 +29,18 @@ demo: $(STAMP)
 	$(BIN)/python examples/flights/demo.py
 
 # With a new process in a crashed one's place, xdist would stand still.
-PYTEST := $(BIN)/python -m pytest --numprocesses=2 --dist=loadfile \
-  --no-loadscope-reorder --max-worker-restart=0
+PYTEST := $(BIN)/python -m pytest --dist=loadfile --no-loadscope-reorder \
+  --max-worker-restart=0
 
 quick: $(STAMP)
-	$(PYTEST) -m quick tests/unit tests/cluster
+	$(PYTEST) --numprocesses=3 -m quick tests/unit tests/cluster
 
+# A third process has two cores work while others wait for tasks.
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) --numprocesses=3
 
 exhaustive: $(STAMP)
-	$(PYTEST) --exhaustive -o timeout=1200
+	$(PYTEST) --numprocesses=2 --exhaustive -o timeout=1200
 
 engines: $(STAMP)
 	tools/install_engines.sh hosts page secure slurm spark

@@ -39,13 +39,13 @@ class Embedding(keras.layers.Layer):
       are given; zeros where there are none. None keeps them apart.
     mask_zero: whether the id 0, or the empty string, is padding: later layers
       mask it, and a combiner leaves it out.
-    num_features: the second axis of ids has so many features, of each of which
-      an id has another row. In the table the id i of the feature f, counted
-      from 0, has the key i * m + f, modulo 2**64, where m is `num_features`, or
-      the next number if that is even. So ids of one feature never have the
-      same, and those of two features only if m times one exceeds 63 bits: of
-      10^8 such ids with a probability of 1 in 3,000. By default all ids of an
-      equal value have one row.
+    num_features: length of the second axis of ids, along which are features
+      that share the table: an id has a row of its own for each of them. Its key
+      in the table is id * m + feature, modulo 2**64, where m is `num_features`,
+      or the next number if that is even. Ids of one feature never have the same
+      key; those of two features can only if m times one exceeds 63 bits: of
+      10^8 such ids, any two with a probability of 1 in 3,700. By default equal
+      ids have one row.
     admission: see `Table`.
     eviction: see `Table`.
     storage: see `Table`.
