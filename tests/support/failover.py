@@ -307,6 +307,35 @@ def have_all_of(ps, *, has_replicas):
   return replicas_lib.Replicas.have_all_of(parts, ps)
 
 
+def twin_of(ps):
+  """Returns the ps that has the replicas of another one."""
+  return (ps + 1) % NUM_PS
+
+
+def restore(world, server, ps, saved):
+  """Gives variables and replicas their values, one after another.
+
+  Args:
+    world: in which time passes meanwhile.
+    server: returns the server of a ps.
+    ps: those that were lost; the others' replicas have what they had.
+    saved: the values by ps that all are set back to; None for replicas.
+  """
+  for index in range(NUM_PS):
+    twin = twin_of(index)
+    if saved is not None:
+      server(index).value = saved[index]
+    elif index in ps:
+      value = server(twin).replica
+      world.sleep(0.02)
+      server(index).value = value
+    world.sleep(0.05)
+    if saved is not None or twin in ps:
+      value = server(index).value
+      world.sleep(0.02)
+      server(twin).replica = value
+
+
 def lost():
   """Returns the error of an operation on a ps that cannot be reached."""
   return tf.errors.UnavailableError(None, None, '/job:ps is lost.')

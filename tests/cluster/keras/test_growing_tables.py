@@ -320,6 +320,17 @@ def test_ragged_ids_stay_ragged():
   )
 
 
+def test_the_last_of_several_ragged_axes_is_combined():
+  layer = tfps.embeddings.Embedding(2, 'normal', combiner='sum')
+  ids = tf.ragged.constant([[[3, 5], [3]], [], [[7]]], dtype=tf.int64)
+  actual = layer(ids, training=True)
+  three, five, seven = layer.table.lookup([3, 5, 7]).numpy()
+  assert actual.row_lengths().numpy().tolist() == [2, 0, 1]
+  np.testing.assert_allclose(
+    actual.flat_values, [three + five, three, seven], rtol=1e-6
+  )
+
+
 @pytest.mark.parametrize(
   ('make', 'message'),
   [

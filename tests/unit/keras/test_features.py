@@ -88,6 +88,15 @@ def test_features_of_sparse_ids_are_combined():
   np.testing.assert_allclose(actual, np.sum(expected, axis=0), rtol=1e-6)
 
 
+def test_features_of_dense_ids_are_combined():
+  layer = _layer(combiner='sum')
+  actual = layer(_IDS, training=True)
+  expected = [
+    _rows_of(layer, _IDS[:, feature], feature) for feature in range(3)
+  ]
+  np.testing.assert_allclose(actual, np.sum(expected, axis=0), rtol=1e-6)
+
+
 def test_ragged_ids_of_features_stay_ragged():
   layer = _layer()
   ids = tf.ragged.constant([[[7], [7, 8], []]], dtype=tf.int64)

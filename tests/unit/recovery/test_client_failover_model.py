@@ -97,7 +97,7 @@ class _Client:
       server.value += 1
       self._world.sleep(0.02)
       if self._machine.has_replicas:
-        self._write_replica(_next(ps))
+        self._write_replica(failover.twin_of(ps))
     self._machine.end_attempt(attempt)
 
   def _write_replica(self, ps):
@@ -130,33 +130,15 @@ class _Client:
 
   def restore(self, ps, replicas):
     del replicas
+    saved = None
     if not failover.have_all_of(ps, has_replicas=self._machine.has_replicas):
       self._machine.begin_restore()
-      for index, saved in enumerate(self._machine.saved):
-        self._server(index).value = saved
-        self._world.sleep(0.05)
-      ps = set()
-      if self._machine.has_replicas:
-        ps = {*range(failover.NUM_PS)}
-    for index in range(failover.NUM_PS):
-      twin = _next(index)
-      if index in ps and len(ps) < failover.NUM_PS:
-        value = self._server(twin).replica
-        self._world.sleep(0.02)
-        self._server(index).value = value
-      elif twin in ps:
-        value = self._server(index).value
-        self._world.sleep(0.02)
-        self._server(twin).replica = value
+      saved = self._machine.saved
+    failover.restore(self._world, self._server, ps, saved)
     return 0.0
 
   def __getattr__(self, name):
     return lambda *args: None
-
-
-def _next(ps):
-  """The ps that has the replicas of another one."""
-  return (ps + 1) % failover.NUM_PS
 
 
 class _Failover(failover.Faults):

@@ -128,7 +128,8 @@ class Embedding(keras.layers.Layer):
 
     Args:
       inputs: ids, a dense tensor of any shape, or a `tf.RaggedTensor` or
-        `tf.SparseTensor` of shape [batch, None]. With `num_features`, dense
+        `tf.SparseTensor` of shape [batch, None]; a combiner combines the last
+        axis of more ragged ones, too. With `num_features`, dense
         ids of shape [batch, num_features, ...], sparse ones of shape [batch,
         num_features], or ragged ones of shape [batch, num_features, None].
       weights: a factor for each id, in the same form; needs a combiner.
