@@ -95,8 +95,8 @@ def put_last(first: int) -> None:
   """Makes a step's writes wait for the calls that were traced before them.
 
   A write of what the step does not compute, such as a count, would otherwise be
-  done also if the step fails, for example because there is no batch. Where the
-  same task was called, that costs no message.
+  done also if the step fails, for example because there is no batch. It costs
+  no message where the same task was called, or has a write that waits already.
 
   What is done under a lock waits before the lock: to wait for another that the
   step takes would be a deadlock.
@@ -111,20 +111,84 @@ def put_last(first: int) -> None:
   calls = [each for place in places for each in place if not _is_write(each)]
   unlocked = [each for each in calls if each.type != _LOCK]
   locked = {id(each) for each in _within_locks(operations)}
+  waits = _Waits(order, calls)
 
   def earlier(than: Any, calls: Iterable[Any]) -> list[Any]:
     return [each for each in calls if order[id(each)] < order[id(than)]]
 
   for place in places:
     own = [each for each in place if not _is_write(each)]
+    done: list[Any] = []
     for operation in filter(_is_write, place):
       if id(operation) not in locked:
-        operation._add_control_inputs(
-          earlier(operation, own) or earlier(operation, calls)
-        )
+        needed = earlier(operation, own) or earlier(operation, calls)
+        waits.put_after(operation, needed, done)
+        done.append(operation)
     for lock in place:
-      if lock.type == _LOCK and not _waits_for_any(lock, unlocked, order):
+      if lock.type == _LOCK and not waits.of(lock) & waits.bits(unlocked):
         lock._add_control_inputs(earlier(lock, unlocked))
+
+
+class _Waits:
+  """Calls that the operations of a step wait for, each a bit of a number.
+
+  Args:
+    order: has the ids of the step's operations.
+    calls: the calls.
+  """
+
+  def __init__(self, order: Mapping[int, int], calls: Iterable[Any]) -> None:
+    self._order = order
+    self._bits = {id(call): 1 << i for i, call in enumerate(calls)}
+    self._found: dict[int, int] = {}
+
+  def bits(self, calls: Iterable[Any]) -> int:
+    """Returns the bits of some of the calls."""
+    return sum(self._bits[id(call)] for call in calls)
+
+  def of(self, operation: Any) -> int:
+    """Returns the bits of the calls that an operation waits for."""
+    left = [operation]
+    while left:
+      each = left[-1]
+      before = self._before(each) if id(each) not in self._found else []
+      if unknown := [o for o in before if id(o) not in self._found]:
+        left += unknown
+        continue
+      left.pop()
+      found = self._found.setdefault(id(each), 0)
+      for other in before:
+        found |= self._found[id(other)] | self._bits.get(id(other), 0)
+      self._found[id(each)] = found
+    return self._found[id(operation)]
+
+  def put_after(
+    self, operation: Any, calls: Iterable[Any], others: Iterable[Any]
+  ) -> None:
+    """Makes an operation wait for calls, unless it does already.
+
+    Args:
+      operation: the operation.
+      calls: the calls.
+      others: operations that were traced before it. If one waits for the calls,
+        the operation waits for that one.
+    """
+    present = self.of(operation)
+    missing = [call for call in calls if not present & self._bits[id(call)]]
+    wanted = self.bits(missing)
+    if wanted:
+      instead = [o for o in others if not wanted & ~self.of(o)]
+      operation._add_control_inputs(instead[:1] or missing)
+      self._found[id(operation)] = present | wanted
+
+  def _before(self, operation: Any) -> list[Any]:
+    """Returns the step's operations that one waits for directly."""
+    inputs = [tensor.op for tensor in operation.inputs]
+    return [
+      each
+      for each in (*inputs, *operation.control_inputs)
+      if id(each) in self._order
+    ]
 
 
 def _within_locks(operations: Iterable[Any]) -> Iterator[Any]:
@@ -136,29 +200,6 @@ def _within_locks(operations: Iterable[Any]) -> Iterator[Any]:
     )
     if is_locked:
       yield operation
-
-
-def _waits_for_any(
-  operation: Any, calls: Iterable[Any], order: Mapping[int, int]
-) -> bool:
-  """Returns whether an operation waits for one of some calls already.
-
-  Args:
-    operation: the operation.
-    calls: the calls.
-    order: has the ids of the operations that are looked through.
-  """
-  wanted, seen = {id(call) for call in calls}, set[int]()
-  left = [operation]
-  while left:
-    each = left.pop()
-    if id(each) in wanted:
-      return True
-    if id(each) in order and id(each) not in seen:
-      seen.add(id(each))
-      left += [tensor.op for tensor in each.inputs]
-      left += each.control_inputs
-  return False
 
 
 def current_device() -> str:

@@ -76,3 +76,59 @@ def test_a_thread_has_a_device_outside_of_functions():
   with tf.device('/job:worker/task:1'):
     spec = tf.DeviceSpec.from_string(writes.current_device())
   assert (spec.job, spec.task) == ('worker', 1)
+
+
+def test_a_count_waits_for_a_write_that_needs_the_batch():
+  weight, count = tf.Variable(0.0), tf.Variable(0)
+  batches = iter(tf.data.Dataset.from_tensors(1.0))
+  others = []
+
+  def function():
+    first = writes.num_operations()
+    batch = next(batches)
+    weight.assign_add(batch)
+    count.assign_add(1)
+    before = _control_inputs(first)
+    writes.put_last(first)
+    others.extend(
+      (operation.inputs[1].dtype, [other.type for other in given])
+      for operation, given in _added(first, before)
+    )
+
+  _trace(function)
+  assert others == [(tf.int32, ['AssignAddVariableOp'])]
+
+
+def test_a_count_alone_waits_for_the_batch_itself():
+  count = tf.Variable(0)
+  batches = iter(tf.data.Dataset.from_tensors(1.0))
+  others = []
+
+  def function():
+    first = writes.num_operations()
+    next(batches)
+    count.assign_add(1)
+    before = _control_inputs(first)
+    writes.put_last(first)
+    others.extend(
+      [other.type for other in given] for _, given in _added(first, before)
+    )
+
+  _trace(function)
+  assert others == [['IteratorGetNext']]
+
+
+def _control_inputs(first):
+  """Returns each operation's control inputs."""
+  graph = tf.compat.v1.get_default_graph()
+  return {
+    operation: list(operation.control_inputs)
+    for operation in graph.get_operations()[first:]
+  }
+
+
+def _added(first, before):
+  """Yields the operations that have got control inputs, with these."""
+  for operation, now in _control_inputs(first).items():
+    if added := [other for other in now if other not in before[operation]]:
+      yield operation, added
