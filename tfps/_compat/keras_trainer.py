@@ -49,6 +49,7 @@ def _replace_methods() -> None:
   )
   _replace(theirs, 'get_metrics_result', _drained)
   _replace(theirs, 'reset_metrics', _drained)
+  _replace(theirs, 'compile', _in_scope)
   _replace(theirs, 'fit', _ended)
   _replace(theirs, '_symbolic_build', _building)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
@@ -75,6 +76,18 @@ def _maker(kind: str, name: str) -> Callable[[Any], Any]:
     return make
 
   return wrap
+
+
+def _in_scope(theirs: Any) -> Any:
+  """Wraps `compile`: what it makes of names belongs to the model's strategy."""
+
+  def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    is_ours = _functions(self._distribute_strategy) is not None
+    strategy = self._distribute_strategy if is_ours else None
+    with strategy.scope() if strategy else contextlib.nullcontext():
+      return theirs(self, *args, **kwargs)
+
+  return method
 
 
 def _building(theirs: Any) -> Any:

@@ -328,6 +328,32 @@ def test_what_cannot_work_is_refused(strategy, name):
     model.fit(_X, _Y)
 
 
+@whole
+@two_workers
+@under_both
+def test_a_model_may_be_compiled_by_names_outside_the_scope(strategy):
+  with strategy.scope():
+    model = build()
+  model.compile('sgd', 'mse', metrics=['mae'])
+  model.fit(_X, _Y, verbose=0, steps_per_epoch=4)
+  assert 'job:ps' in model.optimizer.iterations.value.device
+  assert model.optimizer.iterations.numpy() == 4
+
+
+@whole
+@two_workers
+@under_both
+def test_an_optimizer_of_outside_the_scope_is_refused(strategy):
+  own = keras.optimizers.SGD()
+  scaled = keras.optimizers.LossScaleOptimizer(own)
+  with strategy.scope():
+    model = build()
+  for each in (own, scaled):
+    model.compile(each, 'mse')
+    with pytest.raises(ValueError, match=rf'{each.name}.* in strategy\.scope'):
+      model.fit(_X, _Y, verbose=0)
+
+
 class _Raises(keras.layers.Layer):
   def call(self, x):
     def check(value):

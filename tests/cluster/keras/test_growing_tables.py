@@ -464,3 +464,22 @@ def test_a_strategy_without_ps_is_refused():
     layer = tfps.embeddings.Embedding(2)
     with pytest.raises(ValueError, match='MirroredStrategy has no ps'):
       layer.build()
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+@pytest.mark.parametrize('has_strategy', [False, True])
+def test_a_frozen_table_gets_no_rows_and_loses_none(tfps_cluster, has_strategy):
+  known, unknown, targets = _IDS[:20], _IDS[20:40], np.ones([20, 1])
+  strategy = tf.distribute.get_strategy()
+  if has_strategy:
+    strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    layer = tfps.embeddings.Embedding(4, eviction=tfps.embeddings.Lru(25))
+    model = _model(layer, 'sgd')
+  model.fit(known, targets, verbose=0)
+  before = layer(known).numpy()
+  layer.trainable = False
+  model.compile('sgd', 'mse')
+  model.fit(unknown, targets, epochs=2, verbose=0)
+  assert layer.table.num_keys() == 20
+  np.testing.assert_array_equal(layer(known), before)

@@ -134,7 +134,8 @@ class Embedding(keras.layers.Layer):
         num_features], or ragged ones of shape [batch, num_features, None].
       weights: a factor for each id, in the same form; needs a combiner.
       training: whether new ids get rows in the table; by default they do where
-        a `tf.GradientTape` records.
+        a `tf.GradientTape` records. They never do in a layer that is not
+        `trainable`.
 
     Returns:
       Tensor of shape `inputs.shape + [output_dim]`; with a combiner, without

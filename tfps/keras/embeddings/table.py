@@ -129,6 +129,7 @@ class Table(keras.layers.Layer):
       keys: integers or strings, a tensor of any shape.
       training: whether keys that are new get a row. If not, no gradient
         reaches the table. By default they do where a `tf.GradientTape` records.
+        They never do in a table that is not `trainable`.
 
     Returns:
       Tensor of shape `keys.shape + [width]`.
@@ -150,6 +151,7 @@ class Table(keras.layers.Layer):
       return tf.ensure_shape(zeros, [*keys.shape, self.width])
     if training is None:
       training = reads.is_recording()
+    training = training and self.trainable
     read = functools.partial(self._read, inserts=training)
     rows = reads.read_distinct(read, keys, tf.TensorShape([self.width]))
     return rows if training else tf.stop_gradient(rows)
