@@ -1,4 +1,4 @@
-"""Traced functions: what they capture, and their removal from servers.
+"""Traced functions: what they capture and run, and their removal from servers.
 
 TensorFlow lets a function capture a tensor of a function that has been traced
 before, and fails when it is called.
@@ -77,3 +77,22 @@ def foreign_captures() -> list[Any]:
     if tf.is_symbolic_tensor(tensor)
     and not any(tensor.graph is each for each in around)
   ]
+
+
+def python_function(function: Any) -> Any:
+  """Returns what a `tf.function` traces; another function as it is.
+
+  A function that is being traced calls it in place of the `tf.function`, whose
+  operations would be in a graph of their own. One that XLA compiles stays.
+
+  Args:
+    function: any function.
+  """
+  if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+    return function
+  if function._jit_compile:
+    return function
+  found = function.python_function
+  if function._autograph:
+    return found
+  return tf.autograph.experimental.do_not_convert(found)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import execution_variables
+from tfps._compat import functions
 from tfps._compat import writes
 from tfps._utils import garbage
 from tfps.input import sources
@@ -75,7 +76,7 @@ class Executions:
     self._strategy = model.distribute_strategy
     self._transfers = transfers.of(self._strategy)
     self.unrolling = unrolling_lib.Unrolling(self._transfers)
-    self._step_fn = step_fn
+    self._step_fn = functions.python_function(step_fn)
     self._state = state
     self._logs: list[step_logs.Log] = []
     self._num_counted = 0

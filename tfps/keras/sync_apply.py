@@ -66,9 +66,10 @@ def steps_of(optimizer: Any) -> step_transfers_lib.Steps:
   if not isinstance(steps, step_transfers_lib.Steps) or steps.sync_step is None:
     raise ValueError(
       f'{optimizer.name}: applies gradients outside of Coordinator.train, '
-      'BetweenGraphStrategy.train and fit, where they cannot be averaged with '
-      'those of other workers, as updates=Sync() requires. Use one of these, '
-      'or updates=Async().'
+      'BetweenGraphStrategy.train and fit, or in a tf.function that the step '
+      'calls. There they cannot be averaged with those of other workers, as '
+      'updates=Sync() requires. Apply them in the step itself, or use '
+      'updates=Async().'
     )
   if not steps.is_at_top_level():
     raise ValueError(

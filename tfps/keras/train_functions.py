@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import functions
 from tfps.input import readers as readers_lib
 from tfps.keras import batch_structures
 from tfps.keras import data_adapters
@@ -145,10 +146,11 @@ class PredictFunction:
 
   def _make(self, model: keras.Model) -> Any:
     strategy = self._strategy
+    step = functions.python_function(model.predict_step)
 
     def predict(batch: Any) -> list[tf.Tensor]:
       given = step_replicas.weight_batches(strategy, batch)
-      output = strategy.run(model.predict_step, args=(given,))
+      output = strategy.run(step, args=(given,))
       outputs = step_replicas.split_results(strategy, output)
       self._structure = outputs[0]
       leaves = [keras.tree.flatten(output) for output in outputs]

@@ -76,9 +76,32 @@ class GradientSums:
     with self._extended.noting_writes():
       if self._session.is_in_step:
         yield
+        self._average_rest(is_training=True)
         return
       with self._session.own_step():
         yield
+        # What adds up nothing may be an evaluation by one worker alone.
+        self._average_rest(is_training=self._reduction.num_sums > 0)
+
+  def _average_rest(self, *, is_training: bool) -> None:
+    """Averages what a step has changed since it last added up gradients.
+
+    Of a step that has added up nothing, such as one that computes its updates
+    without an optimizer, that is all.
+
+    Args:
+      is_training: whether the step is known to be one of training, which all
+        workers do. Without, it is if it changes a trainable variable.
+    """
+    written = self._extended.take_written(
+      with_trainable=not self._reduction.num_sums
+    )
+    is_training |= any(variable.trainable for variable in written)
+    if self._extended.num_workers > 1 and is_training and written:
+      values = [variable.read_value() for variable in written]
+      means = self._reduction.sum_all([], None, values)
+      for variable, mean in zip(written, means, strict=True):
+        self._local_state.keep(variable, mean)
 
   def _factor(self) -> Any:
     """Returns by what to multiply gradients, so that their sum is right."""

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import autograph
+from tfps._compat import functions
 from tfps._utils import garbage
 from tfps.input import sources
 from tfps.monitor import registry as registry_lib
@@ -182,7 +183,7 @@ def trace(
   note_size: Callable[[int], object] = lambda size: None,
 ) -> Execution:
   """Traces an execution; see `StepProgram` and `step_loop.repeat`."""
-  step = _Step(strategy, step_fn, source.draw)
+  step = _Step(strategy, functions.python_function(step_fn), source.draw)
   own = transfers.of(strategy)
   sync_session = sessions.of(strategy)
 

@@ -83,19 +83,23 @@ class Extended(shared_extended.Extended):
       graph = tf.compat.v1.get_default_graph()
       self._writes = write_counts.writes_by_handle(graph)
 
-  def take_written(self) -> list[Any]:
+  def take_written(self, *, with_trainable: bool = False) -> list[Any]:
     """Returns the variables that workers' batches have changed in this step.
 
     These are, for example, the moving averages of a batch normalization. A
-    variable is returned once for the writes since the last call. Trainable ones
-    and integers are left out: they change by what all workers have in common.
+    variable is returned once for the writes since the last call. Integers are
+    left out: they change by what all workers have in common.
+
+    Args:
+      with_trainable: whether trainable ones are among them, which an optimizer
+        changes by what all workers have in common.
     """
     before = self._writes
     self.skip_written()
     return [
       variable
       for variable in self.variables
-      if not variable.trainable
+      if (with_trainable or not variable.trainable)
       and variable.dtype.is_floating
       and self._writes.get(id(variable.handle), 0)
       > before.get(id(variable.handle), 0)

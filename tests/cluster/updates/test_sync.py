@@ -385,6 +385,9 @@ def test_what_cannot_meet_is_refused(tfps_cluster, monkeypatch):
     for _ in range(2):
       slopes.step(batch)
 
+  def without_optimizer(batch):
+    slopes.number.assign_sub(batch)
+
   on_the_chief = tf.Variable(0.0, tf.float64, name='own')
 
   def elsewhere(batch):
@@ -395,6 +398,7 @@ def test_what_cannot_meet_is_refused(tfps_cluster, monkeypatch):
     for step, complaint in (
       (in_a_branch, 'Apply them outside of it'),
       (too_often, 'more than 1 times. Use fewer optimizers'),
+      (without_optimizer, 'no optimizer applies gradients'),
       (elsewhere, 'own.* is on .*/job:chief.*Create it in the strategy'),
     ):
       with pytest.raises(ValueError, match=complaint):

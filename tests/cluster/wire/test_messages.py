@@ -21,7 +21,13 @@ def of_a_step(tfps_cluster, tmp_path):
 
 
 def _of_a_step(
-  cluster, directory, *, first=None, steps_per_execution=1, **kwargs
+  cluster,
+  directory,
+  *,
+  first=None,
+  steps_per_execution=1,
+  decorate=lambda step: step,
+  **kwargs,
 ):
   strategy = tfps.BetweenGraphStrategy(cluster, **kwargs)
   with strategy.scope():
@@ -41,7 +47,7 @@ def _of_a_step(
 
   with messages.counted(directory) as found:
     strategy.train(
-      step,
+      decorate(step),
       lambda context: tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat(),
       steps=2 * steps_per_execution,
       steps_per_execution=steps_per_execution,
@@ -79,3 +85,8 @@ def test_a_table_costs_one_more_for_its_numbers(of_a_step):
 def test_ps_decide_about_workers_without_asking_them(of_a_step):
   sent = of_a_step(updates=tfps.updates.Sync())
   assert sent.total() <= 37
+
+
+def test_a_function_of_tensorflow_costs_no_more(of_a_step):
+  sent = of_a_step(decorate=tf.function)
+  assert sent.total() == 9

@@ -87,6 +87,17 @@ def test_workers_are_like_one_process_on_all_batches(
   assert len(logs) == 1, logs  # metrics are those of all workers
 
 
+def test_what_steps_write_by_themselves_is_averaged(start_workers):
+  steps = 5
+  cluster = start_workers(2, 'all_reduce_by_hand.py', steps, num_ps=0)
+  _finish(cluster)
+  mean = (1 + 2) / 2
+  total = -mean * steps
+  wanted = f'values {total} {total} {mean} {total}'
+  for index in range(2):
+    assert wanted in cluster.log('worker', index), _logs(cluster)
+
+
 def _counts(cluster, index):
   """How many steps a worker counted, and how many it may have repeated."""
   log = cluster.log('worker', index)

@@ -86,6 +86,12 @@ class BarrierStep(steppers.Stepper):
     self._num_met = 0
     self._counts = tf.constant(value=True)
     yield
+    if not self._num_met:
+      raise ValueError(
+        'Sync: no optimizer applies gradients in the step, so that there is '
+        'nothing to average and no update to count. Have one of Keras apply '
+        'them, or, with ps, use updates=Async().'
+      )
     self._all_count &= self._counts
     self._num_counted += tf.cast(self._all_count, tf.int64)
 

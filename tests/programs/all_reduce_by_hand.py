@@ -1,0 +1,54 @@
+"""Trains by AllReduceStrategy with steps that write variables themselves.
+
+Usage: all_reduce_by_hand.py STEPS
+
+Each worker prints what it has then. In a step, a worker's number, from 1, is
+subtracted from one variable, and is the gradient of another one; after the
+optimizer's update, a third one is set to it. In as many steps of a loop of its
+own, it is subtracted from a fourth.
+"""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+import tfps
+
+
+def main(steps: int) -> None:
+  strategy = tfps.AllReduceStrategy()
+  number = 1.0 + strategy.input_context().input_pipeline_id
+  with strategy.scope():
+    by_hand, trained, in_loop = (tf.Variable(0.0) for _ in range(3))
+    last = tf.Variable(0.0, trainable=False)
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([trained])
+
+  def subtract(batch):
+    by_hand.assign_sub(batch)
+
+  def train(batch):
+    optimizer.apply([batch / strategy.num_replicas_in_sync], [trained])
+    last.assign(batch)
+
+  for i, step in enumerate((subtract, train), 1):
+    strategy.train(
+      step,
+      lambda context: tf.data.Dataset.from_tensors(number).repeat(),
+      steps=i * steps,
+      steps_per_execution=2,
+    )
+
+  @tf.function
+  def run():
+    strategy.run(lambda: in_loop.assign_sub(number))
+
+  for _ in range(steps):
+    strategy.surviving(run)
+  values = [float(each.numpy()) for each in (by_hand, trained, last, in_loop)]
+  print('values', *values, flush=True)
+
+
+if __name__ == '__main__':
+  main(int(sys.argv[1]))
