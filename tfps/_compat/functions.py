@@ -12,10 +12,13 @@ but is done where functions are traced. So that is where others are removed now.
 
 import collections
 import functools
+import types
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import tf_method_target
+from tensorflow.python.util import tf_decorator
 
 # Of functions to remove: the scope that has it, and its name.
 _unused: collections.deque[tuple[int, bytes]] = collections.deque()
@@ -93,6 +96,11 @@ def python_function(function: Any) -> Any:
   if function._jit_compile:
     return function
   found = function.python_function
+  # That of a method has a stand-in for the object, which AutoGraph would call.
+  _, target = tf_decorator.unwrap(found)
+  stand_in = getattr(target, '__self__', None)
+  if isinstance(stand_in, tf_method_target.TfMethodTarget):
+    found = types.MethodType(target.__func__, stand_in.target)
   if function._autograph:
     return found
   return tf.autograph.experimental.do_not_convert(found)

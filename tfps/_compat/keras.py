@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +36,47 @@ def is_seed_state(kwargs: Any) -> bool:
     kwargs: the arguments of the variable creator.
   """
   return str(kwargs.get('name')) == 'seed_generator_state'
+
+
+def set_weights_together() -> None:
+  """Lets layers with a method `set_own_weights` set what they have by it.
+
+  `Layer.set_weights` sets variables one by one, and compares the shape of each
+  with its value's; those of tables that grow depend on each other, and have no
+  fixed shape. The method gets the values by the ids of Keras' variables, and
+  the optimizer if a model is set.
+  """
+  if 'keras' in sys.modules:
+    _replace_set_weights()
+
+
+@functools.cache
+def _replace_set_weights() -> None:
+  import keras
+
+  theirs = keras.layers.Layer.set_weights
+
+  @functools.wraps(theirs)
+  def set_weights(self: Any, weights: Any) -> None:
+    apart = [
+      layer
+      for layer in self._flatten_layers()
+      if hasattr(layer, 'set_own_weights')
+    ]
+    variables = self.weights
+    if not apart or len(variables) != len(weights):
+      theirs(self, weights)
+      return
+    values = {id(v): w for v, w in zip(variables, weights, strict=True)}
+    own = {id(variable) for layer in apart for variable in layer.weights}
+    rest = [variable for variable in variables if id(variable) not in own]
+    # Of the layer, it asks for no more.
+    others = types.SimpleNamespace(name=self.name, weights=rest)
+    theirs(others, [values[id(variable)] for variable in rest])
+    for layer in apart:
+      layer.set_own_weights(values, getattr(self, 'optimizer', None))
+
+  keras.layers.Layer.set_weights = set_weights
 
 
 def add_on_ps() -> None:

@@ -6,7 +6,9 @@ is apart from the other variables, whose numbers then do not depend on shards.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 from typing import Any
 import warnings
@@ -53,11 +55,19 @@ class TableSlots:
     names = {f'slot{i}' for i in range(len(self.of_shard[0]))}
     return bool(saved) and names <= set(saved[0].lengths)
 
-  def load(self, store: Any, prefix: str) -> None:
-    """Sets all slots to a store's values at a prefix."""
+  def load(self, store: Any, prefix: str, *, needs_keys: bool = True) -> None:
+    """Sets all slots to a store's values at a prefix.
+
+    Args:
+      store: of Keras, or another mapping.
+      prefix: begins the names of the entries.
+      needs_keys: whether the table must have any of the saved keys.
+    """
     saved = slices.load(store, prefix)
     for i, slots in enumerate(zip(*self.of_shard, strict=True)):
-      resharding.restore_slots(slots, self.shards, saved, f'slot{i}')
+      resharding.restore_slots(
+        slots, self.shards, saved, f'slot{i}', needs_keys=needs_keys
+      )
 
 
 def save(own: Callable[..., None], optimizer: Any, store: Any) -> None:
@@ -112,6 +122,32 @@ def load(own: Callable[..., None], optimizer: Any, store: Any) -> None:
     variable.assign(store[str(i)])
   for i, table in enumerate(tables):
     table.load(store, f'table{i}_')
+
+
+@contextlib.contextmanager
+def kept(optimizer: Any, shards: Sequence[shard_lib.Shard]) -> Iterator[None]:
+  """Returns a context after which the keys of a table have their slots again.
+
+  In it, the table may be given other keys, which then have initial slots.
+
+  Args:
+    optimizer: of Keras, which may have slots of the table; None for none.
+    shards: the table's.
+  """
+  inner = getattr(optimizer, 'inner_optimizer', None)
+  tables = [
+    table
+    for each in (optimizer, inner)
+    if each is not None
+    for table in _divided(each)[1]
+    if table.shards is shards
+  ]
+  stores: list[dict[str, Any]] = [{} for _ in tables]
+  for table, store in zip(tables, stores, strict=True):
+    table.save(store, '')
+  yield
+  for table, store in zip(tables, stores, strict=True):
+    table.load(store, '', needs_keys=False)
 
 
 def begin_slot(optimizer: Any, slot: Any) -> None:

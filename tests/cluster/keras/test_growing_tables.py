@@ -1,6 +1,7 @@
 """Embeddings keyed by any id compute what tables with a vocabulary do."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -483,3 +484,64 @@ def test_a_frozen_table_gets_no_rows_and_loses_none(tfps_cluster, has_strategy):
   model.fit(unknown, targets, epochs=2, verbose=0)
   assert layer.table.num_keys() == 20
   np.testing.assert_array_equal(layer(known), before)
+
+
+@pytest.mark.tfps_cluster(workers=1, ps=2)
+@pytest.mark.parametrize(
+  ('has_strategy', 'kind'),
+  turns.rarely(
+    [*itertools.product((False, True), ('plain', 'forgetting', 'stored'))],
+    but=[(True, 'plain'), (False, 'forgetting')],
+  ),
+)
+def test_weights_of_before_are_set_again(
+  tfps_cluster, tmp_path, has_strategy, kind
+):
+  options = {
+    'plain': dict,
+    'forgetting': lambda: {
+      'admission': tfps.embeddings.Counter(2),
+      'eviction': tfps.embeddings.Lru(2000),
+    },
+    'stored': lambda: {
+      'storage': tfps.embeddings.Storage(1 << 12, str(tmp_path))
+    },
+  }[kind]()
+  strategy = tf.distribute.get_strategy()
+  if has_strategy:
+    strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    layer = tfps.embeddings.Embedding(4, **options)
+    model = _model(layer, 'adagrad')
+  model.fit(np.repeat(_IDS[:700], 2), np.ones([1400, 1]), verbose=0)
+  weights, number = model.get_weights(), layer.table.num_keys()
+  before = model.predict(_IDS, verbose=0)
+  model.fit(np.repeat(_IDS, 2), np.zeros([3000, 1]), epochs=2, verbose=0)
+  assert number < layer.table.num_keys()
+  model.set_weights(weights)
+  assert layer.table.num_keys() == number
+  np.testing.assert_array_equal(model.predict(_IDS, verbose=0), before)
+  with pytest.raises(ValueError, match='not compatible with provided weight'):
+    model.set_weights([*weights[:-1], np.zeros([3])])
+
+
+@pytest.mark.parametrize('eviction', [None, tfps.embeddings.Lru(100)])
+def test_keys_keep_their_slots_as_weights_are_set(eviction):
+  known, new, targets = _IDS[:10], _IDS[10:20], np.zeros([10, 1])
+  layer = tfps.embeddings.Embedding(4, 'ones', eviction=eviction)
+  model = _model(layer, 'adagrad')
+  model.layers[-1].trainable = False
+
+  def train(keys, epochs=1):
+    model.fit(keys, targets, epochs=epochs, shuffle=False, verbose=0)
+    return layer(keys).numpy()
+
+  train(known)
+  weights, last = model.get_weights(), train(known)
+  model.set_weights(weights)
+  assert (train(known) > last).all()  # its slots have two steps before
+  model.set_weights(weights)
+  first = train(new)
+  train(new, epochs=9)
+  model.set_weights(weights)
+  np.testing.assert_array_equal(train(new), first)

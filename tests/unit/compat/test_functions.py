@@ -1,7 +1,8 @@
-"""What the function that is being traced captures of others."""
+"""What a function that is being traced captures and calls of others."""
 
 import tensorflow as tf
 
+from tfps._compat import autograph
 from tfps._compat import functions
 
 _NUMBER = tf.TensorSpec([], tf.float32)
@@ -66,3 +67,50 @@ def test_those_of_functions_and_loops_around_it_are_not():
   assert not _traced(use)
   assert found == [[]]
   assert not functions.foreign_captures()  # outside of functions
+
+
+class _Scale:
+  factor = 3.0
+
+  @tf.function
+  def scaled(self, x):
+    return self.factor * x if x > 0 else x
+
+
+@tf.function
+def _doubled(x):
+  if x > 0:
+    x = 2.0 * x
+  return x
+
+
+@tf.function(autograph=False)
+def _is_symbolic(x):
+  try:
+    return x if x > 0 else -x
+  except tf.errors.OperatorNotAllowedInGraphError:
+    return 0.0 * x
+
+
+def _within_another(function):
+  @tf.function(autograph=False)
+  def run(x):
+    with autograph.enabled():
+      return tf.distribute.get_strategy().run(function, args=(x,))
+
+  return run(tf.constant(2.0))
+
+
+def test_what_a_function_traces_may_be_traced_as_part_of_another():
+  scale = _Scale()
+  wanted = {_doubled: 4.0, scale.scaled: 6.0, _is_symbolic: 0.0, tf.abs: 2.0}
+  for function, result in wanted.items():
+    own = functions.python_function(function)
+    assert not hasattr(own, 'get_concrete_function')
+
+    assert _within_another(own) == result
+
+
+def test_what_xla_compiles_stays():
+  compiled = tf.function(lambda x: x, jit_compile=True)
+  assert functions.python_function(compiled) is compiled

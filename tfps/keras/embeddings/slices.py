@@ -6,6 +6,7 @@ at most, under the variable's name, its shard and the slice's number, such as
 """
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 import functools
 import re
 from typing import Any
@@ -38,6 +39,22 @@ def save(
       for part, first in enumerate(range(0, length, step)):
         rows = shard.read(name, first, min(step, length - first))
         store[f'{prefix}{name}_{number}.{part}'] = rows
+
+
+def of_variables(
+  variables: Mapping[str, Any], values: Mapping[int, np.ndarray]
+) -> saved_shards.SavedShard:
+  """Returns a shard whose variables have other values than they have now.
+
+  Args:
+    variables: Keras' variables, by name.
+    values: the values, by ids of variables.
+  """
+  arrays = {name: values[id(each)] for name, each in variables.items()}
+  return saved_shards.SavedShard(
+    {name: len(array) for name, array in arrays.items()},
+    lambda name, first, number: arrays[name][first : first + number],
+  )
 
 
 def load(store: Any, prefix: str = '') -> list[saved_shards.SavedShard]:

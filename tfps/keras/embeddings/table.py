@@ -1,6 +1,7 @@
 """Table of embeddings that gets a row for each key it has not seen before."""
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 from typing import Any
@@ -9,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps._compat import keras as keras_compat
 from tfps._compat import keras_trainer
 from tfps._compat import keras_variables
 from tfps._compat import reads
@@ -62,9 +64,8 @@ class Table(keras.layers.Layer):
       anew.
     storage: a `Storage` keeps most rows in files, and a part in memory. By
       default all are in memory.
-    num_shards: number of parts that the rows are divided into, by default the
-      number of ps. Parts are assigned to the ps in turn. Values are restored
-      from any number to any other.
+    num_shards: number of parts of the rows, assigned to the ps in turn; by
+      default that of ps. Values are restored from any number to any other.
     dtype: type of the rows.
     name: name of the table.
 
@@ -100,6 +101,7 @@ class Table(keras.layers.Layer):
     self._shards: list[shard_lib.Shard] = []
     self._restores = checkpoints.Restores()
     checkpoints.take_part()
+    keras_compat.set_weights_together()
 
   def build(self, input_shape: Any = None) -> None:
     """Makes the table's variables, in the scope of the current strategy.
@@ -294,6 +296,22 @@ class Table(keras.layers.Layer):
       )
     if saved:
       resharding.restore(self._shards, saved)
+
+  def set_own_weights(self, values: Mapping[int, Any], optimizer: Any) -> None:
+    """Sets the weights to what `get_weights` has returned; Keras calls it.
+
+    Args:
+      values: an array for each variable, by its id; of others, too.
+      optimizer: has slots of the rows, which keys keep; None for none.
+
+    Raises:
+      ValueError: they are of a table with other rows.
+      tf.errors.OpError: a ps is lost.
+    """
+    if self._have_values():
+      saved = [slices.of_variables(made, values) for made in self._made]
+      with table_slots.kept(optimizer, self._shards):
+        resharding.restore(self._shards, saved)
 
   def _counts(self) -> list[Any]:
     """Returns the counts of each shard."""

@@ -67,6 +67,8 @@ def restore_slots(
   shards: Sequence[shard_lib.Shard],
   saved: Sequence[_Saved],
   name: str = 'slot',
+  *,
+  needs_keys: bool = True,
 ) -> None:
   """Gives slots of an optimizer the values that were saved for keys.
 
@@ -76,9 +78,10 @@ def restore_slots(
     saved: all shards of the table that was saved, with `counts`, `keys`, the
       slot, and `addresses` if it has these.
     name: under which the slot was saved.
+    needs_keys: whether the table must have any of the saved keys.
 
   Raises:
-    ValueError: the table has none of the saved keys.
+    ValueError: it has none.
     tf.errors.OpError: a ps is lost.
   """
   first = saved[0].read(name, 0, _FIRST)
@@ -93,7 +96,7 @@ def restore_slots(
     for keys, values in _slices(each, [name], with_old_slots=False):
       num_keys += len(keys)
       num_found += _divide(keys, values, puts)
-  if num_keys and not num_found:
+  if needs_keys and num_keys and not num_found:
     raise ValueError(
       f'{slots[0].name}: none of the {num_keys} keys that it was saved for is '
       'in its table. Restore the table, too.'
