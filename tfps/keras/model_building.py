@@ -37,7 +37,8 @@ def build(own: Callable[..., Any], model: keras.Model, batch: Any) -> None:
 
 def _check(model: keras.Model) -> None:
   """Checks that a model's optimizer is of the model's strategy."""
-  optimizer, strategy = model.optimizer, model.distribute_strategy
+  strategy = model.distribute_strategy
+  optimizer = getattr(model, 'optimizer', None)  # once it is compiled
   inner = getattr(optimizer, 'inner_optimizer', None)  # that a scaler wraps
   for each in filter(None, (optimizer, inner)):
     if getattr(each, '_distribution_strategy', strategy) is not strategy:
