@@ -40,6 +40,7 @@ def _functions(strategy: Any) -> Any:
 @functools.cache
 def _replace_methods() -> None:
   from keras.src.backend.tensorflow import trainer
+  from keras.src.trainers import trainer as base
 
   theirs = trainer.TensorFlowTrainer
   _replace(theirs, 'make_train_function', _maker('train', 'TrainFunction'))
@@ -49,7 +50,8 @@ def _replace_methods() -> None:
   )
   _replace(theirs, 'get_metrics_result', _drained)
   _replace(theirs, 'reset_metrics', _drained)
-  _replace(theirs, 'compile', _in_scope)
+  # Keras compares with this one whether a model has a `compile` of its own.
+  _replace(base.Trainer, 'compile', _in_scope)
   _replace(theirs, 'fit', _ended)
   _replace(theirs, '_symbolic_build', _building)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)

@@ -37,8 +37,7 @@ def build(own: Callable[..., Any], model: keras.Model, batch: Any) -> None:
 
 def _check(model: keras.Model) -> None:
   """Checks that a model's optimizer is of the model's strategy."""
-  strategy = model.distribute_strategy
-  optimizer = getattr(model, 'optimizer', None)  # once it is compiled
+  optimizer, strategy = model.optimizer, model.distribute_strategy
   inner = getattr(optimizer, 'inner_optimizer', None)  # that a scaler wraps
   for each in filter(None, (optimizer, inner)):
     if getattr(each, '_distribution_strategy', strategy) is not strategy:
