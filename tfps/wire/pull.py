@@ -188,6 +188,8 @@ class Puller:
   def _reading_at(self, device: str) -> Iterator[None]:
     with (
       tf.device(device),
+      # What it waited for where it is used might wait for what travels with it.
+      tf.control_dependencies(None),
       tf.control_dependencies(getattr(self._sync_step, 'gate', [])),
       compat.stop_recording(),
     ):

@@ -131,6 +131,17 @@ def _few_rows(program, x, ids):
   return tf.cast(loss, tf.float64)
 
 
+def _reads_that_wait(program, x, ids):
+  v = program.variables
+  with tf.GradientTape() as tape:
+    rows = tf.nn.embedding_lookup(v['table'], ids)
+    with tf.control_dependencies([rows]):
+      loss = tf.reduce_sum(rows * v['b']) + tf.reduce_sum(v['a'])
+  names = ['table', 'a', 'b']
+  _subtract(program, tape.gradient(loss, [v[n] for n in names]), names)
+  return tf.cast(loss, tf.float64)
+
+
 def _branches(program, x, ids):
   v = program.variables
   with tf.GradientTape() as tape:
@@ -207,6 +218,7 @@ _STEPS = {
     _dense,
     _lookups_of_lookups,
     _few_rows,
+    _reads_that_wait,
     _branches,
     _reads_in_a_loop,
     _writes_in_a_loop,
