@@ -16,6 +16,8 @@ import tensorflow as tf
 # From the one that makes an error to the one that has the operation's inputs.
 _FRAMES_TO_INPUTS = 3
 
+_UNPARSED = 'Unable to parse request'  # says gRPC
+
 # Gets the error's text and the frame that makes it; returns another text.
 Explanation = Callable[[str, types.FrameType], str]
 
@@ -100,3 +102,14 @@ def _selves(frame: types.FrameType | None, kinds: Any) -> list[Any]:
       found[id(user)] = user
     frame = frame.f_back
   return list(found.values())
+
+
+def is_garbled_request(error: tf.errors.OpError) -> bool:
+  """Returns whether an error says that a server could not parse a request.
+
+  While one thread calls a function, another that calls a new one may move what
+  the runtime knows of it: `EagerClusterFunctionLibraryRuntime::Run` keeps a
+  pointer into a vector that grows. The request is then made of freed memory.
+  """
+  is_internal = isinstance(error, tf.errors.InternalError)
+  return is_internal and _UNPARSED in error.message

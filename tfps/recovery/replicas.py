@@ -14,6 +14,7 @@ from absl import logging
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import error_sources
 from tfps._compat import handles
 from tfps._compat import replicated_writes as compat
 from tfps._compat import side_executor
@@ -304,7 +305,7 @@ class ReplicaCopier:
       'tfps-copy', copy_all_of, self._functions, at_once=len(self._functions)
     )
 
-  def _call(self, function: Any) -> None:
+  def _call(self, function: Any, *, may_retry: bool = True) -> None:
     try:
       with side_executor.run_aside(self._device):
         # Reading the result is the only way to learn that all is done.
@@ -314,6 +315,10 @@ class ReplicaCopier:
       raise tf.errors.UnavailableError(
         None, None, f'{_FROM_PS}: {error.message}'
       ) from error
+    except tf.errors.InternalError as error:
+      if not may_retry or not error_sources.is_garbled_request(error):
+        raise
+      self._call(function, may_retry=False)  # to copy twice changes nothing
 
 
 def _copy(source: Any, target: Any) -> None:
