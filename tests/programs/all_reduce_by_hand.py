@@ -32,6 +32,13 @@ def main(steps: int) -> None:
     optimizer.apply([batch / strategy.num_replicas_in_sync], [trained])
     last.assign(batch)
 
+  @tf.function
+  def run():
+    strategy.run(lambda: in_loop.assign_sub(number))
+
+  for _ in range(steps):
+    strategy.surviving(run)
+
   for i, step in enumerate((subtract, train), 1):
     strategy.train(
       step,
@@ -39,13 +46,6 @@ def main(steps: int) -> None:
       steps=i * steps,
       steps_per_execution=2,
     )
-
-  @tf.function
-  def run():
-    strategy.run(lambda: in_loop.assign_sub(number))
-
-  for _ in range(steps):
-    strategy.surviving(run)
   values = [float(each.numpy()) for each in (by_hand, trained, last, in_loop)]
   print('values', *values, flush=True)
 

@@ -46,15 +46,8 @@ class GradientSums:
     Args:
       gradients: of this worker; None for a variable without one.
     """
-    self._session.join_before_sum()
-    factor = self._factor()
-    written = self._extended.take_written()
     flat = [gradient for gradient in gradients if gradient is not None]
-    values = [variable.read_value() for variable in written]
-    sums = self._reduction.sum_all(flat, factor, values)
-    for variable, mean in zip(written, sums[len(flat) :], strict=True):
-      self._local_state.keep(variable, mean)
-    found = iter(sums)
+    found = iter(self._sum(flat, self._extended.take_written()))
     return [None if gradient is None else next(found) for gradient in gradients]
 
   @contextlib.contextmanager
@@ -98,10 +91,16 @@ class GradientSums:
     )
     is_training |= any(variable.trainable for variable in written)
     if self._extended.num_workers > 1 and is_training and written:
-      values = [variable.read_value() for variable in written]
-      means = self._reduction.sum_all([], None, values)
-      for variable, mean in zip(written, means, strict=True):
-        self._local_state.keep(variable, mean)
+      self._sum([], written)
+
+  def _sum(self, gradients: Sequence[Any], written: Sequence[Any]) -> list[Any]:
+    """Returns the sums of gradients, and averages variables with them."""
+    self._session.join_before_sum()
+    values = [variable.read_value() for variable in written]
+    sums = self._reduction.sum_all(gradients, self._factor(), values)
+    for variable, mean in zip(written, sums[len(gradients) :], strict=True):
+      self._local_state.keep(variable, mean)
+    return sums[: len(gradients)]
 
   def _factor(self) -> Any:
     """Returns by what to multiply gradients, so that their sum is right."""
