@@ -467,14 +467,17 @@ def test_a_strategy_without_ps_is_refused():
       layer.build()
 
 
+def _strategy(tfps_cluster, has_strategy):
+  if has_strategy:
+    return tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  return tf.distribute.get_strategy()
+
+
 @pytest.mark.tfps_cluster(workers=1, ps=2)
 @pytest.mark.parametrize('has_strategy', [False, True])
 def test_a_frozen_table_gets_no_rows_and_loses_none(tfps_cluster, has_strategy):
   known, unknown, targets = _IDS[:20], _IDS[20:40], np.ones([20, 1])
-  strategy = tf.distribute.get_strategy()
-  if has_strategy:
-    strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  with strategy.scope():
+  with _strategy(tfps_cluster, has_strategy).scope():
     layer = tfps.embeddings.Embedding(4, eviction=tfps.embeddings.Lru(25))
     model = _model(layer, 'sgd')
   model.fit(known, targets, verbose=0)
@@ -507,10 +510,7 @@ def test_weights_of_before_are_set_again(
       'storage': tfps.embeddings.Storage(1 << 12, str(tmp_path))
     },
   }[kind]()
-  strategy = tf.distribute.get_strategy()
-  if has_strategy:
-    strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
-  with strategy.scope():
+  with _strategy(tfps_cluster, has_strategy).scope():
     layer = tfps.embeddings.Embedding(4, **options)
     model = _model(layer, 'adagrad')
   model.fit(np.repeat(_IDS[:700], 2), np.ones([1400, 1]), verbose=0)
