@@ -7,6 +7,7 @@ frames of the program still have the objects, whose names users know.
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+import re
 import sys
 import types
 from typing import Any
@@ -17,6 +18,10 @@ import tensorflow as tf
 _FRAMES_TO_INPUTS = 3
 
 _UNPARSED = 'Unable to parse request'  # says gRPC
+# Below the node that failed, which has braces, the text has those that called
+# it. The op of an iterator is among them if a function of its dataset failed.
+_CALLED_BY_ITERATOR = re.compile(r'\[\[(?!\{\{)[^]]*IteratorGetNext')
+_NO_FILE = 'No such file or directory'
 
 # Gets the error's text and the frame that makes it; returns another text.
 Explanation = Callable[[str, types.FrameType], str]
@@ -102,6 +107,17 @@ def _selves(frame: types.FrameType | None, kinds: Any) -> list[Any]:
       found[id(user)] = user
     frame = frame.f_back
   return list(found.values())
+
+
+def is_of_dataset(error: tf.errors.OpError) -> bool:
+  """Returns whether a function of a dataset has failed because of its data.
+
+  A lost task makes such functions fail, too, but with other errors.
+  """
+  about_data = tf.errors.InvalidArgumentError, tf.errors.UnknownError
+  if not isinstance(error, about_data) and _NO_FILE not in error.message:
+    return False
+  return _CALLED_BY_ITERATOR.search(error.message) is not None
 
 
 def is_garbled_request(error: tf.errors.OpError) -> bool:

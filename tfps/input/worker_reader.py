@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import error_sources
 from tfps.input import batch_list
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import splits as splits_lib
@@ -308,11 +309,11 @@ class WorkerReader:
       self._runs[-1].ended = ended
 
   def _is_about_input(self, error: BaseException) -> bool:
-    if not self._runs:
+    if not self._runs or not isinstance(error, tf.errors.OpError):
       return False
     if isinstance(error, tf.errors.DataLossError):
       return True
-    return isinstance(error, tf.errors.OpError) and self._name() in str(error)
+    return self._name() in str(error) or error_sources.is_of_dataset(error)
 
   def _name(self) -> str:
     return self._pipeline.splits.name(self._runs[-1].split)

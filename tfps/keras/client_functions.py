@@ -65,6 +65,7 @@ class TrainFunction(step_function.StepFunction):
 
   def leave(self) -> None:
     """Tells the other workers not to wait for this one any more."""
+    super().leave()
     sync_session = self._sync_session
     if sync_session.waits:
       self._executor.surviving(lambda: sync_session.end(sync_session.worker()))

@@ -125,6 +125,10 @@ class StepFunction:
     with unrolling.timed():
       return self._schedule_steps(batches)
 
+  def leave(self) -> None:
+    """Ends a `fit`: the next one has logs of its own."""
+    self._logs = {}
+
   def _schedule_steps(self, batches: Iterator[Any]) -> dict[str, Any]:
     number = self._model.steps_per_execution
     if isinstance(batches, data_adapters.PerWorkerBatches):
@@ -216,6 +220,11 @@ class StepFunction:
       return
     if self._executor.surviving(readers.split_progress.is_finished):
       self._model.stop_training = True  # further epochs would be empty
+      if not self._logs:
+        logging.warning(
+          'fit: all epochs of the SplitQueue were done before, so there was '
+          'nothing to train on. Make another one, or one with more epochs.'
+        )
     raise StopIteration
 
   def drain(self) -> None:

@@ -335,6 +335,35 @@ def test_a_file_that_cannot_be_read_is_named(strategy, tmp_path, damage):
     train(strategy, lambda batch: None, queue.dataset, steps_per_execution=4)
 
 
+@in_mode('coordinator')
+@pytest.mark.parametrize('cause', ['parsing', 'another file'])
+def test_a_split_whose_data_is_wrong_is_named(strategy, tmp_path, cause):
+  for name, content in (('one', '1'), ('two', 'x')):
+    with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+      writer.write(content)
+  queue = queue_of(strategy, input_lib.Files(f'{tmp_path}/*'))
+
+  def parse(record):
+    if cause == 'parsing':
+      return tf.strings.to_number(record)
+    found = tf.io.read_file(str(tmp_path / 'one'))
+    missing = tf.strings.join([str(tmp_path), '/images/', record])
+    return tf.cond(
+      record == '1', lambda: found, lambda: tf.io.read_file(missing)
+    )
+
+  with pytest.raises(
+    tfps.InputError, match=r'/two could not be read by (worker|chief):\d: .*x'
+  ) as caught:
+    train(
+      strategy,
+      lambda batch: None,
+      lambda context: queue.dataset(context).map(parse),
+      steps_per_execution=4,
+    )
+  assert isinstance(caught.value.__cause__, tf.errors.OpError)
+
+
 _WAITING = {
   'Sync': tfps.updates.Sync(),
   'Sync with a backup': tfps.updates.Sync(backup_workers=1),

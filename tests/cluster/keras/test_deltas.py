@@ -99,6 +99,38 @@ def test_base_and_deltas_are_a_full_export(tfps_cluster, tmp_path, name):
   )
 
 
+class Summing(keras.Model):
+  """Sums up vectors of keys; without an Input that has their type."""
+
+  def __init__(self):
+    super().__init__()
+    self.vectors = tfps.embeddings.Embedding(1, combiner='sum')
+
+  def call(self, keys):
+    return self.vectors(keys)
+
+
+def test_a_subclass_is_served_by_its_signature(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    model = Summing()
+    model.compile('sgd', 'mse')
+  keys = _KEYS[:100, None]
+  model.fit(keys, _Y[:100], verbose=0)
+  with pytest.raises(TypeError, match='give input_signature'):
+    tfps.serving.Deltas(tmp_path / 'failed').start(model)
+  deltas = tfps.serving.Deltas(
+    tmp_path / 'deltas',
+    input_signature=[keras.InputSpec('int64', (None, 1))],
+  )
+  model.fit(keys, _Y[:100], verbose=0, callbacks=[deltas])
+  reader = tfps.serving.DeltaReader(tmp_path / 'deltas')
+  np.testing.assert_array_equal(
+    reader(tf.constant(keys)), model.predict(keys, verbose=0)
+  )
+  strategy.close()
+
+
 @pytest.mark.exhaustive
 def test_bytes_are_those_of_touched_rows(tfps_cluster, tmp_path):
   strategy = tfps.ParameterServerStrategy(

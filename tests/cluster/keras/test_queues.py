@@ -122,6 +122,17 @@ def test_training_ends_with_the_last_epoch_of_the_queue(strategy):
   assert history.history['seen'] == [_TOTAL] * 2
 
 
+@in_modes('between graphs')
+def test_a_fit_that_begins_after_the_last_epoch_does_nothing(strategy, caplog):
+  model, dataset = visiting(strategy, epochs=1)
+  assert model.fit(dataset, verbose=0).history['seen'] == [_TOTAL]
+  history = model.fit(dataset, epochs=3, verbose=0)
+  assert history.epoch == [0]
+  assert history.history == {}
+  assert set(model.visits.numpy()) == {1}
+  assert 'were done before' in caplog.text
+
+
 @in_modes('in graph')
 def test_an_epoch_may_have_a_number_of_steps(strategy):
   model, dataset = visiting(strategy, epochs=None, steps_per_execution=4)

@@ -99,6 +99,27 @@ def test_an_export_serves_what_the_model_predicts(tfps_cluster, tmp_path):
   )
 
 
+def test_a_saved_module_with_its_optimizer_is_loaded(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
+  with strategy.scope():
+    model = _model()
+    _fit(model)
+  keys = np.r_[_X[:50], 7]
+  expected = model.predict(keys, verbose=0)
+  module = tf.Module()
+  module.model = model
+  module.served = tf.function(
+    lambda keys: model(keys, training=False),
+    input_signature=[tf.TensorSpec([None], tf.int64)],
+  )
+  tf.saved_model.save(module, tmp_path)
+  strategy.close()
+  loaded = tf.saved_model.load(tmp_path)
+  np.testing.assert_allclose(
+    loaded.served(tf.constant(keys)), expected, rtol=1e-5
+  )
+
+
 @pytest.mark.parametrize(
   ('kind', 'written_by'),
   turns.rarely(

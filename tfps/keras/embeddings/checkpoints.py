@@ -14,6 +14,8 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+import keras
+
 from tfps._compat import checkpoint_visits
 from tfps._compat import keras_variables
 from tfps._compat import tensor_bundle
@@ -112,26 +114,27 @@ def _visit(visit: Visit) -> bool:
 
 def _restore_list(visit: Visit, parts: Sequence[Any]) -> bool:
   """Restores a list of an optimizer, if it is for other numbers of shards."""
+  present = [part for part in parts if part is not None]
+  if not all(isinstance(part, keras.Variable) for part in present):
+    return False  # in a SavedModel that is loaded
   graph = visit.once(_Graph)
   saved = graph.lists.get(visit.node)
   if saved is None:
     return False
-  present = [
-    (table_slots.table_of(part), part) for part in parts if part is not None
-  ]
-  own = _pattern(present, lambda owner: set(owner[0][owner[1]].values))
+  owned = [(table_slots.table_of(part), part) for part in present]
+  own = _pattern(owned, lambda owner: set(owner[0][owner[1]].values))
   if graph.pattern(saved) == own:
     return False
   if not saved.are_slots:
     return True  # they are parts of other objects, too
   others = [
     [part for owner, part in pairs if owner is None]
-    for pairs in (saved.parts, present)
+    for pairs in (saved.parts, owned)
   ]
   for node, part in zip(*others, strict=False):
     visit.restore(node, part)
   for nodes, slots in zip(
-    _by_table(saved.parts), _by_table(present), strict=False
+    _by_table(saved.parts), _by_table(owned), strict=False
   ):
     _restore_slots(visit, graph, nodes, slots)
   return True

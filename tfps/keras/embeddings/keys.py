@@ -23,7 +23,7 @@ def as_int64(keys: tf.Tensor, name: str) -> tf.Tensor:
     f'{name}: keys of type {keys.dtype.name}, but they are integers or '
     'strings. A model without an input of such a type, as '
     "keras.Input(shape, dtype='int64'), makes all input float32, which lacks "
-    'most large numbers.'
+    'most large numbers; to export or to serve one, give input_signature.'
   )
 
 

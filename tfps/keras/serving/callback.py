@@ -1,6 +1,7 @@
 """Callback of `fit` that writes deltas while a model is trained."""
 
 import atexit
+from collections.abc import Sequence
 import os
 import threading
 from typing import Any
@@ -39,6 +40,9 @@ class Deltas(keras.callbacks.Callback):
     every_secs: the pause after each write.
     keep: how many bases, with their deltas, are kept. A new base is written,
       from the one before and its deltas, when these have more bytes than it.
+    input_signature: that of `model.export`: a list of what the model takes,
+      as `keras.InputSpec`s. Keras does not know the types that a model without
+      `keras.Input`, such as a subclass, takes, and exports it for float32.
 
   Raises:
     ValueError: `every_secs` or `keep` is not positive.
@@ -50,6 +54,7 @@ class Deltas(keras.callbacks.Callback):
     every_secs: float = 10.0,
     *,
     keep: int = 2,
+    input_signature: Sequence[Any] | None = None,
   ) -> None:
     super().__init__()
     for value, what in ((every_secs, 'every_secs'), (keep, 'keep')):
@@ -57,6 +62,7 @@ class Deltas(keras.callbacks.Callback):
         raise ValueError(f'Deltas: {what}={value}. Give a positive number.')
     self._folder = folder_lib.Folder(directory)
     self._keep = keep
+    self._input_signature = input_signature
     self._period = threads.Periodic('tfps-deltas', every_secs, self._try_write)
     self._writing = threading.Lock()
     self._started: Any = None  # the model
@@ -92,7 +98,9 @@ class Deltas(keras.callbacks.Callback):
       if self._started is not model:
         self._writer = None
         if _writes(model):
-          self._writer = writer_lib.Writer(self._folder, model, self._keep)
+          self._writer = writer_lib.Writer(
+            self._folder, model, self._keep, self._input_signature
+          )
         self._started = model
     if self._writer is not None:
       self._period.start()

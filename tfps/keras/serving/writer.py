@@ -1,6 +1,7 @@
 """Writer of a base and of the deltas that follow it."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import pathlib
 from typing import Any
@@ -27,6 +28,7 @@ class Writer:
     folder: where to write.
     model: a Keras model that is built.
     keep: how many bases are kept.
+    input_signature: that of `model.export`.
 
   Raises:
     ValueError: the directory has other files or another model's base, or a
@@ -35,9 +37,16 @@ class Writer:
     tf.errors.OpError: a ps is lost.
   """
 
-  def __init__(self, folder: folder_lib.Folder, model: Any, keep: int) -> None:
+  def __init__(
+    self,
+    folder: folder_lib.Folder,
+    model: Any,
+    keep: int,
+    input_signature: Sequence[Any] | None = None,
+  ) -> None:
     self._folder = folder
     self._keep = keep
+    self._input_signature = input_signature
     variables = model.variables
     self._manifest = {'variables': [_described(each) for each in variables]}
     folder.prepare()
@@ -82,7 +91,10 @@ class Writer:
   def _write_first_base(self, model: Any) -> None:
     with _explaining(self._folder):
       with self._folder.draft('export') as draft:
-        model.export(draft, verbose=False)
+        with _keeping_functions(model):
+          model.export(
+            draft, verbose=False, input_signature=self._input_signature
+          )
         loaded = saved_models.load(draft)
       self._shadows = self._make_shadows(loaded)
       # Others may have trained while it was exported.
@@ -144,6 +156,22 @@ def _part(change: changed_rows.Change) -> delta_file.Part:
 def _described(variable: Any) -> dict[str, Any]:
   shape = list(variable.shape)
   return {'name': variable.path, 'dtype': variable.dtype, 'shape': shape}
+
+
+@contextlib.contextmanager
+def _keeping_functions(model: Any) -> Iterator[None]:
+  """Gives a model its functions back, of which one may be in `fit`.
+
+  Keras takes them away while it traces the model for float32, and does not give
+  them back if the model refuses that, as one with keys does.
+  """
+  names = 'train_function', 'test_function', 'predict_function'
+  kept = {name: getattr(model, name) for name in names}
+  try:
+    yield
+  finally:
+    for name, function in kept.items():
+      setattr(model, name, function)
 
 
 @contextlib.contextmanager
