@@ -41,6 +41,31 @@ def take_part() -> None:
   tf_save._build_meta_graph = build
 
 
+@functools.cache
+def sign_what_is_taken() -> None:
+  """Leaves out the signature of a model for float32 if it refuses that type.
+
+  Keras makes it for each model without `keras.Input`, of whatever types its
+  inputs are, beside the signatures that are asked for. Failing, it would take
+  `train_function` from the model, and the tables of `StringLookup` and the like
+  from what is saved.
+  """
+  from keras.src.backend.tensorflow import layer
+
+  theirs = layer.TFLayer._default_save_signature.fget
+
+  def signature(self: Any) -> Any:
+    function = theirs(self)
+    if function is not None and getattr(self, 'inputs', None) is None:
+      try:
+        function.get_concrete_function()
+      except TypeError:
+        return None
+    return function
+
+  layer.TFLayer._default_save_signature = property(signature)
+
+
 def _nodes(graph: Any) -> Iterator[Any]:
   yield from graph.node
   for function in graph.library.function:

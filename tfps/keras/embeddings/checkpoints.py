@@ -18,6 +18,7 @@ import keras
 
 from tfps._compat import checkpoint_visits
 from tfps._compat import keras_variables
+from tfps._compat import saved_models
 from tfps._compat import tensor_bundle
 from tfps.keras import table_slots
 from tfps.updates.tables import resharding
@@ -54,8 +55,9 @@ class Restores:
 
 
 def take_part() -> None:
-  """Takes part in all restores of checkpoints."""
+  """Takes part in all restores of checkpoints, and in saving models."""
   checkpoint_visits.take_part(_visit)
+  saved_models.sign_what_is_taken()
 
 
 def saved_names(visit: Visit) -> list[set[str]]:

@@ -91,10 +91,9 @@ class Writer:
   def _write_first_base(self, model: Any) -> None:
     with _explaining(self._folder):
       with self._folder.draft('export') as draft:
-        with _keeping_functions(model):
-          model.export(
-            draft, verbose=False, input_signature=self._input_signature
-          )
+        model.export(
+          draft, verbose=False, input_signature=self._input_signature
+        )
         loaded = saved_models.load(draft)
       self._shadows = self._make_shadows(loaded)
       # Others may have trained while it was exported.
@@ -156,22 +155,6 @@ def _part(change: changed_rows.Change) -> delta_file.Part:
 def _described(variable: Any) -> dict[str, Any]:
   shape = list(variable.shape)
   return {'name': variable.path, 'dtype': variable.dtype, 'shape': shape}
-
-
-@contextlib.contextmanager
-def _keeping_functions(model: Any) -> Iterator[None]:
-  """Gives a model its functions back, of which one may be in `fit`.
-
-  Keras takes them away while it traces the model for float32, and does not give
-  them back if the model refuses that, as one with keys does.
-  """
-  names = 'train_function', 'test_function', 'predict_function'
-  kept = {name: getattr(model, name) for name in names}
-  try:
-    yield
-  finally:
-    for name, function in kept.items():
-      setattr(model, name, function)
 
 
 @contextlib.contextmanager
