@@ -7,6 +7,7 @@ from typing import Any
 
 from tfps.server import row_groups
 
+_VIEWS = 'string_view', 'binary_view'  # unknown to older pyarrow
 _SUPPORTED = (
   'integers, floats, booleans, strings, bytes, timestamps, dates and lists of '
   'these'
@@ -153,6 +154,7 @@ def _kind(type_: Any) -> str | None:
     or pa.types.is_binary(type_)
     or pa.types.is_large_binary(type_)
     or pa.types.is_fixed_size_binary(type_)
+    or str(type_) in _VIEWS
   ):
     return 'string'
   if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
@@ -184,7 +186,9 @@ def _check_value(name: str, kind: str, value: Any) -> None:
   try:
     if isinstance(value, bool) != (kind == 'bool'):
       raise TypeError('a bool is for a column of bools')
-    pa.scalar(value, row_groups.arrow_type(kind))
+    scalar = pa.scalar(value, row_groups.arrow_type(kind))
+    if pa.types.is_integer(scalar.type) and scalar.as_py() != value:
+      raise ValueError(f'it would be {scalar}')
   except (TypeError, ValueError, OverflowError) as error:
     raise ValueError(
       f'fill={{{name!r}: {value!r}}}: is not a value of a column of '

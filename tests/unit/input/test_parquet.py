@@ -63,6 +63,7 @@ def numbers(tmp_path):
     ([True, False, True], pa.bool_(), tf.bool, [True, False, True]),
     (['é', ''], pa.string(), tf.string, ['é'.encode(), b'']),
     (['a', 'b'], pa.large_string(), tf.string, [b'a', b'b']),
+    (['a', 'é'], pa.string_view(), tf.string, [b'a', 'é'.encode()]),
     ([b'\xff\0'], pa.binary(), tf.string, [b'\xff\0']),
     (['a', 'b', 'a'], pa.dictionary(pa.int8(), pa.string()), tf.string,
      [b'a', b'b', b'a']),
@@ -343,6 +344,11 @@ def _as(first, *others):
       {'fill': {'n': True}},
       "fill={'n': True}: is not a value of a column of int64s",
     ),
+    (
+      _as(_NUMBERS),
+      {'fill': {'n': 1.5}},
+      r"fill={'n': 1.5}: is not a value of .* int64s \(it would be 1\)",
+    ),
   ],
   ids=[
     'no match',
@@ -367,6 +373,7 @@ def _as(first, *others):
     'fill of no column',
     'fill of another type',
     'fill of ints by a bool',
+    'fill of ints by a fraction',
   ],
 )
 def test_bad_input_is_told(tmp_path, make, kwargs, complaint):
