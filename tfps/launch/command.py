@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import os
 import pathlib
+import shutil
 import sys
 
 from tfps._utils import option_types
@@ -106,7 +107,15 @@ def _parse(
     parser.error('no program. Give prog.py or -m module after the options.')
   is_here = run[0] != '-m' and options.engine not in _ELSEWHERE
   if is_here and not os.path.exists(run[0]):
-    parser.error(f'the program {run[0]!r} does not exist in {os.getcwd()}.')
+    hint = ''
+    if shutil.which(run[0]):
+      hint = (
+        f' Tasks are programs of this Python, {sys.executable}: leave out '
+        f'{run[0]}, and give prog.py or -m module.'
+      )
+    parser.error(
+      f'the program {run[0]!r} does not exist in {os.getcwd()}.{hint}'
+    )
   num_words = 2 if run[0] == '-m' else 1
   return options, (*run[:num_words], *_without_dashes(run[num_words:]))
 

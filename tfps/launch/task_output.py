@@ -34,6 +34,9 @@ class TaskOutput:
     own_stream: receives the launcher's own lines; stderr by default.
     colour: whether each task's prefix has a colour.
     is_shown: whether a line is written to the stream; by default all are.
+
+  Raises:
+    ValueError: the folder cannot be made, or written to.
   """
 
   def __init__(
@@ -61,10 +64,16 @@ class TaskOutput:
       task: collections.deque(maxlen=_LAST_LINES) for task in tasks
     }
     self._lock = threading.Lock()
-    if folder:
-      private_files.make_folder(folder)
-    for path in filter(None, map(self.path, tasks)):
-      private_files.open_file(path, 'ab' if appends else 'wb').close()
+    try:
+      if folder:
+        private_files.make_folder(folder)
+      for path in filter(None, map(self.path, tasks)):
+        private_files.open_file(path, 'ab' if appends else 'wb').close()
+    except OSError as error:
+      raise ValueError(
+        f'The output of tasks cannot be kept in {folder}: {error}. Give another '
+        'folder as log_dir.'
+      ) from error
 
   def path(self, task: spec_lib.Task) -> pathlib.Path | None:
     """Returns the file with a task's output, over all its starts, if any."""

@@ -12,6 +12,8 @@ from tfps.server import health
 from tfps.server import mailbox as mailbox_lib
 from tfps.server import observation as observation_lib
 
+_ALIVE = 'alive'
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -39,6 +41,11 @@ class Row:
   memory_bytes: int | None = None
   doing: str = ''
   event: str = ''
+
+  @property
+  def is_alive(self) -> bool:
+    """Whether the task tells about itself."""
+    return self.state == _ALIVE
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
@@ -174,7 +181,7 @@ def _row(
   memory = view.values.get((families.MEMORY.name, task, ''))
   return Row(
     task=task,
-    state=found if isinstance(found, str) else 'alive',
+    state=found if isinstance(found, str) else _ALIVE,
     incarnation=None if incarnation is None else f'{incarnation:x}',
     steps_per_sec=view.rate(before, steps_key),
     lag=None if steps is None else round(most_steps - steps[0]),

@@ -85,8 +85,12 @@ def _plan(
     return table.addresses, options.secs
   rate_secs = timeouts.current().trace_rate_secs
   time.sleep(rate_secs)
-  rate = sum(row.steps_per_sec or 0.0 for row in table.read())
+  rows = table.read()
+  rate = sum(row.steps_per_sec or 0.0 for row in rows)
   if not rate:
+    silent = [f'{row.task} {row.state}' for row in rows if not row.is_alive]
+    if len(silent) == len(rows):
+      raise ValueError(f'no task can be profiled: {", ".join(silent)}.')
     raise ValueError(
       f'no task has done a step in {rate_secs:g} s, so the time of '
       f'--steps={options.steps} is not known: give --secs.'

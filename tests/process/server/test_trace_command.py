@@ -93,6 +93,14 @@ def test_a_job_that_does_no_steps_has_none_to_trace(tfps_cluster, capfd):
   assert 'no task has done a step' in capfd.readouterr().err
 
 
+def test_a_job_of_which_nothing_is_there_is_told(monkeypatch, capfd):
+  gone = {'ps': ['localhost:1'], 'worker': ['localhost:2']}
+  monkeypatch.setenv('TF_CONFIG', json.dumps({'cluster': gone}))
+  assert trace_command.main([]) == 1
+  said = capfd.readouterr().err
+  assert 'no task can be profiled: ps:0 is unreachable, worker:0 is un' in said
+
+
 def test_a_server_that_is_not_there_is_named(capfd):
   assert trace_command.main(['--address=localhost:1']) == 1
   assert 'the server at localhost:1' in capfd.readouterr().err

@@ -56,6 +56,9 @@ def test_the_command_of_an_evaluator_is_printed(capsys):
   [
     pytest.param([], 'no program', id='nothing'),
     pytest.param(['--'], 'no program', id='only dashes'),
+    pytest.param(
+      ['python', 'train.py'], 'leave out python, and give', id='python'
+    ),
     pytest.param(['-m'], 'no program', id='no module'),
     pytest.param(['no.py'], "'no.py' does not exist", id='no such program'),
     pytest.param(

@@ -67,6 +67,12 @@ def test_files_of_an_earlier_run_are_emptied(tmp_path):
   assert (tmp_path / 'logs' / 'ps-0.log').read_text() == 'new\n'
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(ValueError, match=r'kept in .*/file/logs: .*log_dir'):
+    task_output.TaskOutput(_TASKS, tmp_path / 'file' / 'logs')
+
+
 def test_files_go_on_when_nobody_reads_the_stream(tmp_path):
   reader, writer = os.pipe()
   os.close(reader)
