@@ -71,8 +71,8 @@ class TaskOutput:
         private_files.open_file(path, 'ab' if appends else 'wb').close()
     except OSError as error:
       raise ValueError(
-        f'The output of tasks cannot be kept in {folder}: {error}. Give another '
-        'folder as log_dir.'
+        f'The output of tasks cannot be kept in {folder}: {error}. Give '
+        'another folder as log_dir.'
       ) from error
 
   def path(self, task: spec_lib.Task) -> pathlib.Path | None:

@@ -44,7 +44,7 @@ class Row:
 
   @property
   def is_alive(self) -> bool:
-    """Whether the task tells about itself."""
+    """True if the task tells about itself."""
     return self.state == _ALIVE
 
 

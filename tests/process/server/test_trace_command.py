@@ -95,7 +95,8 @@ def test_a_job_that_does_no_steps_has_none_to_trace(tfps_cluster, capfd):
 
 def test_a_job_of_which_nothing_is_there_is_told(monkeypatch, capfd):
   gone = {'ps': ['localhost:1'], 'worker': ['localhost:2']}
-  monkeypatch.setenv('TF_CONFIG', json.dumps({'cluster': gone}))
+  task = {'type': 'worker', 'index': 0}
+  monkeypatch.setenv('TF_CONFIG', json.dumps({'cluster': gone, 'task': task}))
   assert trace_command.main([]) == 1
   said = capfd.readouterr().err
   assert 'no task can be profiled: ps:0 is unreachable, worker:0 is un' in said
