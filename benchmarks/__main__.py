@@ -9,6 +9,7 @@ from benchmarks import dense
 from benchmarks import dlrm
 from benchmarks import embedding
 from benchmarks import first_step
+from benchmarks import growth
 from benchmarks import keras_fit
 from benchmarks import null_step
 from benchmarks import observed
@@ -30,6 +31,7 @@ BENCHMARKS = {
   'dense': dense.compare,
   'embedding': embedding.compare,
   'storage': storage.compare,
+  'growth': growth.compare,
   'peers': peers.compare,
   'wire': wire.compare,
   'overhead': overhead.compare,

@@ -25,7 +25,7 @@ _SECS = 5.0  # of a turn
 _WARM_UP_SECS = 4.0
 _IDLE_SECS = 2.0
 _MAX_IDLE_CPUS = 0.2
-_CHUNK = workloads.NUM_WORKERS * workloads.STEPS_PER_EXECUTION
+CHUNK = workloads.NUM_WORKERS * workloads.STEPS_PER_EXECUTION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +139,12 @@ def _warm_up(one: sides.Side, *, quick: bool) -> int:
 
   The first steps trace and connect, so that their time says nothing.
   """
-  one.run('train', _CHUNK)
-  steps, turn = _CHUNK, take_turn(one, _CHUNK)
+  one.run('train', CHUNK)
+  steps, turn = CHUNK, take_turn(one, CHUNK)
   while not quick and turn.secs < _WARM_UP_SECS / 2:
     steps = whole_chunks(min(8.0 * steps, _WARM_UP_SECS * turn.steps_per_sec))
     turn = take_turn(one, steps)
-  return _CHUNK if quick else whole_chunks(_SECS * turn.steps_per_sec)
+  return CHUNK if quick else whole_chunks(_SECS * turn.steps_per_sec)
 
 
 def _check_waits(name: str, one: sides.Side) -> None:
@@ -159,7 +159,7 @@ def _check_waits(name: str, one: sides.Side) -> None:
 
 def whole_chunks(steps: float) -> int:
   """About so many steps, of which each worker does whole executions."""
-  return max(1, round(steps / _CHUNK)) * _CHUNK
+  return max(1, round(steps / CHUNK)) * CHUNK
 
 
 def table(

@@ -30,8 +30,17 @@ _BYTES_RECEIVED = 128
 
 def peak_megabytes(pid: int) -> float:
   """The most memory that a process has had resident so far."""
+  return _status_megabytes(pid, 'VmHWM:')
+
+
+def megabytes(pid: int) -> float:
+  """The memory that a process has resident."""
+  return _status_megabytes(pid, 'VmRSS:')
+
+
+def _status_megabytes(pid: int, field: str) -> float:
   status = pathlib.Path(f'/proc/{pid}/status').read_text()
-  (line,) = (x for x in status.splitlines() if x.startswith('VmHWM:'))
+  (line,) = (x for x in status.splitlines() if x.startswith(field))
   return int(line.split()[1]) * 1024 / 1e6
 
 

@@ -10,7 +10,7 @@ _TABLES = (
   *('first-step-mlp', 'first-step-embedding', 'first-step-embeddings'),
   *('throughput', 'flights', 'images'),
   *('dense-mlp', 'dense-large', 'embedding', 'embedding-keyed'),
-  *('embedding-many', 'storage'),
+  *('embedding-many', 'storage', 'growth'),
   *('peers-mlp', 'peers-clicks', 'peers-features'),
   *('overhead-small', 'overhead-large', 'wire'),
   *('recovery-ready-flights', 'recovery-ready-digits'),

@@ -111,6 +111,17 @@ def test_steady_speed_is_told_beside_stock(tmp_path):
     assert turns[0]['num_bytes'] > 1e6 * turns[0]['steps']  # both ways
 
 
+@pytest.mark.exhaustive
+def test_the_memory_of_a_growing_table_is_told(tmp_path):
+  command.main(['--quick', 'growth', f'--output={tmp_path}'])
+  table = _tables(tmp_path)['growth']
+  assert [row[0] for row in table['rows']] == [
+    'as it is',
+    'TF_ENABLE_ONEDNN_OPTS=0',
+  ]
+  assert '264 bytes' in table['title']
+
+
 # Peers that are not installed are left out.
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
