@@ -1,6 +1,7 @@
 """A launched job whose tasks only mutual TLS connects."""
 
 import contextlib
+import gzip
 import json
 import os
 import pathlib
@@ -146,21 +147,31 @@ def test_intruders_and_the_loss_of_a_ps_change_no_count(
     assert '[worker:0] values 1200 1200 1200\n' in job.said()
 
 
+def _shown(line, words):
+  """What a command says in place of the one that the launcher has shown."""
+  assert line.endswith(' tfps top')
+  line = line.removesuffix('top') + words
+  done = subprocess.run(
+    line.replace(' tfps ', f' {sys.executable} -m tfps.cli '),
+    shell=True,
+    capture_output=True,
+    text=True,
+    timeout=_DEADLINE_SECS,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 @pytest.mark.exhaustive
 def test_a_job_is_observed_from_outside_as_long_as_it_runs(tmp_path):
   with _running(tmp_path, '--secure', steps=100_000) as job:
     job.until(r' at 50$')
     (line,) = job.until(r'To look at them: (.*) \(or tfps dump\)$')
-    tfps = f' {sys.executable} -m tfps.cli '
-    shown = subprocess.run(
-      f'{line.replace(" tfps ", tfps)} --once --json',
-      shell=True,
-      capture_output=True,
-      text=True,
-      timeout=_DEADLINE_SECS,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count('"alive"') == 2, shown.stdout
+    assert _shown(line, 'top --once --json').count('"alive"') == 2
+    trace = tmp_path / 'trace.json'
+    shown = _shown(line, f'trace --secs=1 --output={trace}')
+    assert '1 s of ps:0, worker:0' in shown
+    assert json.loads(gzip.decompress(trace.read_bytes()))['traceEvents']
     job.process.terminate()
     assert job.process.wait(_DEADLINE_SECS) == 143
     folder = pathlib.Path(re.search(r'TFPS_CA=(\S+)', line)[1]).parent
