@@ -77,6 +77,11 @@ def gather_of(node: Any) -> tuple[int, int] | None:
   return _GATHERS.get(node.attr['token'].s)
 
 
+def is_missing(error: tf.errors.OpError) -> bool:
+  """Returns whether an error says that a task does not offer a function."""
+  return _IS_MISSING.search(error.message) is not None
+
+
 @functools.cache
 def _explain() -> None:
   """Explains later errors of processes that do not offer a function."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps._compat import error_sources
+from tfps._compat import host_functions
 from tfps.input import batch_list
 from tfps.input import split_progress as split_progress_lib
 from tfps.input import splits as splits_lib
@@ -313,7 +314,9 @@ class WorkerReader:
       return False
     if isinstance(error, tf.errors.DataLossError):
       return True
-    return self._name() in str(error) or error_sources.is_of_dataset(error)
+    is_of_data = error_sources.is_of_dataset(error)
+    is_of_data &= not host_functions.is_missing(error)
+    return is_of_data or self._name() in str(error)
 
   def _name(self) -> str:
     return self._pipeline.splits.name(self._runs[-1].split)
