@@ -17,8 +17,8 @@ _KEYED_TITLE = (
   f'Such a table in 2 shards, and one of as many keys, {_WORKLOAD}, {_WHERE}'
 )
 _MANY_TITLE = (
-  '26 tables of 100,000 rows of 16, each on one ps, and as many of as many '
-  f'keys, Adagrad, 128 examples a step by Zipf(1.2), {_WHERE}'
+  '26 tables of 100,000 rows of 16, each on one ps, and as many keys, in as '
+  f'many tables or in one, Adagrad, 128 examples a step by Zipf(1.2), {_WHERE}'
 )
 _STATIC = 'a row for each number'
 _MODELS = {
