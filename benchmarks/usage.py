@@ -30,18 +30,15 @@ _BYTES_RECEIVED = 128
 
 def peak_megabytes(pid: int) -> float:
   """The most memory that a process has had resident so far."""
-  return _status_megabytes(pid, 'VmHWM:')
+  status = pathlib.Path(f'/proc/{pid}/status').read_text()
+  (line,) = (x for x in status.splitlines() if x.startswith('VmHWM:'))
+  return int(line.split()[1]) * 1024 / 1e6
 
 
 def megabytes(pid: int) -> float:
   """The memory that a process has resident."""
-  return _status_megabytes(pid, 'VmRSS:')
-
-
-def _status_megabytes(pid: int, field: str) -> float:
-  status = pathlib.Path(f'/proc/{pid}/status').read_text()
-  (line,) = (x for x in status.splitlines() if x.startswith(field))
-  return int(line.split()[1]) * 1024 / 1e6
+  resident: int = psutil.Process(pid).memory_info().rss
+  return resident / 1e6
 
 
 def cpu_secs(pid: int) -> float:

@@ -312,11 +312,10 @@ class WorkerReader:
   def _is_about_input(self, error: BaseException) -> bool:
     if not self._runs or not isinstance(error, tf.errors.OpError):
       return False
-    if isinstance(error, tf.errors.DataLossError):
+    if isinstance(error, tf.errors.DataLossError) or self._name() in str(error):
       return True
-    is_of_data = error_sources.is_of_dataset(error)
-    is_of_data &= not host_functions.is_missing(error)
-    return is_of_data or self._name() in str(error)
+    is_missing = host_functions.is_missing(error)
+    return error_sources.is_of_dataset(error) and not is_missing
 
   def _name(self) -> str:
     return self._pipeline.splits.name(self._runs[-1].split)

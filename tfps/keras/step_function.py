@@ -99,7 +99,7 @@ class StepFunction:
     )
     self._running: deque[_Scheduled] = deque()
     self._batches: data_adapters.PerWorkerBatches | None = None
-    self._num_done = self._num_done_before = 0  # steps, and before this `fit`
+    self._num_done = 0  # steps of this `fit`
     # One dict, because Keras keeps it and reads it at the end of an epoch.
     self._logs: dict[str, Any] = {}
 
@@ -128,7 +128,7 @@ class StepFunction:
   def leave(self) -> None:
     """Ends a `fit`: the next one has logs of its own."""
     self._logs = {}
-    self._num_done_before = self._num_done
+    self._num_done = 0
 
   def _schedule_steps(self, batches: Iterator[Any]) -> dict[str, Any]:
     number = self._model.steps_per_execution
@@ -221,7 +221,7 @@ class StepFunction:
       return
     if self._executor.surviving(readers.split_progress.is_finished):
       self._model.stop_training = True  # further epochs would be empty
-      if self._num_done == self._num_done_before:
+      if not self._num_done:
         logging.warning(
           'fit: all epochs of the SplitQueue were done before, so there was '
           'nothing to train on. Make another one, or one with more epochs.'

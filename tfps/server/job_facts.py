@@ -213,7 +213,7 @@ def _changes(
       if before:
         yield Event(now, '', f'{task} is new')
     elif old.state != row.state:
-      state = 'is alive again' if row.state == 'alive' else row.state
+      state = 'is alive again' if row.is_alive else row.state
       yield Event(now, '', f'{task} {state}')
     elif None not in (old.incarnation, row.incarnation) and (
       old.incarnation != row.incarnation

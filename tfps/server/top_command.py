@@ -144,7 +144,7 @@ def render(rows: Sequence['job_table.Row'], shown: Shown) -> Any:
       justify='right' if is_number else 'left',
     )
   for row in sort(rows, shown):
-    style = None if row.state == 'alive' else 'red'
+    style = None if row.is_alive else 'red'
     values = dataclasses.asdict(row).items()
     table.add_row(*(_cell(n, v) for n, v in values), style=style)
   return table
@@ -176,7 +176,7 @@ def _show_once(table: 'job_table.JobTable', options: argparse.Namespace) -> int:
     from rich import console
 
     console.Console().print(render(rows, Shown()))
-  return int(any(row.state != 'alive' for row in rows))
+  return int(any(not row.is_alive for row in rows))
 
 
 def _show(
