@@ -38,6 +38,7 @@ from tfps._utils import processes
 _FILES = (
   'backend/common/*_test.py',
   'backend/tensorflow/*_test.py',
+  'export/saved_model_test.py',
   'layers/core/embedding_test.py',
   'metrics/*_test.py',
   'optimizers/*_test.py',
@@ -223,6 +224,7 @@ def pytest_sessionstart(session: Any) -> None:
       strategy = make(servers.cluster)
       _train(strategy)
       strategy.close()
+  tfps.embeddings.Table(1)  # replaces what concerns tables
   names = [f'{owner.__name__}.{name}' for owner, name in replaced()]
   print(f'tfps has replaced {len(names)} names:', *sorted(names), sep='\n  ')
   if not names:
