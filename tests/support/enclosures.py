@@ -73,8 +73,17 @@ def make(folder, *tasks, **options):
   return folder
 
 
-def start(cluster, task, folder, *command, **env):
-  """Starts a command enclosed as a task, with certificates of a folder."""
+def start(cluster, task, folder, *command, within=(), **env):
+  """Starts a command enclosed as a task, with certificates of a folder.
+
+  Args:
+    cluster: the cluster.
+    task: the task.
+    folder: the folder.
+    *command: the command.
+    within: the words of a command that runs another one, of the enclosure.
+    **env: variables.
+  """
   own = {
     **os.environ,
     **credentials(folder, task).env(),
@@ -84,6 +93,7 @@ def start(cluster, task, folder, *command, **env):
   }
   return subprocess.Popen(
     [
+      *within,
       *(sys.executable, '-m', 'tfps.security.enclose_command', '--'),
       *map(str, command),
     ],

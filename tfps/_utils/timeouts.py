@@ -42,6 +42,8 @@ class Timeouts:
   listen_every_secs: float = 0.25
   # Between two looks at the files of a task's certificate and key.
   credentials_every_secs: float = 10.0
+  # Between two lookups of a host's address; name services keep one for longer.
+  hosts_every_secs: float = 10.0
   # Between two reads of the other workers' membership and input progress.
   peers_every_secs: float = 0.5
   # Between two probes of tasks that something waits for.

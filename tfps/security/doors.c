@@ -16,6 +16,9 @@
  *   TFPS_DOORS_IN     "PORT", an entry for each port that a proxy serves for the
  *                     program, and so has bound already
  *   TFPS_DOORS_HERE   "IP", an entry for each address of the program itself
+ *   TFPS_DOORS_NAMES  "HOST-PORT:IP", an entry for each port at a host's name,
+ *                     which is looked up as the address IP: the host's own one
+ *                     may not be known yet, and may change
  *
  * Callers see TCP sockets: their names and options are those of TCP.
  */
@@ -26,6 +29,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -63,7 +67,7 @@ static pthread_mutex_t listening = PTHREAD_MUTEX_INITIALIZER;
 static int last_listener = -1;
 
 /* Copies of the variables: the program may change its environment. */
-static char *folder, *out_doors, *in_doors, *here;
+static char *folder, *out_doors, *in_doors, *here, *names;
 
 static char *copy_of(const char *variable) {
   const char *value = getenv(variable);
@@ -75,6 +79,7 @@ __attribute__((constructor)) static void begin(void) {
   out_doors = copy_of("TFPS_DOORS_OUT");
   in_doors = copy_of("TFPS_DOORS_IN");
   here = copy_of("TFPS_DOORS_HERE");
+  names = copy_of("TFPS_DOORS_NAMES");
 }
 
 #define REAL(name)                                      \
@@ -381,6 +386,18 @@ int connect(int fd, const struct sockaddr *address, socklen_t size) {
   if (!result) connected->state = CONNECTED;
   close_and_fail(made, errno);
   return result;
+}
+
+int getaddrinfo(const char *host, const char *port,
+                const struct addrinfo *hints, struct addrinfo **found) {
+  REAL(getaddrinfo);
+  char text[NI_MAXHOST + NI_MAXSERV], ip[MAX_TEXT];
+  if (host != NULL && port != NULL) {
+    snprintf(text, sizeof text, "%s-%s:", host, port);
+    const char *entry = find(names, text);
+    if (entry != NULL && sscanf(entry, "%15[0-9.]", ip) == 1) host = ip;
+  }
+  return real_getaddrinfo(host, port, hints, found);
 }
 
 int getsockname(int fd, struct sockaddr *address, socklen_t *size) {

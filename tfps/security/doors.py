@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import ipaddress
+import itertools
 import socket
 
 from tfps.cluster import spec as spec_lib
@@ -16,6 +18,9 @@ ALL_INTERFACES = '0.0.0.0'
 REUSE_PORT = 'TF_GRPC_REUSE_PORT'
 
 BACKLOG = 512
+# Within, names of hosts stand for loopback addresses from this one on: outside,
+# a name may be known only later, and its address may change.
+_FIRST_NAMED = ipaddress.IPv4Address('127.77.0.1')
 _PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
 
 
@@ -26,7 +31,7 @@ class Place:
   Attributes:
     name: the task, or what is served.
     host: as in the cluster specification.
-    ip: its IPv4 address.
+    ip: the host's IPv4 address within.
     port: the same on both sides.
   """
 
@@ -35,37 +40,10 @@ class Place:
   ip: str
   port: int
 
-  @classmethod
-  def of(cls, name: str, address: str, source: str) -> 'Place':
-    """Returns the place of an address.
-
-    Args:
-      name: the task, or what is served there.
-      address: 'host:port'.
-      source: of the address, for errors.
-
-    Raises:
-      ValueError: an enclosure cannot lead there.
-    """
-    host, _, port = address.rpartition(':')
-    where = f'{source}: {name} has the address {address!r}'
-    if host.startswith('['):
-      raise ValueError(
-        f'{where}, and enclosed programs use IPv4 only. Give a name or IPv4 '
-        'address.'
-      )
-    if not int(port):
-      raise ValueError(
-        f'{where}, and nothing leads to a port that is not known before. Give '
-        'each task a port.'
-      )
-    try:
-      ip = socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]
-    except OSError as error:
-      raise ValueError(
-        f'{where}, whose host is unknown: {error}. Correct it.'
-      ) from error
-    return cls(name, host, str(ip), int(port))
+  @property
+  def is_named(self) -> bool:
+    """True if the host is a name, whose address outside is looked up."""
+    return self.host not in ('localhost', self.ip)
 
   def listen(self, *, outside: bool) -> socket.socket:
     """Returns a socket that listens at the place.
@@ -77,8 +55,7 @@ class Place:
     Raises:
       ValueError: the port is in use.
     """
-    is_named = outside and self.host not in ('localhost', self.ip)
-    ip = ALL_INTERFACES if is_named else self.ip
+    ip = ALL_INTERFACES if outside and self.is_named else self.ip
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if not outside:  # the program's server may have the port, on all addresses
@@ -119,8 +96,9 @@ class Plan:
     Raises:
       ValueError: an address cannot be served or called.
     """
+    within = _Within()
     places = {
-      task: Place.of(str(task), cluster.address(task), cluster.source)
+      task: within.place(str(task), cluster.address(task), cluster.source)
       for task in cluster.tasks()
     }
     own = places.pop(cluster.task, None) if cluster.task else None
@@ -128,7 +106,7 @@ class Plan:
     for name, variable in _PORTS.items():
       if text := env.get(variable, '').strip():
         host, port = endpoint.parse(text, variable)
-        served.append(Place.of(name, f'{host}:{port}', variable))
+        served.append(within.place(name, f'{host}:{port}', variable))
     _check_ports(served, own, places, cluster.source)
     return cls(tuple(served), places)
 
@@ -138,13 +116,56 @@ class Plan:
     shares = any(place.port in own for place in self.peers.values())
     return {REUSE_PORT: 'true'} if shares else {}
 
+  def named(self) -> list[Place]:
+    """Returns the places whose hosts are names."""
+    return [p for p in (*self.served, *self.peers.values()) if p.is_named]
+
   def hosts(self) -> str | None:
     """Returns lines for /etc/hosts; None if no place has a name."""
-    all_places = [*self.served, *self.peers.values()]
-    names = {place.host: place.ip for place in all_places}
-    named = {h: ip for h, ip in names.items() if h not in ('localhost', ip)}
+    named = {place.host: place.ip for place in self.named()}
     lines = [f'{ip} {host}\n' for host, ip in named.items()]
     return ''.join(lines) or None
+
+
+class _Within:
+  """Addresses as a program in an enclosure sees them."""
+
+  def __init__(self) -> None:
+    self._ips = {'localhost': '127.0.0.1'}
+    self._unused = (_FIRST_NAMED + number for number in itertools.count())
+
+  def place(self, name: str, address: str, source: str) -> Place:
+    """Returns the place of an address.
+
+    Args:
+      name: the task, or what is served there.
+      address: 'host:port'.
+      source: of the address, for errors.
+
+    Raises:
+      ValueError: an enclosure cannot lead there.
+    """
+    host, _, port = address.rpartition(':')
+    where = f'{source}: {name} has the address {address!r}'
+    if host.startswith('['):
+      raise ValueError(
+        f'{where}, and enclosed programs use IPv4 only. Give a name or IPv4 '
+        'address.'
+      )
+    if not int(port):
+      raise ValueError(
+        f'{where}, and nothing leads to a port that is not known before. Give '
+        'each task a port.'
+      )
+    return Place(name, host, self._ip(host), int(port))
+
+  def _ip(self, host: str) -> str:
+    if host not in self._ips:
+      try:
+        self._ips[host] = str(ipaddress.IPv4Address(host))
+      except ValueError:
+        self._ips[host] = str(next(self._unused))
+    return self._ips[host]
 
 
 def _check_ports(

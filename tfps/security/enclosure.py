@@ -33,6 +33,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.security import config
 from tfps.security import doors as doors_lib
 from tfps.security import forms
+from tfps.security import peer_hosts
 from tfps.security import preload
 from tfps.security import proxy
 from tfps.security import renewal
@@ -299,6 +300,16 @@ def _supervise(
   """Starts the proxies, releases the program, and waits for its end."""
   proxies: list[proxy.Proxy] = []
   security = credentials.security
+  hosts = peer_hosts.PeerHosts(plan)
+  times = timeouts.current()
+  renewing = threads.Periodic(
+    'tfps-renewal',
+    times.credentials_every_secs,
+    lambda: credentials.renew(proxies),
+  )
+  following = threads.Periodic(
+    'tfps-hosts', times.probe_every_secs, lambda: hosts.follow(proxies[0])
+  )
   with signals.reported(
     (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     lambda number: _pass_on(program, number),
@@ -306,7 +317,7 @@ def _supervise(
     try:
       if plan.peers:
         doors = [
-          proxy.Door(place.name, door, f'{place.ip}:{place.port}', task)
+          proxy.Door(place.name, door, hosts.target(place), task)
           for door, (task, place) in zip(
             program.doors, plan.peers.items(), strict=True
           )
@@ -322,8 +333,13 @@ def _supervise(
       for number in [*program.doors, *(s.detach() for s in ins)]:
         os.close(number)
       program.release()
-      return _wait(program, proxies, credentials)
+      renewing.start()
+      if plan.peers:
+        following.start()
+      return _wait(program, proxies)
     finally:
+      renewing.stop()
+      following.stop()
       for each in proxies:
         each.kill()
 
@@ -334,21 +350,14 @@ def _pass_on(program: _Program, number: signal.Signals) -> None:
     program.signal(number)
 
 
-def _wait(
-  program: _Program,
-  proxies: Sequence[proxy.Proxy],
-  credentials: renewal.Renewal,
-) -> int:
+def _wait(program: _Program, proxies: Sequence[proxy.Proxy]) -> int:
   """Waits until the program ends, or a proxy does, and so cuts it off."""
   pids = [program.pid, *(process.pid for process in proxies)]
   ends = {os.pidfd_open(pid): pid for pid in pids}
   poll = select.poll()
   for end in ends:
     poll.register(end, select.POLLIN)
-  every_secs = timeouts.current().credentials_every_secs
-  while not (found := poll.poll(1000 * every_secs)):
-    credentials.renew(proxies)
-  ended = {ends[end] for end, _ in found}
+  ended = {ends[end] for end, _ in poll.poll()}
   for end in ends:
     os.close(end)
   if program.pid in ended:

@@ -100,7 +100,8 @@ class Namespaces(Form):
   def _enter_new(self) -> None:
     if lines := self._plan.hosts():
       with tempfile.NamedTemporaryFile('w', prefix='tfps-hosts-') as file:
-        file.write(f'{pathlib.Path("/etc/hosts").read_text()}\n{lines}')
+        # Of two lines for a name, the first one goes.
+        file.write(f'{lines}{pathlib.Path("/etc/hosts").read_text()}')
         file.flush()
         namespaces.enter_new(hosts_file=file.name)
     else:

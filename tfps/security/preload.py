@@ -64,16 +64,18 @@ class Preloaded(forms.Form):
     out = [
       f'{ip}-{place.port}:{number}'
       for number, place in enumerate(self._plan.peers.values())
-      for ip in _addresses(place.host)
+      for ip in (place.ip, *_addresses(place.host))
     ]
     hosts = {place.host for place in self._plan.served}
     own = {ip for host in hosts for ip in _addresses(host)}
+    names = [f'{p.host}-{p.port}:{p.ip}' for p in self._plan.named()]
     libraries = [self._library, *env.get(_LOADED, '').split()]
     return {
       'TFPS_DOORS': self._folder,
       'TFPS_DOORS_OUT': _entries(out),
       'TFPS_DOORS_IN': _entries(place.port for place in self._plan.served),
       'TFPS_DOORS_HERE': _entries(sorted(own)),
+      'TFPS_DOORS_NAMES': _entries(names),
       _LOADED: ' '.join(libraries),
     }
 
@@ -97,9 +99,13 @@ def _entries(items: Iterable[object]) -> str:
 
 
 def _addresses(host: str) -> list[str]:
-  """Returns the addresses that a host's name may stand for, as in `doors.c`."""
+  """Returns the addresses that a host now has, as in `doors.c`."""
   found: dict[str, None] = {}
-  for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+  try:
+    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+  except OSError:
+    return []
+  for *_, address in infos:
     ip = ipaddress.ip_address(str(address[0]).partition('%')[0])
     mapped = getattr(ip, 'ipv4_mapped', None)
     if ip == ipaddress.IPv6Address('::1'):

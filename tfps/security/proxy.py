@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 
 from tfps._utils import processes
 from tfps._utils import timeouts
@@ -55,6 +56,7 @@ _REFUSED = (
 )
 _MAX_THREADS = 4
 _PROMPT = b'\n> '  # that it waits for a command
+_SERVER = 'program'  # haproxy's name of a door's target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Door:
     name: for messages of the proxy, such as 'ps:0'.
     listener: a socket's number, or the path of a Unix socket to make.
     target: the 'host:port', or 'unix@' and the path of a socket, to which
-      connections are passed on.
+      connections are passed on; empty if it is not known yet, and they are
+      refused.
     peer: the task that has to answer there by TLS; None if connections come in
       by TLS and go to the program.
   """
@@ -105,11 +108,41 @@ class Proxy:
     self._control = control
     self._credentials = credentials
     self._has_prompted = False
+    self._lock = threading.Lock()  # of commands
 
   @property
   def pid(self) -> int:
     """The process id of haproxy."""
     return self._process.pid
+
+  def wait(self) -> None:
+    """Waits until connections are taken.
+
+    Raises:
+      OSError: it has ended, or does not answer.
+    """
+    with self._lock:
+      if not self._has_prompted:
+        self._answer()
+        self._has_prompted = True
+
+  def lead(self, name: str, ip: str, port: int) -> None:
+    """Passes connections to come on to another address.
+
+    Args:
+      name: of the door.
+      ip: the IPv4 address.
+      port: its port.
+
+    Raises:
+      ValueError: haproxy does not take it.
+      OSError: it does not answer.
+    """
+    self.wait()
+    server = f'set server {name}/{_SERVER}'
+    with self._lock:
+      self._command(f'{server} addr {ip} port {port}'.encode(), 'stats socket')
+      self._command(f'{server} state ready'.encode(), '')
 
   def renew(self, security: config.Security) -> None:
     """Shows and accepts other credentials in connections to come.
@@ -121,20 +154,23 @@ class Proxy:
       ValueError: haproxy does not take them.
       OSError: it does not answer.
     """
-    if not self._has_prompted:
-      self._answer()
-      self._has_prompted = True
+    self.wait()
     given = {
       'cert': (self._credentials, security.pem()),
       'ca-file': (security.ca, pathlib.Path(security.ca).read_bytes()),
     }
+    commands: list[tuple[bytes, str]] = []
     for kind, (name, pem) in given.items():
       # An empty line ends what is given.
       text = b'\n'.join(line for line in pem.splitlines() if line.strip())
       command = f'set ssl {kind} {_escaped(name)} <<\n'
-      self._command(command.encode() + text + b'\n', 'transaction')
+      commands.append((command.encode() + text + b'\n', 'transaction'))
     for kind, (name, _) in given.items():
-      self._command(f'commit ssl {kind} {_escaped(name)}'.encode(), 'success')
+      command = f'commit ssl {kind} {_escaped(name)}'
+      commands.append((command.encode(), 'success'))
+    with self._lock:
+      for each, wanted in commands:
+        self._command(each, wanted)
 
   def kill(self) -> None:
     """Kills the process, and closes all of its connections."""
@@ -227,9 +263,14 @@ def configuration(
     parts.append(
       f'listen {door.name}\n'
       f'  bind {_listener(door)}{incoming}\n'
-      f'  server program {_quoted(door.target)}{outgoing}\n'
+      f'  server {_SERVER} {_target(door)}{outgoing}\n'
     )
   return ''.join(parts)
+
+
+def _target(door: Door) -> str:
+  # haproxy wants an address of each server, of disabled ones, too.
+  return _quoted(door.target) if door.target else '127.0.0.1:1 disabled'
 
 
 def _listener(door: Door) -> str:
