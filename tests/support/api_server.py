@@ -15,6 +15,7 @@ import urllib.parse
 # Group, version, kind and plural.
 KINDS = (
   ('', 'v1', 'ConfigMap', 'configmaps'),
+  ('', 'v1', 'Secret', 'secrets'),
   ('', 'v1', 'Service', 'services'),
   ('apps', 'v1', 'StatefulSet', 'statefulsets'),
   ('batch', 'v1', 'Job', 'jobs'),

@@ -127,7 +127,10 @@ def _of_tfjob(tfjob, documents):
       config = {'cluster': cluster, 'task': task, 'environment': 'cloud'}
       last = {'name': 'TF_CONFIG', 'value': json.dumps(config)}
       host = f'{name}-{kind.lower()}-{i}.{namespace}.svc'
-      found.append(_pod(each['template'], host, documents, last=last))
+      labels = {'training.kubeflow.org/replica-index': str(i)}
+      found.append(
+        _pod(each['template'], host, documents, labels=labels, last=last)
+      )
   return found
 
 

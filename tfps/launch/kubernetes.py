@@ -16,6 +16,7 @@ import sys
 from tfps._utils import timeouts
 from tfps.cluster import validation
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
 from tfps.launch import manifests
 
 _KUBECTL = 'kubectl'
@@ -95,11 +96,11 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
   return _apply(text, settings, num_tasks=len(job.tasks()))
 
 
-def _settings(options: argparse.Namespace) -> manifests.Settings:
+def _settings(options: argparse.Namespace) -> manifest_settings.Settings:
   resources: dict[str, dict[str, str]] = {}
   for job, quantities in options.resources:
     resources.setdefault(job, {}).update(quantities)
-  return manifests.Settings(
+  return manifest_settings.Settings(
     image=options.image or '',
     kind=options.kind,
     name=options.name,
@@ -123,7 +124,9 @@ def _by_name(option: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
   return found
 
 
-def _apply(text: str, settings: manifests.Settings, *, num_tasks: int) -> int:
+def _apply(
+  text: str, settings: manifest_settings.Settings, *, num_tasks: int
+) -> int:
   command, times = _command(settings), timeouts.current()
   try:
     done = subprocess.run(
@@ -155,7 +158,7 @@ def _apply(text: str, settings: manifests.Settings, *, num_tasks: int) -> int:
   return 0
 
 
-def _command(settings: manifests.Settings) -> list[str]:
+def _command(settings: manifest_settings.Settings) -> list[str]:
   if shutil.which(_KUBECTL) is None:
     raise ValueError(
       f'{_KUBECTL} is not in PATH={os.environ.get("PATH", "")}. Install it, or '
@@ -166,7 +169,7 @@ def _command(settings: manifests.Settings) -> list[str]:
 
 
 def _advice(
-  kubectl: str, settings: manifests.Settings, *, num_tasks: int
+  kubectl: str, settings: manifest_settings.Settings, *, num_tasks: int
 ) -> str:
   label = f'app.kubernetes.io/instance={settings.name}'
   kinds = {

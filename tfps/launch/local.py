@@ -19,6 +19,7 @@ from tfps.launch import job as job_lib
 from tfps.launch import secure
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
+from tfps.security import enclosure
 from tfps.training import training_end
 
 
@@ -125,7 +126,8 @@ def supervise(
   if (page := job.page()) is not None:
     output.say(f'A page of the job: {_url(job, cluster, page)}')
   served = {task: cluster.address(task) for task in cluster.tasks()}
-  with secure.reached(served, job.security(job.chief())) as addresses:
+  security = job.security(job.chief())
+  with enclosure.called_through(served, security) as addresses:
     commands = [
       dataclasses.replace(
         command(

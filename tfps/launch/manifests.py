@@ -5,123 +5,42 @@ where a pod learns of its task:
 
 - `jobset` and `statefulset`: a ConfigMap has the cluster, whose host names are
   known before, and Kubernetes puts it and the pod's index into `TF_CONFIG`.
-- `tfjob`: the operator writes `TF_CONFIG`.
+- `tfjob`: the operator writes `TF_CONFIG`, and the pod's index as a label.
 
 The evaluator is a Job of its own in each: training neither waits for it nor
 ends with it.
 """
 
 from collections.abc import Mapping
-import dataclasses
 from importlib import resources
 import json
 import math
+import pathlib
 import re
 import textwrap
 
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
+from tfps.security import certificates
 
 KINDS = ('jobset', 'statefulset', 'tfjob')
 PORT = 2222
 _TEMPLATES = 'templates/kubernetes'
 _HOLE = re.compile(r'@\{(\w+)\}')
-# A name of the job is one of a service, too, and begins with a letter.
-_NAME = re.compile(r'[a-z]([-a-z0-9]*[a-z0-9])?')
-_OTHER_NAME = re.compile(r'[a-z0-9]([-.a-z0-9]*[a-z0-9])?')
-_YAML_WORDS = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
-_QUANTITY = re.compile(r'[0-9]+(\.[0-9]+)?(m|[kMGTP]|[KMGTP]i)?')
-_RESOURCE = re.compile(r'[a-z0-9]([-a-z0-9./]*[a-z0-9])?')
-_SERVED = (
-  'ps',
-  'worker',
-)  # the jobs whose tasks do nothing but serve, at first
+_SERVED = ('ps', 'worker')  # jobs whose tasks do nothing but serve, at first
 _MAX_NAME = 63
 _SUFFIX = 6  # that a controller adds to a pod's name
+_INDEX = 'TFPS_TASK_INDEX'  # as in the templates
 _INDEX_OF_JOB = (
   "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 )
+_INDEX_OF_TFJOB = "metadata.labels['training.kubeflow.org/replica-index']"
 _INDEX_OF_STATEFULSET = "metadata.labels['apps.kubernetes.io/pod-index']"
 _LIVENESS_PERIOD = 10  # seconds, as in the template
 _LEAST_FAILURES = 3
-_DEFAULTS = {'cpu': '1', 'memory': '2Gi'}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """The part of a job that only Kubernetes has.
-
-  Attributes:
-    image: the container image, which has Python, tfps and the program.
-    kind: one of `KINDS`.
-    name: of the job; those of its objects and host names begin with it.
-    namespace: of the objects; empty for that of kubectl's context.
-    resources: by job, or '' for all, then by name of the resource: quantities.
-    claims: folders at which persistent volumes appear, by name of their claim.
-    secrets: folders at which secrets appear, such as certificates, by name.
-    silent_secs: seconds after which a task whose server no longer answers is
-      killed, in steps of 10 and at least 30; 0 for never.
-
-  Raises:
-    ValueError: a value is missing, or one that Kubernetes would not take.
-  """
-
-  image: str
-  kind: str = 'jobset'
-  name: str = 'train'
-  namespace: str = ''
-  resources: Mapping[str, Mapping[str, str]] = dataclasses.field(
-    default_factory=dict
-  )
-  claims: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  silent_secs: float = 10.0
-
-  def __post_init__(self) -> None:
-    if not self.image or self.image.split() != [self.image]:
-      raise ValueError(
-        f'--image={self.image}: give the image that has the program, such as '
-        '--image=registry.example/train:1.'
-      )
-    if not _NAME.fullmatch(self.name) or self.name in _YAML_WORDS:
-      raise ValueError(
-        f'--name={self.name}: a name has a-z, 0-9 and -, begins with a letter, '
-        'and is no word of YAML such as on.'
-      )
-    if self.namespace:
-      _check_name('--namespace', self.namespace)
-    for job, quantities in self.resources.items():
-      for name, quantity in quantities.items():
-        if not _RESOURCE.fullmatch(name) or not _QUANTITY.fullmatch(quantity):
-          raise ValueError(
-            f'--resources: {job or "every task"} has {name}={quantity}. Write '
-            'such as cpu=2, cpu=500m or memory=8Gi.'
-          )
-    taken = {'/tmp': 'which every task has'}
-    for option, volumes in (('claim', self.claims), ('secret', self.secrets)):
-      for name, folder in volumes.items():
-        given = f'--{option}={name}:{folder}'
-        _check_name(f'--{option}', name)
-        if not folder.startswith('/') or folder == '/':
-          raise ValueError(f'{given}: {folder!r} is no folder such as /data.')
-        if folder in taken:
-          raise ValueError(
-            f'{given}: {folder} is the folder of another volume, '
-            f'{taken[folder]}. Choose another.'
-          )
-        taken[folder] = f'that of {given}'
-
-  def quantities(self, job: str) -> dict[str, str]:
-    """Returns the resources of each task of a job."""
-    own = self.resources.get(job, {})
-    return {**_DEFAULTS, **self.resources.get('', {}), **own}
-
-
-def _check_name(option: str, value: str) -> None:
-  if not _OTHER_NAME.fullmatch(value):
-    raise ValueError(f'{option}={value}: a name has a-z, 0-9, - and dots.')
-
-
-def render(job: job_lib.Job, settings: Settings) -> str:
+def render(job: job_lib.Job, settings: manifest_settings.Settings) -> str:
   """Returns a job's manifests: documents of YAML.
 
   Args:
@@ -137,11 +56,15 @@ def render(job: job_lib.Job, settings: Settings) -> str:
 class _Renderer:
   """Renders one job."""
 
-  def __init__(self, job: job_lib.Job, settings: Settings) -> None:
+  def __init__(
+    self, job: job_lib.Job, settings: manifest_settings.Settings
+  ) -> None:
     self._job = job
     self._settings = settings
     self._is_tfjob = settings.kind == 'tfjob'
     _check_hosts(self._hosts(), settings)
+    if job.certificates:
+      settings.check_mounted(job.certificates)
 
   def render(self) -> str:
     kind = {
@@ -231,14 +154,29 @@ class _Renderer:
       port_name='tfjob-port' if self._is_tfjob and not restart else 'grpc',
       port=PORT,
       image=json.dumps(settings.image),
-      command=_literal(('python', *self._job.program)),
-      task=self._fill('task', job=job, index=index) if index else '',
+      command=_literal(self._job.command('python')),
+      task=self._task(job, index),
       env=self._env(job),
       resources=self._resources(job),
       probes=self._probes(job),
-      mounts='\n'.join(mount for mount, _ in self._volumes()),
-      volumes='\n'.join(volume for _, volume in self._volumes()),
+      mounts='\n'.join(mount for mount, _ in self._volumes(job)),
+      volumes='\n'.join(volume for _, volume in self._volumes(job)),
     )
+
+  def _task(self, job: str, index: str) -> str:
+    """Returns the variables that name a pod's task, and its certificate."""
+    folder, parts = self._job.certificates, []
+    if index or folder:
+      parts.append(self._fill('task_index', index=index or _INDEX_OF_TFJOB))
+    if index:
+      parts.append(self._fill('task', job=job))
+    if folder:
+      within = _literal(str(folder))[1:-1]
+      stem = f'{within}/{job}-$({_INDEX})'
+      parts.append(
+        self._fill('certificate', ca=f'{within}/{certificates.CA}', stem=stem)
+      )
+    return '\n'.join(parts)
 
   def _env(self, job: str) -> str:
     hidden = self._job.gpus_per_worker is not None and job != 'worker'
@@ -278,14 +216,31 @@ class _Renderer:
       parts.append(self._fill('liveness_probe', failures=failures))
     return '\n'.join(parts)
 
-  def _volumes(self) -> list[tuple[str, str]]:
-    """Returns the mount of each volume, and the volume."""
+  def _volumes(self, job: str) -> list[tuple[str, str]]:
+    """Returns the mount of each volume of a job's pods, and the volume."""
     claims = enumerate(self._settings.claims.items())
     secrets = enumerate(self._settings.secrets.items())
     return [
       *(_volume('claim', i, *each) for i, each in claims),
-      *(_volume('secret', i, *each) for i, each in secrets),
+      *(
+        _volume('secret', i, name, folder, files=self._files(job, folder))
+        for i, (name, folder) in secrets
+      ),
     ]
+
+  def _files(self, job: str, folder: str) -> str:
+    """Returns what of a secret a job's pods have, if not all of it."""
+    if pathlib.PurePath(folder) != self._job.certificates:
+      return ''
+    names = [certificates.CA]
+    for task in self._job.tasks():
+      if task.job == job:
+        paths = certificates.paths(pathlib.Path(), task)
+        names += map(str, paths)
+    return self._fill(
+      'secret_files',
+      files='\n'.join(f'- {{key: {name}, path: {name}}}' for name in names),
+    )
 
   def _cluster(self) -> str:
     return self._object(
@@ -327,7 +282,9 @@ class _Renderer:
     return _fill(template, name=self._settings.name, **values)
 
 
-def _check_hosts(hosts: Mapping[str, list[str]], settings: Settings) -> None:
+def _check_hosts(
+  hosts: Mapping[str, list[str]], settings: manifest_settings.Settings
+) -> None:
   names = [
     re.split('[.:]', host)[0] for jobs in hosts.values() for host in jobs
   ]
@@ -340,9 +297,11 @@ def _check_hosts(hosts: Mapping[str, list[str]], settings: Settings) -> None:
     )
 
 
-def _volume(kind: str, i: int, name: str, folder: str) -> tuple[str, str]:
+def _volume(
+  kind: str, i: int, name: str, folder: str, **parts: str
+) -> tuple[str, str]:
   """Returns the mount of a claim or secret at a folder, and its volume."""
-  values = {'volume': f'{kind}-{i}', 'name': json.dumps(name)}
+  values = {'volume': f'{kind}-{i}', 'name': json.dumps(name), **parts}
   folder = json.dumps(folder)
   return (
     _fill(f'{kind}_mount', folder=folder, **values),

@@ -6,7 +6,6 @@ for the job and gone with it, or are those of a folder.
 
 import argparse
 from collections.abc import Iterator
-from collections.abc import Mapping
 import contextlib
 import dataclasses
 import pathlib
@@ -16,10 +15,8 @@ import tempfile
 from tfps.cluster import spec as spec_lib
 from tfps.launch import job as job_lib
 from tfps.security import certificates
-from tfps.security import config
-from tfps.security import enclosure
 
-_ENGINES = ('local', 'hosts', 'slurm', 'ray')
+_ENGINES = ('local', 'hosts', 'slurm', 'ray', 'kubernetes')
 # The key of their CA is never stored, and they are deleted when the job ends.
 _VALID_HOURS = 24 * 365
 
@@ -37,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     type=pathlib.Path,
     metavar='DIR',
     help='the same with the certificates that `tfps certs` has made there, at '
-    'the same path on all hosts',
+    'the same path on all hosts, or in all pods',
   )
 
 
@@ -94,7 +91,8 @@ def secured(
   elif options.secure_directory is not None:
     folder = options.secure_directory.absolute()
     own = dataclasses.replace(job, certificates=folder)
-    own.check_certificates()
+    if options.engine != 'kubernetes':  # where it is a folder of pods
+      own.check_certificates()
     yield own
   else:
     with tempfile.TemporaryDirectory(prefix='tfps-secure-') as name:
@@ -106,29 +104,6 @@ def secured(
       except ImportError as error:
         raise ValueError(f'--secure: {error}') from error
       yield dataclasses.replace(job, certificates=folder)
-
-
-@contextlib.contextmanager
-def reached(
-  addresses: Mapping[spec_lib.Task, str], security: config.Security | None
-) -> Iterator[Mapping[spec_lib.Task, str]]:
-  """Lets this process, which is in no enclosure, probe tasks.
-
-  Args:
-    addresses: the addresses of the tasks' servers.
-    security: credentials of any task of the job; None if it has no TLS.
-
-  Yields:
-    The addresses at which this process reaches them.
-
-  Raises:
-    ValueError: certificates are wrong, or there is no proxy.
-  """
-  if security is None or not addresses:
-    yield addresses
-  else:
-    with enclosure.called_through(addresses, security) as reachable:
-      yield reachable
 
 
 def observation(job: job_lib.Job, cluster: spec_lib.Cluster) -> str:

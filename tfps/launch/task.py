@@ -41,10 +41,10 @@ from tfps._utils import signals
 from tfps._utils import timeouts
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
-from tfps.launch import secure
 from tfps.launch import supervisor as supervisor_lib
 from tfps.launch import task_output
 from tfps.security import config as security_lib
+from tfps.security import enclosure
 
 _FAILURE = 'failure'
 
@@ -116,7 +116,7 @@ def _supervise(
   own_env = security.env() if security else {}
   is_probed = task in cluster.tasks() and options.silent_secs
   served = {task: cluster.address(task)} if is_probed else {}
-  with secure.reached(served, security) as addresses:
+  with enclosure.called_through(served, security) as addresses:
     command = supervisor_lib.Command(
       task,
       order.args,

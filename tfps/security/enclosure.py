@@ -142,23 +142,26 @@ def _start(
 
 @contextlib.contextmanager
 def called_through(
-  addresses: Mapping[spec_lib.Task, str], security: config.Security
-) -> Iterator[dict[spec_lib.Task, str]]:
+  addresses: Mapping[spec_lib.Task, str], security: config.Security | None
+) -> Iterator[Mapping[spec_lib.Task, str]]:
   """Lets this process, which is in no enclosure, call enclosed tasks.
 
   Its credentials are renewed as those of a task are.
 
   Args:
     addresses: the addresses of the tasks.
-    security: credentials of any task of the job.
+    security: credentials of any task of the job; None if it has no TLS.
 
   Yields:
     For each task an address for gRPC, that of a Unix socket which only this
-    user may open.
+    user may open; the addresses as given if there is nothing to secure.
 
   Raises:
-    ValueError: as for `run`.
+    ValueError: as for `run`, or the proxy does not start.
   """
+  if security is None or not addresses:
+    yield addresses
+    return
   proxy.check_installed()
   security.check(None)
   with tempfile.TemporaryDirectory(prefix='tfps-doors-') as scratch:
@@ -175,6 +178,12 @@ def called_through(
     )
     renewing.start()
     try:
+      try:
+        process.wait()
+      except OSError as error:
+        raise ValueError(
+          f'haproxy does not start, and may say why above: {error}.'
+        ) from error
       yield {door.peer: f'unix:{door.listener}' for door in doors if door.peer}
     finally:
       renewing.stop()

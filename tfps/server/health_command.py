@@ -3,7 +3,8 @@
 It is made for probes, such as those of Kubernetes: it takes the task from the
 environment of the program beside it, asks the server on this machine over
 gRPC, and imports no TensorFlow. Status 0 says healthy; otherwise one line says
-what is wrong.
+what is wrong. An enclosed program is asked by TLS, with the certificate that
+the environment names.
 
 A server that does not run yet, or not any more, is not ready. It is not frozen
 either: with `--live`, only one that takes connections and does not answer is
@@ -12,8 +13,10 @@ between graphs have no server at all.
 """
 
 import argparse
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import os
 import sys
 
@@ -21,6 +24,8 @@ from tfps._utils import option_types
 from tfps.cluster import resolver
 from tfps.cluster import spec as spec_lib
 from tfps.cluster import validation
+from tfps.security import config
+from tfps.security import enclosure
 from tfps.server import health
 
 # A server listens on all of its machine's addresses, and this one needs no
@@ -77,7 +82,11 @@ def check(
   task, host_port = (None, address) if address else _own(env)
   if not host_port:
     return True, f'{task} has no server to ask.'
-  status = health.probe(task or _ANY, host_port, timeout_secs=timeout_secs)
+  try:
+    with _reached(task, host_port, env) as target:
+      status = health.probe(task or _ANY, target, timeout_secs=timeout_secs)
+  except ValueError as error:  # of credentials: the server may be well
+    return live, str(error)
   if task is None and status.incarnation is not None:
     return True, f'The server at {host_port} is alive.'
   if live and status.state is health.State.DEAD:
@@ -86,6 +95,20 @@ def check(
   asked = f' within {timeout_secs:g} seconds' if hung else ''
   text = f'{_subject(task)} at {host_port} {status.detail}{asked}.'
   return status.state is health.State.ALIVE, text
+
+
+@contextlib.contextmanager
+def _reached(
+  task: spec_lib.Task | None, address: str, env: Mapping[str, str]
+) -> Iterator[str]:
+  """Yields the address at which this process reaches a server."""
+  names = config.VARIABLES.values()
+  if task is None or enclosure.is_within(env) or not any(map(env.get, names)):
+    yield address
+  else:
+    security = config.Security.from_env(env)
+    with enclosure.called_through({task: address}, security) as reachable:
+      yield reachable[task]
 
 
 def _subject(task: spec_lib.Task | None) -> str:
@@ -127,8 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     '--address',
     type=validation.address_option,
     metavar='HOST:PORT',
-    help="a server to ask, of any task (default: the task's own, which "
-    'TF_CONFIG or TFPS_JOBS names)',
+    help="a server to ask, of any task that has no TLS (default: the task's "
+    'own, which TF_CONFIG or TFPS_JOBS names)',
   )
   parser.add_argument(
     '--live',

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shlex
 import shutil
 import socket
 import subprocess
@@ -51,34 +50,42 @@ def _as_given(created):
 
 
 def _readmes_commands():
-  """The page's commands for the shell, without that of Docker."""
+  """The page's commands for the shell, without those of Docker."""
   text = (_ROOT / 'launch' / 'kubernetes' / 'README.md').read_text()
   lines = text.replace('\\\n', '').splitlines()
   return [
-    shlex.split(line)
+    line.strip()
     for line in lines
     if line.startswith(('    kubectl', '    tfps'))
   ]
 
 
-@pytest.mark.parametrize('words', _readmes_commands(), ids=' '.join)
-def test_readmes_commands_create_objects(tmp_path, words):
+def test_readmes_commands_create_objects(tmp_path):
   scripts = pathlib.Path(sys.executable).parent
+  (tmp_path / 'launch').symlink_to(_ROOT / 'launch')
+  created = {}
   with api_server.ApiServer().running() as server:
-    done = subprocess.run(
-      words,
-      cwd=_ROOT,
-      env={
-        **os.environ,
-        'KUBECONFIG': str(server.config(tmp_path)),
-        'PATH': f'{scripts}:{os.environ["PATH"]}',
-      },
-      capture_output=True,
-      text=True,
-      timeout=60,
-    )
-  assert done.returncode == 0, done.stderr
-  assert 'JobSet' in {each['kind'] for each in server.created}
+    for command in _readmes_commands():
+      server.created.clear()
+      done = subprocess.run(
+        ['sh', '-ec', command],
+        cwd=tmp_path,
+        env={
+          **os.environ,
+          'KUBECONFIG': str(server.config(tmp_path)),
+          'PATH': f'{scripts}:{os.environ["PATH"]}',
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+      )
+      assert done.returncode == 0, (command, done.stderr)
+      created[command] = [each['kind'] for each in server.created]
+  assert sum('JobSet' in kinds for kinds in created.values()) == 5
+  assert sum(kinds == ['Secret'] for kinds in created.values()) == 1
+  assert [c.split()[1] for c, kinds in created.items() if not kinds] == [
+    'certs'
+  ]
 
 
 def test_a_cluster_without_the_kind_is_an_error(capfd, monkeypatch, tmp_path):

@@ -1,24 +1,27 @@
 """The pods of rendered manifests run as processes, each on a host of its own.
 
 They have what pods would have and no more: the environment, host names, the one
-port, a root that is read-only, `/tmp` for themselves, and no capabilities. In
-place of a kubelet, the test runs the commands of the probes.
+port, a root that is read-only, `/tmp` for themselves, secrets, and no
+capabilities. In place of a kubelet, the test runs the commands of the probes.
 """
 
 import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
 import yaml
 
+from tests.support import enclosures
 from tests.support import on_hosts
 from tests.support import pods as pods_lib
 from tests.support import waiting
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
 from tfps.launch import manifests
 from tfps.testing.chaos import network as network_lib
 
@@ -27,11 +30,14 @@ pytestmark = on_hosts.needs_network
 _ROOT = pathlib.Path(__file__).parents[3]
 _IMAGE = '/srv'  # where the pods find this repository
 _PROGRAM = f'{_IMAGE}/tests/programs/served.py'
+_SECRET = '/media'  # where pods find their certificates
 # This interpreter may be in a folder of /tmp, which is to be empty.
 _CONTAINER = f"""
 mount --make-rprivate /
 mount --bind {sys.prefix} /mnt
 mount --bind "$0" /etc/hosts
+mount --bind "$1" {_SECRET}
+shift
 mount --bind {_ROOT} {_IMAGE}
 mount -o remount,bind,ro {_IMAGE}
 mount -t tmpfs tmpfs /tmp
@@ -48,7 +54,7 @@ class _Kubelet:
 
   Attributes:
     network: the pods' hosts.
-    folder: for what they write.
+    folder: for what they write, and with the certificates, if any.
     pods: the pods, by host.
   """
 
@@ -71,13 +77,17 @@ class _Kubelet:
 
   def probe(self, pod, kind) -> subprocess.CompletedProcess:
     """Runs the command of a pod's probe."""
-    command = pod.container[f'{kind}Probe']['exec']['command']
+    probe = pod.container[f'{kind}Probe']
+    return self.run(pod, probe['exec']['command'], probe['timeoutSeconds'])
+
+  def run(self, pod, command, timeout_secs=60) -> subprocess.CompletedProcess:
+    """Runs a command in a pod."""
     host, words = self._within(pod, command)
     return subprocess.run(
       self.network.within(host, words),
       capture_output=True,
       text=True,
-      timeout=pod.container[f'{kind}Probe']['timeoutSeconds'],
+      timeout=timeout_secs,
     )
 
   def _within(self, pod, command):
@@ -88,8 +98,21 @@ class _Kubelet:
     env = [f'{k}={v}' for k, v in (image | pod.env).items()]
     return self.pods.index(pod), [
       *('unshare', '--mount', 'sh', '-ec', _CONTAINER),
-      *(str(self.folder / 'hosts'), 'env', '-i', *env, *command),
+      *(str(self.folder / 'hosts'), str(self._secrets(pod))),
+      *('env', '-i', *env, *command),
     ]
+
+  def _secrets(self, pod) -> pathlib.Path:
+    """The folder with the files that a pod has of secrets."""
+    made = self.folder / f'{pod.host}.secrets'
+    made.mkdir(exist_ok=True)
+    for volume in pod.spec['volumes']:
+      for item in volume.get('secret', {}).get('items', ()):
+        file = made / item['path']
+        if not file.exists():
+          shutil.copyfile(self.folder / 'certs' / item['key'], file)
+          file.chmod(volume['secret']['defaultMode'])
+    return made
 
   def write_hosts(self) -> None:
     """Writes what stands in for the name service."""
@@ -103,7 +126,9 @@ class _Kubelet:
 
 @contextlib.contextmanager
 def _kubelet(kind, folder, job):
-  text = manifests.render(job, manifests.Settings('train', kind))
+  secrets = {'certs': _SECRET} if job.certificates else {}
+  settings = manifest_settings.Settings('train', kind, secrets=secrets)
+  text = manifests.render(job, settings)
   pods = pods_lib.pods(list(yaml.safe_load_all(text)))
   with network_lib.Network(len(pods)) as network:
     kubelet = _Kubelet(network, folder, pods)
@@ -111,10 +136,32 @@ def _kubelet(kind, folder, job):
     yield kubelet
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize('kind', ['jobset', 'statefulset', 'tfjob'])
-def test_pods_meet_and_train_and_probes_tell_their_state(kind, tmp_path):
+@pytest.mark.parametrize(
+  'is_secured',
+  [
+    pytest.param(False, id='plain', marks=pytest.mark.exhaustive),
+    pytest.param(True, id='secured', marks=enclosures.preloads()),
+  ],
+)
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'jobset',
+    pytest.param('statefulset', marks=pytest.mark.exhaustive),
+    pytest.param('tfjob', marks=pytest.mark.exhaustive),
+  ],
+)
+def test_pods_meet_and_train_and_probes_tell_their_state(
+  kind, is_secured, tmp_path
+):
   job = job_lib.Job((_PROGRAM,))
+  if is_secured:
+    enclosures.make(tmp_path / 'certs', *job.tasks())
+    job = dataclasses.replace(
+      job,
+      certificates=pathlib.Path(_SECRET),
+      env={'TFPS_ENCLOSURE': 'preload'},  # as most clusters force it
+    )
   with _kubelet(kind, tmp_path, job) as kubelet:
     chief, *servers = sorted(kubelet.pods, key=lambda pod: pod.job != 'chief')
     assert [pod.job for pod in servers] == ['ps', 'worker']
@@ -129,6 +176,8 @@ def test_pods_meet_and_train_and_probes_tell_their_state(kind, tmp_path):
         ),
       )
     assert 'does not run' in kubelet.probe(chief, 'liveness').stdout
+    plain = ['tfps', 'health', f'--address=127.0.0.1:{manifests.PORT}']
+    assert bool(kubelet.run(servers[0], plain).returncode) == is_secured
     running[chief.host] = kubelet.start(chief)
     for pod in kubelet.pods:
       status = running[pod.host].wait(120)

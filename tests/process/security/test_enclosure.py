@@ -22,6 +22,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
 from tfps.security import enclosure
 from tfps.server import health
+from tfps.server import health_command
 
 pytestmark = enclosures.needed()
 
@@ -36,6 +37,15 @@ while True:
   peer, _ = server.accept()
   with peer, peer.makefile('rwb') as file:
     file.write(b'heard ' + file.readline())
+"""
+_LISTEN = """
+import socket, sys
+server = socket.create_server(('0.0.0.0', int(sys.argv[1])))
+"""
+_SLEEP = """
+import time
+print('ready', flush=True)
+time.sleep(600)
 """
 # Sends a line to an address and prints the answer, if there is any.
 _CALL = """
@@ -87,6 +97,13 @@ def start(certs, form):
   for process in started:
     process.kill()
     process.communicate()
+
+
+def _env(cluster, certs):
+  """The environment of ps:0."""
+  config = cluster.with_task(enclosures.PS).tf_config()
+  own = enclosures.credentials(certs, enclosures.PS)
+  return {**own.env(), 'TF_CONFIG': config}
 
 
 def _port(cluster, task=enclosures.PS):
@@ -251,26 +268,46 @@ def _said(process, text):
   raise AssertionError(f'It has ended without {text!r}.')
 
 
-def _opened(addresses):
-  """The path of the socket that leads to ps:0, once it is there."""
-  path = addresses[enclosures.PS].removeprefix('unix:')
-  waiting.until(lambda: os.path.exists(path))
-  return path
-
-
 def test_a_program_without_a_server_is_not_taken_for_a_frozen_one(start, certs):
   # A supervisor would kill a task that takes long to start again.
   cluster = _cluster()
-  ready = "print('ready', flush=True); import time; time.sleep(600)"
-  process = start(cluster, enclosures.PS, ready)
+  process = start(cluster, enclosures.PS, _SLEEP)
   assert process.stdout.readline() == 'ready\n'
   credentials = enclosures.credentials(certs, enclosures.WORKER)
   address = {enclosures.PS: cluster.address(enclosures.PS)}
   _expires_at(_port(cluster))  # its door is open
   with enclosure.called_through(address, credentials) as addresses:
-    _opened(addresses)
     states = [health.probe_all(addresses)[0].state for _ in range(3)]
   assert states == [health.State.DEAD] * 3
+
+
+@pytest.mark.parametrize(
+  ('program', 'says', 'states'),
+  [
+    (_LISTEN + _SLEEP, 'does not answer within 1 seconds.', (False, False)),
+    (_SLEEP, 'does not run.', (False, True)),
+  ],
+  ids=['frozen', 'not running'],
+)
+def test_probes_ask_by_tls(start, certs, program, says, states):
+  cluster = _cluster()
+  process = start(cluster, enclosures.PS, program, _port(cluster))
+  assert process.stdout.readline() == 'ready\n'
+  _expires_at(_port(cluster))  # its door is open
+  found = [
+    health_command.check(_env(cluster, certs), live=live, timeout_secs=1)
+    for live in (False, True)
+  ]
+  assert tuple(healthy for healthy, _ in found) == states
+  assert found[1][1].endswith(says)
+
+
+def test_a_server_is_not_frozen_because_of_its_certificate(tmp_path):
+  env = _env(_cluster(), enclosures.make(tmp_path / 'late', valid_hours=-0.5))
+  for live in (False, True):
+    healthy, text = health_command.check(env, live=live, timeout_secs=1)
+    assert healthy == live
+    assert 'certificate has expired' in text
 
 
 def test_certificates_are_renewed_while_the_program_runs(start, own_certs):
@@ -330,7 +367,7 @@ def test_who_calls_tasks_from_outside_takes_another_ca_too(
       return caller.recv(100)
 
   with enclosure.called_through(address, credentials) as addresses:
-    path = _opened(addresses)
+    path = addresses[enclosures.PS].removeprefix('unix:')
     waiting.until(lambda: answer(path) == b'heard hello\n')
     for file in enclosures.make(tmp_path / 'other').iterdir():
       file.replace(own_certs / file.name)

@@ -78,6 +78,19 @@ def test_options_are_in_the_objects(capsys):
   assert 'terminationGracePeriodSeconds: 30' in text
 
 
+def test_pods_are_enclosed_with_certificates_that_are_not_on_this_machine(
+  capsys,
+):
+  words = '--secret=certs:/certs', '--secure_directory=/certs', 'train.py'
+  found = list(_containers(_printed(capsys, *words)))
+  assert len(found) == 3
+  for each in found:
+    assert each['command'] == [
+      *('python', '-m', 'tfps.security.enclose_command', '--'),
+      *('python', 'train.py'),
+    ]
+
+
 @pytest.mark.parametrize(
   ('words', 'complaint'),
   [
@@ -92,6 +105,10 @@ def test_options_are_in_the_objects(capsys):
     ([*_ENGINE, '--resources=ps'], "'ps' is not JOB:NAME=N"),
     ([*_ENGINE, '--resources=cpu='], "'cpu=' is not JOB:NAME=N"),
     ([*_ENGINE, '--claim=data'], "'data' is not NAME:/FOLDER"),
+    (
+      [*_ENGINE, '--secure_directory=/certs', '--secret=certs:/other'],
+      '--secure_directory=/certs: pods have no such folder',
+    ),
     (
       [*_ENGINE, '--claim=a:/a', '--claim=a:/b'],
       '--claim=a:/b: it is at /a already',

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
 from tfps.launch import manifests
 
 _FOLDER = pathlib.Path(__file__).parents[3] / 'launch' / 'kubernetes'
@@ -54,6 +55,6 @@ def test_an_overlay_is_what_the_launcher_renders(kind, overlay, image, job):
     timeout=60,
   )
   rendered = manifests.render(
-    job_lib.Job(('train.py',), **job), manifests.Settings(image, kind)
+    job_lib.Job(('train.py',), **job), manifest_settings.Settings(image, kind)
   )
   assert _by_name(made.stdout) == _by_name(rendered)

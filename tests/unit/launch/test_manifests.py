@@ -8,7 +8,9 @@ import yaml
 from tests.support import pods as pods_lib
 import tfps
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
 from tfps.launch import manifests
+from tfps.security import config as security_lib
 from tfps.server import health_command
 
 _FOLDER = pathlib.Path(__file__).parents[3] / 'launch' / 'kubernetes'
@@ -24,7 +26,7 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 def _documents(kind, program=('train.py',), settings=None, **job):
   text = manifests.render(
     job_lib.Job(program, **job),
-    manifests.Settings('train', kind, **settings or {}),
+    manifest_settings.Settings('train', kind, **settings or {}),
   )
   return list(yaml.safe_load_all(text))
 
@@ -200,6 +202,45 @@ def test_claims_and_secrets_are_in_every_pod(kind):
     }
 
 
+@each_kind
+@pytest.mark.parametrize('folder', ['/certs', '/a $(HOME)/"@\\', '/data/certs'])
+def test_each_pod_has_its_own_certificate(kind, folder):
+  settings = {'claims': {'data': '/data'}, 'secrets': {'certs': '/certs'}}
+  if folder not in ('/certs', '/data/certs'):
+    settings['secrets'] = {'certs': folder}
+  job = {**_SIZES['many'], 'certificates': pathlib.Path(folder)}
+  for pod in _pods(kind, settings=settings, **job):
+    task = tfps.resolve_cluster(pod.env).task
+    expected = tfps.Security(
+      f'{folder}/ca.pem',
+      f'{folder}/{task.job}-{task.index}.pem',
+      f'{folder}/{task.job}-{task.index}.key',
+    )
+    assert security_lib.Security.from_env(pod.env) == expected
+
+
+@each_kind
+def test_no_pod_has_the_keys_of_another_job(kind):
+  job = {**_SIZES['many'], 'certificates': pathlib.Path('/certs')}
+  settings = {'secrets': {'other': '/other', 'certs': '/certs'}}
+  for pod in _pods(kind, settings=settings, **job):
+    secrets = {
+      each['secret']['secretName']: each['secret']
+      for each in pod.spec['volumes']
+      if 'secret' in each
+    }
+    assert secrets['other'] == {'secretName': 'other'}
+    number = {'chief': 1, 'ps': 3, 'worker': 12, 'evaluator': 1}[pod.job]
+    names = [
+      f'{pod.job}-{i}.{end}' for i in range(number) for end in ('pem', 'key')
+    ]
+    assert secrets['certs']['items'] == [
+      {'key': name, 'path': name} for name in ['ca.pem', *names]
+    ]
+    # What `Security.check` allows: of root, and readable by the pod's group.
+    assert secrets['certs']['defaultMode'] == 0o440
+
+
 # Of each job: the probes of its pods.
 _PROBES = {
   'jobset': {
@@ -294,7 +335,7 @@ def test_sigterm_has_the_time_that_is_asked():
 @each_kind
 def test_the_files_are_what_is_rendered_by_default(kind):
   rendered = manifests.render(
-    job_lib.Job(('train.py',)), manifests.Settings('train', kind)
+    job_lib.Job(('train.py',)), manifest_settings.Settings('train', kind)
   )
   assert (_FOLDER / kind / 'base' / 'train.yaml').read_text() == rendered
 
@@ -322,12 +363,12 @@ def test_the_files_are_what_is_rendered_by_default(kind):
 )
 def test_wrong_settings_are_named(settings, complaint):
   with pytest.raises(ValueError) as caught:
-    manifests.Settings(**{'image': 'train', **settings})
+    manifest_settings.Settings(**{'image': 'train', **settings})
   assert complaint in str(caught.value)
 
 
 def test_a_name_that_is_too_long_for_its_pods_is_named():
   job = job_lib.Job(('train.py',), num_workers=1000)
-  manifests.render(job, manifests.Settings('train', name='a' * 44))
+  manifests.render(job, manifest_settings.Settings('train', name='a' * 44))
   with pytest.raises(ValueError, match='Shorten the name by 1'):
-    manifests.render(job, manifests.Settings('train', name='a' * 45))
+    manifests.render(job, manifest_settings.Settings('train', name='a' * 45))

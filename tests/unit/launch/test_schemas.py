@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pathlib
 import shutil
 import subprocess
 import sysconfig
@@ -11,6 +12,7 @@ import yaml
 
 from tests.support import schemas
 from tfps.launch import job as job_lib
+from tfps.launch import manifest_settings
 from tfps.launch import manifests
 
 _REASON = 'needs tfps[engines]'
@@ -28,6 +30,7 @@ _JOB = {
       'env': {'A': '1'},
       'gpus_per_worker': 2,
       'max_restarts': 5,
+      'certificates': pathlib.Path('/certs'),
     },
     {
       'namespace': 'team',
@@ -45,7 +48,7 @@ each_kind = pytest.mark.parametrize('kind', manifests.KINDS)
 def _documents(kind, job, settings):
   text = manifests.render(
     job_lib.Job(('train.py',), **job),
-    manifests.Settings('train', kind, **settings),
+    manifest_settings.Settings('train', kind, **settings),
   )
   return list(yaml.safe_load_all(text))
 

@@ -19,7 +19,8 @@ _PROGRAM = str(pathlib.Path(__file__).parents[2] / 'programs' / 'launched.py')
   [
     (['--engine=slurm'], '--engine=slurm needs --secure_directory=DIR'),
     (['--engine=ray'], '--engine=ray needs --secure_directory=DIR'),
-    (['--image=x', '--dry_run'], 'the engine is kubernetes. Leave it out'),
+    (['--image=x', '--dry_run'], '--dry_run needs --secure_directory=DIR'),
+    (['--image=x'], '--engine=kubernetes needs --secure_directory=DIR'),
     (['--preload=keras'], '--preload forks tasks from a process outside'),
     (['--dry_run'], '--dry_run needs --secure_directory=DIR'),
     (['--hosts=h1,h2'], '--engine=hosts needs --secure_directory=DIR'),
