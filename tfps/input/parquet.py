@@ -33,9 +33,13 @@ class Parquet:
   Columns of lists are `tf.RaggedTensor`s of int64 row splits.
 
   Args:
-    paths: a path or a glob pattern, or several; as for `Files`. Paths may be
-      URIs that both TensorFlow (for patterns) and pyarrow know.
-    columns: the names of the features; all but `label` by default.
+    paths: a path or a glob pattern, or several; as for `Files`. A folder stands
+      for all files within it whose names do not begin with `_` or `.`. Paths
+      may be URIs that both TensorFlow (for patterns and folders) and pyarrow
+      know.
+    columns: the names of the features; all but `label` by default. What a path
+      has as a folder `day=2` is a column `day`, of int64 if all its values are
+      integers, else of strings; by default, only of folders within `paths`.
     label: the name of the column that is the label, or several names for a
       dictionary of them; None for elements without a label.
     batch_size: how many rows a batch has; the last one of a row group may have
@@ -73,12 +77,13 @@ class Parquet:
         f'Parquet: batch_size={batch_size!r} must be 1 or more, or None for '
         'single rows.'
       )
-    self.paths = splits_lib.expand(paths, name='paths')
+    found = splits_lib.expand(paths, name='paths')
+    self.paths, partitions = parquet_footers.files(found)
     self._batch_size = batch_size
     self._label = label or None
     labels = parquet_footers.listed(label)
     self._columns, self._groups = parquet_footers.scan(
-      self.paths, columns, labels, dict(fill or {})
+      self.paths, partitions, columns, labels, dict(fill or {})
     )
     self._num_features = len(self._columns) - len(labels)
     self.num_rows = sum(group.num_rows for group in self._groups)

@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import re
 from typing import Any
 
+import tensorflow as tf
+
+from tfps.input import splits as splits_lib
 from tfps.server import row_groups
 
+_NUMBER = re.compile('-?[0-9]+')
 _VIEWS = 'string_view', 'binary_view'  # unknown to older pyarrow
 _SUPPORTED = (
   'integers, floats, booleans, strings, bytes, timestamps, dates and lists of '
@@ -36,8 +41,58 @@ def listed(names: str | Sequence[str] | None) -> list[str]:
   return [names] if isinstance(names, str) else list(names)
 
 
+def files(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+  """Returns files, with those within folders in the folders' place.
+
+  Args:
+    paths: of files and folders.
+
+  Returns:
+    The files, and the names of the partitions that folders have. Files and
+    folders whose names begin with `_` or `.` are left out, as engines write
+    markers and what is not finished.
+
+  Raises:
+    ValueError: a folder has no files, or a file is there twice.
+  """
+  found: list[str] = []
+  names: dict[str, None] = {}
+  for path in paths:
+    if not _is_folder(path):
+      found.append(path)
+      continue
+    within = _files_within(path)
+    if not within:
+      raise ValueError(f'paths: the folder {path} has no files.')
+    found += within
+    for file in within:
+      names |= dict.fromkeys(row_groups.partitions(file[len(path) :]))
+  splits_lib.check_distinct(found, 'paths')
+  return found, list(names)
+
+
+def _is_folder(path: str) -> bool:
+  try:
+    return bool(tf.io.gfile.isdir(path))
+  except tf.errors.OpError:  # a file system that only pyarrow knows
+    return False
+
+
+def _files_within(folder: str) -> list[str]:
+  found = []
+  for place, _, names in tf.io.gfile.walk(folder):
+    below = place[len(folder) :].split('/')
+    found += [
+      f'{place.rstrip("/")}/{name}'
+      for name in names
+      if not any(part.startswith(('_', '.')) for part in (*below, name))
+    ]
+  return sorted(found)
+
+
 def scan(
   paths: Sequence[str],
+  partitions: Sequence[str],
   columns: Sequence[str] | None,
   labels: Sequence[str],
   fill: Mapping[str, Any],
@@ -46,6 +101,7 @@ def scan(
 
   Args:
     paths: the files' paths.
+    partitions: partitions that are features if `columns` is None.
     columns: the names of the features; None for all but the labels.
     labels: the names of the labels.
     fill: by column, a value for nulls.
@@ -59,15 +115,19 @@ def scan(
   """
   found: list[row_groups.Column] = []
   groups = []
+  kinds = _partition_kinds(paths)
   for number, path in enumerate(paths):
     with row_groups.open_file(path) as file:
       metadata, schema = file.metadata, file.schema_arrow
+    known = {name: kinds[name] for name in row_groups.partitions(path)}
     if not found:
-      names = _names(path, schema, columns, labels)
+      all_ = [*schema.names, *(n for n in partitions if n not in schema.names)]
+      names = _names(path, all_, columns, labels)
       _check_fill(fill, names)
-      found = [_column(path, schema, name, fill) for name in names]
+      found = [_column(path, schema, known, name, fill) for name in names]
     for column in found:
-      _check_same(column, _column(path, schema, column.name, fill), path, paths)
+      same = _column(path, schema, known, column.name, fill)
+      _check_same(column, same, path, paths)
     groups += [
       Group(number, i, metadata.row_group(i).num_rows)
       for i in range(metadata.num_row_groups)
@@ -78,9 +138,22 @@ def scan(
   return found, groups
 
 
+def _partition_kinds(paths: Sequence[str]) -> dict[str, str]:
+  """Returns the kind of each partition of files: int64 if all values are."""
+  kinds: dict[str, str] = {}
+  for path in paths:
+    for name, value in row_groups.partitions(path).items():
+      is_number = value is None or (
+        _NUMBER.fullmatch(value) and abs(int(value)) < 1 << 63
+      )
+      if not is_number or name not in kinds:
+        kinds[name] = 'int64' if is_number else 'string'
+  return kinds
+
+
 def _names(
   path: str,
-  schema: Any,
+  all_: Sequence[str],
   columns: Sequence[str] | None,
   labels: Sequence[str],
 ) -> list[str]:
@@ -91,11 +164,11 @@ def _names(
   """
   features = listed(columns)
   if columns is None:
-    features = [name for name in schema.names if name not in labels]
+    features = [name for name in all_ if name not in labels]
   if not features:
     raise ValueError(
       f'columns={columns!r}: give one name or more; {path} has '
-      f'{", ".join(schema.names)}.'
+      f'{", ".join(all_)}.'
     )
   names = [*features, *labels]
   for name in names:
@@ -108,9 +181,13 @@ def _names(
 
 
 def _column(
-  path: str, schema: Any, name: str, fill: Mapping[str, Any]
+  path: str,
+  schema: Any,
+  partitions: Mapping[str, str],
+  name: str,
+  fill: Mapping[str, Any],
 ) -> row_groups.Column:
-  """Returns a column of a file.
+  """Returns a column of a file, or of its folders.
 
   Raises:
     ValueError: the file does not have it, or its type is not supported.
@@ -118,11 +195,16 @@ def _column(
   import pyarrow as pa
 
   number = schema.names.count(name)
+  if not number and name in partitions:
+    _check_value(name, partitions[name], fill.get(name))
+    return row_groups.Column(
+      name, partitions[name], False, fill.get(name), is_partition=True
+    )
   if number != 1:
+    known = ', '.join([*schema.names, *partitions])
     raise ValueError(
-      f'{path}: has {number or "no"} columns {name!r}, but '
-      f'{", ".join(schema.names)}. Correct columns= or label=, or write the '
-      'file again.'
+      f'{path}: has {number or "no"} columns {name!r}, but {known}. Correct '
+      'columns= or label=, or write the file again.'
     )
   type_ = schema.field(name).type
   is_list = (
@@ -211,6 +293,8 @@ def _check_same(
 
 
 def _described(column: row_groups.Column) -> str:
+  if column.is_partition:
+    return 'the value of a folder'
   return ('lists of ' if column.is_list else '') + f'{column.kind} values'
 
 

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 import hashlib
 import os
 from typing import Any
@@ -166,6 +167,20 @@ def expand(files: Any, *, name: str = 'files') -> list[str]:
   paths = [path for each in listed for path in _matching(os.fspath(each), name)]
   if not paths:
     raise ValueError(f'{name}={files!r}: give one file or more.')
+  check_distinct(paths, name)
+  return paths
+
+
+def check_distinct(paths: Sequence[str], name: str) -> None:
+  """Checks that no path is there twice.
+
+  Args:
+    paths: the paths.
+    name: the argument's name, for errors.
+
+  Raises:
+    ValueError: one is.
+  """
   counted = collections.Counter(paths)
   twice = [path for path, number in counted.items() if number > 1]
   if twice:
@@ -173,7 +188,6 @@ def expand(files: Any, *, name: str = 'files') -> list[str]:
       f'{name}: {", ".join(twice)} is listed more than once, and would '
       'be read as often.'
     )
-  return paths
 
 
 def _matching(pattern: str, name: str) -> list[str]:

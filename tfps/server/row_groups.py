@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import dataclasses
 import json
 from typing import Any
+import urllib.parse
 
 import numpy as np
 
@@ -17,6 +18,7 @@ NAME = 'read_row_group'
 TIMESTAMP = 'timestamp'
 
 _TIME_UNIT = 'us'
+_NULL = '__HIVE_DEFAULT_PARTITION__'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +30,14 @@ class Column:
     kind: the type of its values: a type's name in TensorFlow, or 'timestamp'.
     is_list: whether a row has a list of values.
     fill: replaces nulls; None if there must be none.
+    is_partition: whether the file's folders have its value; see `partitions`.
   """
 
   name: str
   kind: str
   is_list: bool
   fill: bool | int | float | str | None = None
+  is_partition: bool = False
 
 
 def offer() -> None:
@@ -60,6 +64,27 @@ def pyarrow_parquet() -> Any:
 def name(path: str, group: int) -> str:
   """Returns the name of a row group, for errors."""
   return f'{path}, row group {group}'
+
+
+def partitions(path: str) -> dict[str, str | None]:
+  """Returns the values that a file's folders have for all of its rows.
+
+  Folders are named as Hive, Spark and pyarrow name them, such as `day=2`, with
+  percent-encoded characters.
+
+  Args:
+    path: of the file.
+
+  Returns:
+    Values by name; None for a null.
+  """
+  found: dict[str, str | None] = {}
+  for folder in path.split('/')[:-1]:
+    key, is_partition, value = folder.partition('=')
+    if key and is_partition:
+      text = None if value == _NULL else urllib.parse.unquote(value)
+      found[urllib.parse.unquote(key)] = text
+  return found
 
 
 def open_file(path: str) -> Any:
@@ -127,7 +152,7 @@ def read(
     return [
       array
       for column in wanted
-      for array in _arrays(table.column(column.name), column)
+      for array in _arrays(_of(column, table, path.decode()), column)
     ]
   except ImportError as error:
     raise ImportError(f'{where}: {error}') from error
@@ -158,7 +183,7 @@ def _table(path: str, group: int, columns: Sequence[Column]) -> Any:
   Raises:
     ValueError: it cannot be read, or lacks a column.
   """
-  names = [column.name for column in columns]
+  names = [column.name for column in columns if not column.is_partition]
   with open_file(path) as file:
     missing = set(names) - set(file.schema_arrow.names)
     if missing or group >= file.num_row_groups:
@@ -171,6 +196,18 @@ def _table(path: str, group: int, columns: Sequence[Column]) -> Any:
       return file.read_row_group(group, columns=names)
     except OSError as error:
       raise ValueError(f'cannot be read ({error}).') from error
+
+
+def _of(column: Column, table: Any, path: str) -> Any:
+  """Returns the values of a column for all rows of a table of a file."""
+  if not column.is_partition:
+    return table.column(column.name)
+  import pyarrow as pa
+
+  value = partitions(path)[column.name]
+  given = value if value is None or column.kind == 'string' else int(value)
+  scalar = pa.scalar(given, arrow_type(column.kind))
+  return pa.chunked_array([pa.repeat(scalar, table.num_rows)])
 
 
 def _arrays(values: Any, column: Column) -> list[np.ndarray]:

@@ -285,7 +285,7 @@ def _as(first, *others):
     (
       lambda folder: folder,
       {},
-      r'cannot be read \(.* directory\)\. Give a file',
+      'paths: the folder .* has no files',
     ),
     (
       lambda folder: 'nosuch://bucket/file',
