@@ -366,7 +366,10 @@ def _wait(program: _Program, proxies: Sequence[proxy.Proxy]) -> int:
   poll = select.poll()
   for end in ends:
     poll.register(end, select.POLLIN)
-  ended = {ends[end] for end, _ in poll.poll()}
+  wake_secs = timeouts.current().wake_secs
+  while not (found := poll.poll(1000 * wake_secs)):
+    pass  # but for what signals do
+  ended = {ends[end] for end, _ in found}
   for end in ends:
     os.close(end)
   if program.pid in ended:

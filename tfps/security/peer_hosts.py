@@ -4,13 +4,17 @@ A host may have no address yet when a task of another one starts, and a task
 that is restarted may have another one, as pods of Kubernetes do.
 """
 
+from collections.abc import Sequence
 import socket
 import sys
 import time
 
+from tfps._utils import threads
 from tfps._utils import timeouts
 from tfps.security import doors as doors_lib
 from tfps.security import proxy as proxy_lib
+
+_AT_ONCE = 16  # lookups, each of which a name service may keep for seconds
 
 
 class PeerHosts:
@@ -23,7 +27,7 @@ class PeerHosts:
   def __init__(self, plan: doors_lib.Plan) -> None:
     self._places = list(plan.peers.values())
     named = {place.host for place in self._places if place.is_named}
-    self._ips = {host: _found(host) for host in sorted(named)}
+    self._ips = _found(sorted(named))
     self._next_look = 0.0
     if unknown := [host for host, ip in self._ips.items() if not ip]:
       _say(
@@ -53,11 +57,9 @@ class PeerHosts:
     is_due = now >= self._next_look
     if is_due:
       self._next_look = now + timeouts.current().hosts_every_secs
-    for host, known in list(self._ips.items()):
-      if known and not is_due:
-        continue
-      ip = _found(host)
-      if not ip or ip == known:
+    wanted = [host for host, ip in self._ips.items() if is_due or not ip]
+    for host, ip in _found(wanted).items():
+      if not ip or ip == self._ips[host]:
         continue
       try:
         for place in self._places:
@@ -70,8 +72,13 @@ class PeerHosts:
       _say(f'{host} is at {ip} now.')
 
 
-def _found(host: str) -> str:
-  """Returns a host's IPv4 address; empty if it has none now."""
+def _found(hosts: Sequence[str]) -> dict[str, str]:
+  """Returns the IPv4 addresses of hosts; empty for one that has none now."""
+  ips = threads.map_all('tfps-lookup', _address, hosts, at_once=_AT_ONCE)
+  return dict(zip(hosts, ips, strict=True))
+
+
+def _address(host: str) -> str:
   try:
     return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
   except OSError:

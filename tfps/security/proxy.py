@@ -246,7 +246,9 @@ def configuration(
     credentials: the file with certificate and key.
     control: number of the socket on which it listens for commands.
   """
-  threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+  # The other half of the cores is the program's.
+  num_cores = len(os.sched_getaffinity(0))
+  threads = max(1, min(_MAX_THREADS, num_cores // 2))
   tls = (
     f'ssl crt {_quoted(credentials)} ca-file {_quoted(security.ca)} '
     f'verify required {_TLS}'

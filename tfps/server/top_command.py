@@ -27,6 +27,7 @@ if TYPE_CHECKING:
   from tfps.server import job_table
 
 _KEYS = 's sorts by the next column, r reverses, f freezes, q quits'
+_PIPE_WIDTH = 1000  # characters, more than any row has
 _UNITS = ('B', 'kB', 'MB', 'GB', 'TB')
 
 
@@ -175,7 +176,9 @@ def _show_once(table: 'job_table.JobTable', options: argparse.Namespace) -> int:
   else:
     from rich import console
 
-    console.Console().print(render(rows, Shown()))
+    # What reads a pipe takes lines of any length.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    console.Console(width=width).print(render(rows, Shown()))
   return int(any(not row.is_alive for row in rows))
 
 

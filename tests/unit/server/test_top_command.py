@@ -126,6 +126,16 @@ def test_rows_are_printed_once_as_json(capsys, rows, status):
   assert found['tasks'][1]['steps_per_sec'] == 12.34
 
 
+def test_each_task_is_a_line_where_there_is_no_terminal(capsys):
+  row = dataclasses.replace(_ROWS[0], event='lost ' * 40)
+  options = argparse.Namespace(every_secs=0.0, json=False)
+  assert top_command._show_once(_Table([row, *_ROWS[1:]]), options) == 1
+  lines = capsys.readouterr().out.splitlines()
+  tasks = [line for line in lines if any(r.task in line for r in _ROWS)]
+  assert len(tasks) == len(_ROWS)
+  assert row.event.strip() in tasks[0]
+
+
 def test_without_rich_the_extra_is_named(capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, 'rich', None)
   with pytest.raises(SystemExit):
