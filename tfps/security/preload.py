@@ -76,6 +76,8 @@ class Preloaded(forms.Form):
       'TFPS_DOORS_IN': _entries(place.port for place in self._plan.served),
       'TFPS_DOORS_HERE': _entries(sorted(own)),
       'TFPS_DOORS_NAMES': _entries(names),
+      # By the C library; grpcio would ask name services by itself.
+      'GRPC_DNS_RESOLVER': 'native',
       _LOADED: ' '.join(libraries),
     }
 

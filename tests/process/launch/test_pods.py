@@ -55,12 +55,14 @@ class _Kubelet:
   Attributes:
     network: the pods' hosts.
     folder: for what they write, and with the certificates, if any.
-    pods: the pods, by host.
+    pods: the pods.
+    places: for each pod, by its name, the index of its host.
   """
 
   network: network_lib.Network
   folder: pathlib.Path
   pods: list[pods_lib.Pod]
+  places: dict[str, int]
 
   def start(self, pod) -> subprocess.Popen:
     """Starts a pod's command."""
@@ -96,7 +98,7 @@ class _Kubelet:
       'PYTHONPATH': _IMAGE,
     }
     env = [f'{k}={v}' for k, v in (image | pod.env).items()]
-    return self.pods.index(pod), [
+    return self.places[pod.host], [
       *('unshare', '--mount', 'sh', '-ec', _CONTAINER),
       *(str(self.folder / 'hosts'), str(self._secrets(pod))),
       *('env', '-i', *env, *command),
@@ -117,11 +119,21 @@ class _Kubelet:
   def write_hosts(self) -> None:
     """Writes what stands in for the name service."""
     lines = [
-      f'{self.network.address(i)} {pod.host}\n'
-      for i, pod in enumerate(self.pods)
+      f'{self.network.address(place)} {name}\n'
+      for name, place in self.places.items()
     ]
     text = '127.0.0.1 localhost\n' + ''.join(lines)
     (self.folder / 'hosts').write_text(text)
+
+
+def _secured(job, folder):
+  """A job whose pods have certificates, and may make no namespaces."""
+  enclosures.make(folder / 'certs', *job.tasks())
+  return dataclasses.replace(
+    job,
+    certificates=pathlib.Path(_SECRET),
+    env={'TFPS_ENCLOSURE': 'preload'},
+  )
 
 
 @contextlib.contextmanager
@@ -130,8 +142,9 @@ def _kubelet(kind, folder, job):
   settings = manifest_settings.Settings('train', kind, secrets=secrets)
   text = manifests.render(job, settings)
   pods = pods_lib.pods(list(yaml.safe_load_all(text)))
-  with network_lib.Network(len(pods)) as network:
-    kubelet = _Kubelet(network, folder, pods)
+  with network_lib.Network(len(pods) + 1) as network:  # with one to spare
+    places = {pod.host: i for i, pod in enumerate(pods)}
+    kubelet = _Kubelet(network, folder, pods, places)
     kubelet.write_hosts()
     yield kubelet
 
@@ -155,13 +168,7 @@ def test_pods_meet_and_train_and_probes_tell_their_state(
   kind, is_secured, tmp_path
 ):
   job = job_lib.Job((_PROGRAM,))
-  if is_secured:
-    enclosures.make(tmp_path / 'certs', *job.tasks())
-    job = dataclasses.replace(
-      job,
-      certificates=pathlib.Path(_SECRET),
-      env={'TFPS_ENCLOSURE': 'preload'},  # as most clusters force it
-    )
+  job = _secured(job, tmp_path) if is_secured else job
   with _kubelet(kind, tmp_path, job) as kubelet:
     chief, *servers = sorted(kubelet.pods, key=lambda pod: pod.job != 'chief')
     assert [pod.job for pod in servers] == ['ps', 'worker']
@@ -183,6 +190,31 @@ def test_pods_meet_and_train_and_probes_tell_their_state(
       status = running[pod.host].wait(120)
       assert status == 0, kubelet.output(pod).read_text()
     assert 'count 10' in kubelet.output(chief).read_text()
+
+
+@enclosures.preloads()
+def test_a_ps_that_is_replaced_on_another_host_is_found_by_tls(tmp_path):
+  steps = 400
+  job = _secured(
+    job_lib.Job(
+      (f'{_IMAGE}/tests/programs/secured.py', str(steps), '/tmp/snapshots'),
+      num_chiefs=0,
+    ),
+    tmp_path,
+  )
+  with _kubelet('jobset', tmp_path, job) as kubelet:
+    pods = {pod.job: pod for pod in kubelet.pods}
+    running = {name: kubelet.start(pod) for name, pod in pods.items()}
+    said = kubelet.output(pods['worker'])
+    waiting.until(lambda: 'at 40\n' in said.read_text(), say=said.read_text)
+    running['ps'].kill()
+    running['ps'].wait(60)
+    kubelet.places[pods['ps'].host] = len(kubelet.pods)
+    kubelet.write_hosts()
+    kubelet.start(pods['ps'])
+    assert running['worker'].wait(120) == 0, said.read_text()
+    assert f'values {steps} {steps} {steps}\n' in said.read_text()
+    assert 'is at 10.' in said.read_text()
 
 
 def test_a_pod_can_write_to_tmp_alone(tmp_path):
