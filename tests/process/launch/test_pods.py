@@ -149,21 +149,15 @@ def _kubelet(kind, folder, job):
     yield kubelet
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   'is_secured',
   [
-    pytest.param(False, id='plain', marks=pytest.mark.exhaustive),
+    pytest.param(False, id='plain'),
     pytest.param(True, id='secured', marks=enclosures.preloads()),
   ],
 )
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'jobset',
-    pytest.param('statefulset', marks=pytest.mark.exhaustive),
-    pytest.param('tfjob', marks=pytest.mark.exhaustive),
-  ],
-)
+@pytest.mark.parametrize('kind', ['jobset', 'statefulset', 'tfjob'])
 def test_pods_meet_and_train_and_probes_tell_their_state(
   kind, is_secured, tmp_path
 ):
@@ -207,6 +201,7 @@ def test_a_ps_that_is_replaced_on_another_host_is_found_by_tls(tmp_path):
     running = {name: kubelet.start(pod) for name, pod in pods.items()}
     said = kubelet.output(pods['worker'])
     waiting.until(lambda: 'at 40\n' in said.read_text(), say=said.read_text)
+    assert 'is alive' in kubelet.probe(pods['ps'], 'readiness').stdout
     running['ps'].kill()
     running['ps'].wait(60)
     kubelet.places[pods['ps'].host] = len(kubelet.pods)

@@ -182,9 +182,7 @@ def test_no_peer_takes_the_place_of_another(begin, hosts, certs, form):
   assert len(asker.lines) == 1
 
 
-def test_a_job_trains_whose_hosts_are_named_late(
-  begin, hosts, certs, form, tmp_path
-):
+def test_a_job_trains_whose_hosts_are_named_late(begin, hosts, certs, tmp_path):
   cluster = tfps.Cluster(
     {
       'ps': [f'first.example:{ports.pick()}'],
@@ -193,9 +191,7 @@ def test_a_job_trains_whose_hosts_are_named_late(
   )
   words = sys.executable, _COUNTS, 20, tmp_path / 'snapshots'
   ps, worker = (
-    begin(
-      cluster, task, certs, *words, within=_within(hosts), TFPS_ENCLOSURE=form
-    )
+    begin(cluster, task, certs, *words, within=_within(hosts))
     for task in (enclosures.PS, enclosures.WORKER)
   )
   for line in ps.stderr:
