@@ -35,11 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = _parser()
   options = parser.parse_args(argv)
   try:
-    job = _job(options)
+    job, examples = _job(options), _examples(options)
     prediction = predictions.predict(job)
   except ValueError as error:
     parser.error(str(error))
-  print(report(job, prediction, examples=_examples(options)))
+  print(report(job, prediction, examples=examples))
   if options.advice:
     print('\n'.join(_advice(job)))
   return 0
@@ -141,14 +141,8 @@ def _advice(job: jobs.Job) -> Iterator[str]:
 
 
 def _job(options: argparse.Namespace) -> jobs.Job:
-  compute_secs = options.compute_ms / 1e3
-  model = models.Model.of_bytes(
-    options.model_bytes, compute_secs, num_variables=options.num_variables
-  )
-  for rows, width, used in options.table:
-    model = model.with_table(rows, width, used)
   return jobs.Job(
-    model,
+    _model(options),
     options.num_workers,
     options.num_ps,
     jobs.Links(
@@ -175,7 +169,29 @@ def _job(options: argparse.Namespace) -> jobs.Job:
   )
 
 
+def _model(options: argparse.Namespace) -> models.Model:
+  compute_secs = options.compute_ms / 1e3
+  variables = [
+    models.Variable((rows, width), rows=used)
+    for rows, width, used in reversed(options.table)
+  ]
+  if options.model_bytes:
+    dense = models.Model.of_bytes(
+      options.model_bytes, compute_secs, num_variables=options.num_variables
+    )
+    variables += dense.variables
+  if not variables:
+    raise ValueError(
+      'the model has no parameters. Give --model_bytes, --table or both.'
+    )
+  return models.Model(tuple(variables), compute_secs)
+
+
 def _examples(options: argparse.Namespace) -> Examples | None:
+  if options.total_bytes and not options.example_bytes:
+    raise ValueError('--total_bytes needs --example_bytes, of one of them.')
+  if options.example_bytes and not options.batch:
+    raise ValueError('--example_bytes needs --batch, how many a step has.')
   if not options.batch:
     return None
   return Examples(options.batch, options.example_bytes, options.total_bytes)
@@ -199,8 +215,11 @@ def _codec(name: str) -> Any:
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     prog='tfps plan',
+    usage='%(prog)s --num_workers=N --num_ps=N --mbit_per_sec=N '
+    '--compute_ms=N [options]',
     description='Predicts how fast a cluster trains, and what limits it.',
     epilog='Bytes may be written as 100M or 10T; these are powers of 10.',
+    allow_abbrev=False,
   )
   cluster = parser.add_argument_group('the cluster')
   cluster.add_argument(
@@ -256,8 +275,9 @@ def _add_model(group: Any) -> None:
   group.add_argument(
     '--model_bytes',
     type=_bytes_of,
-    required=True,
-    help='size of float32 parameters that each step reads as a whole',
+    default=0.0,
+    help='size of float32 parameters that each step reads as a whole; may be '
+    'left out if there are tables',
   )
   group.add_argument('--num_variables', type=option_types.positive, default=50)
   group.add_argument(

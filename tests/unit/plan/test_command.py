@@ -12,13 +12,13 @@ _NEEDED = (
   '--num_workers=4',
   '--num_ps=2',
   '--mbit_per_sec=1000',
-  '--model_bytes=10M',
   '--compute_ms=50',
 )
+_MODEL = '--model_bytes=10M'
 
 
 def _lines(capsys, *args):
-  assert command.main([*_NEEDED, *args]) == 0
+  assert command.main([*_NEEDED, _MODEL, *args]) == 0
   return capsys.readouterr().out.splitlines()
 
 
@@ -28,7 +28,7 @@ def _value(lines, name):
 
 
 def test_it_is_a_subcommand(capsys):
-  assert cli.main(['plan', *_NEEDED, '--no-advice']) == 0
+  assert cli.main(['plan', *_NEEDED, _MODEL, '--no-advice']) == 0
   lines = capsys.readouterr().out.splitlines()
   assert _value(lines, 'parameters') == '10 MB'
   assert _value(lines, 'the fullest ps holds') == '5 MB'
@@ -65,6 +65,13 @@ def test_tables_hosts_and_racks_can_be_given(capsys):
   assert any(line.startswith('rack rw, ') for line in lines)
 
 
+def test_a_model_may_have_tables_alone(capsys):
+  tables = ['--table=1000,16,100', '--table=2000,16,100']
+  assert command.main([*_NEEDED, '--no-advice', *tables]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert _value(lines, 'parameters') == '192 kB'
+
+
 def test_advice_names_what_would_help(capsys):
   lines = _lines(capsys)
   advice = lines[lines.index('Advice, by an estimate that is less exact:') :]
@@ -93,11 +100,15 @@ def test_codecs_take_bytes_off_links(capsys):
     (['--table=10,2,11'], 'rows is 11, but the shape'),
     (['--backup_workers=1'], 'backup_workers is 1, but in mode async'),
     (['--host_of=ps:9=a'], "host_of names 'ps:9'"),
+    (['--model_bytes=0'], 'no parameters. Give --model_bytes, --table or both'),
+    (['--example_bytes=1K'], '--example_bytes needs --batch'),
+    (['--total_bytes=1G', '--batch=2'], '--total_bytes needs --example_bytes'),
+    (['--prefetc=1'], 'unrecognized arguments: --prefetc=1'),
   ],
 )
 def test_what_cannot_be_is_an_error(capsys, args, message):
   with pytest.raises(SystemExit) as caught:
-    command.main([*_NEEDED, *args])
+    command.main([*_NEEDED, _MODEL, *args])
   assert caught.value.code == 2
   assert message in capsys.readouterr().err
 
