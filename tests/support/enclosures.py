@@ -73,7 +73,7 @@ def make(folder, *tasks, **options):
   return folder
 
 
-def start(cluster, task, folder, *command, within=(), **env):
+def start(cluster, task, folder, *command, within=(), options=(), **env):
   """Starts a command enclosed as a task, with certificates of a folder.
 
   Args:
@@ -82,6 +82,7 @@ def start(cluster, task, folder, *command, within=(), **env):
     folder: the folder.
     *command: the command.
     within: the words of a command that runs another one, of the enclosure.
+    options: of `tfps enclose`.
     **env: variables.
   """
   own = {
@@ -94,7 +95,8 @@ def start(cluster, task, folder, *command, within=(), **env):
   return subprocess.Popen(
     [
       *within,
-      *(sys.executable, '-m', 'tfps.security.enclose_command', '--'),
+      *(sys.executable, '-m', 'tfps.security.enclose_command'),
+      *(*options, '--'),
       *map(str, command),
     ],
     env=own,

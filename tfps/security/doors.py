@@ -21,7 +21,8 @@ BACKLOG = 512
 # Within, names of hosts stand for loopback addresses from this one on: outside,
 # a name may be known only later, and its address may change.
 _FIRST_NAMED = ipaddress.IPv4Address('127.77.0.1')
-_PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
+# Variables of ports that a program serves besides its own, by what is served.
+PORTS = {'metrics': endpoint.VARIABLE, 'page': dashboard.VARIABLE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Plan:
     }
     own = places.pop(cluster.task, None) if cluster.task else None
     served = [own] if own else []
-    for name, variable in _PORTS.items():
+    for name, variable in PORTS.items():
       if text := env.get(variable, '').strip():
         host, port = endpoint.parse(text, variable)
         served.append(within.place(name, f'{host}:{port}', variable))

@@ -3,8 +3,9 @@
 `tfps enclose --ca=ca.pem --cert=ps-0.pem --key=ps-0.key -- python train.py`
 
 The task is that of `TF_CONFIG` or a Slurm step. A task without a server, such
-as an evaluator, reaches the others and is reached by nobody; so may commands
-that observe a job: `tfps enclose -- tfps top`.
+as an evaluator, reaches the others and is reached by nobody. So do commands
+that observe a job, in the environment of any task:
+`tfps enclose --observer -- tfps top`.
 """
 
 import argparse
@@ -13,8 +14,12 @@ import os
 import sys
 
 from tfps.cluster import resolver
+from tfps.cluster import spec as spec_lib
 from tfps.security import config
+from tfps.security import doors
 from tfps.security import enclosure
+
+_OBSERVER = spec_lib.Task('evaluator', 0)  # a task without a server
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,8 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     cluster = resolver.resolve_cluster(os.environ)
     if not cluster.jobs:
       raise ValueError('there is no cluster. Set TF_CONFIG.')
-    security = config.Security.from_env(os.environ, vars(options))
-    return enclosure.run(command, cluster, security, os.environ, options.form)
+    env = dict(os.environ)
+    if options.observer:
+      cluster = cluster.with_task(_OBSERVER)
+      env = {n: v for n, v in env.items() if n not in doors.PORTS.values()}
+      env['TF_CONFIG'] = cluster.tf_config()
+    security = config.Security.from_env(env, vars(options))
+    return enclosure.run(command, cluster, security, env, options.form)
   except ValueError as error:
     print(f'tfps enclose: {error}', file=sys.stderr)
     return 1
@@ -71,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     help='how to cut it off (default: '
     f'{enclosure.FORM_VARIABLE} of the environment, else the first of these '
     'that this machine allows)',
+  )
+  parser.add_argument(
+    '--observer',
+    action='store_true',
+    help='for a command that observes the job, such as tfps top: it serves '
+    'nothing, whatever task the environment names',
   )
   parser.add_argument(
     'command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS

@@ -1,6 +1,7 @@
 """Enclosed programs: what reaches them, what they reach, and how they end."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -185,6 +186,22 @@ def test_tasks_of_a_job_reach_each_other(start, echo, task):
   cluster, _ = echo
   answer = _call(start, cluster, 'localhost', _port(cluster), task)
   assert answer == "answer b'heard hello\\n'\n"
+
+
+def test_an_observer_serves_nothing(echo, certs, form):
+  cluster, _ = echo
+  process = enclosures.start(
+    *(cluster, enclosures.PS, certs, sys.executable, '-c'),
+    f'import os; print(os.environ["TF_CONFIG"])\n{_CALL}',
+    *('localhost', _port(cluster)),
+    options=['--observer', f'--form={form}'],
+    TFPS_METRICS_PORT=_port(cluster),  # which ps:0 has, as its server's
+  )
+  output, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert process.returncode == 0, errors
+  config, answer = output.splitlines()
+  assert json.loads(config)['task'] == {'type': 'evaluator', 'index': 0}
+  assert answer == "answer b'heard hello\\n'"
 
 
 def test_hosts_are_known_by_name(start):
