@@ -1,18 +1,16 @@
 """Scrapes of tasks' metrics, as Prometheus makes them."""
 
-import contextlib
-import socket
 import urllib.request
 
 from prometheus_client import parser
 
+from tfps._utils import ports
+
 
 def free_ports(number):
-  """The first of so many consecutive ports that are free."""
+  """The first of so many consecutive ports, which no other test picks."""
   for first in range(20_000, 32_000, number):
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-      for port in range(first, first + number):
-        stack.enter_context(socket.create_server(('127.0.0.1', port)))
+    if all(map(ports.take, range(first, first + number))):
       return first
   raise AssertionError('no consecutive ports are free')
 

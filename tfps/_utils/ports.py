@@ -26,12 +26,21 @@ def pick() -> int:
   process may still try to reach a task that it knew at its port.
   """
   chance = random.SystemRandom()  # shuffling all of them takes 50 ms
-  with _lock:
-    for port in (chance.choice(_RANGE) for _ in _RANGE):
-      if port not in _picked and portpicker.is_port_free(port) and _claim(port):
-        _picked.add(port)
-        return port
+  for port in (chance.choice(_RANGE) for _ in _RANGE):
+    if take(port):
+      return port
   return int(portpicker.pick_unused_port())
+
+
+def take(port: int) -> bool:
+  """Picks a port; returns False if it is not free, or has been picked."""
+  with _lock:
+    if port in _picked or not portpicker.is_port_free(port):
+      return False
+    if not _claim(port):
+      return False
+    _picked.add(port)
+    return True
 
 
 def is_free(port: int) -> bool:

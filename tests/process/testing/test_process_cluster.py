@@ -109,7 +109,7 @@ def test_healing_has_tasks_stay_that_are_about_to_end(serving):
 
 def test_a_serving_task_that_ends_at_once_is_told_with_its_log():
   cluster = testing.ProcessCluster(1, 1, env={'PYTHONHOME': '/nowhere'})
-  with pytest.raises(errors.ServerStartError, match=r'ps:0 .*log ends'):
+  with pytest.raises(errors.ServerStartError, match=r':0 .*log ends'):
     cluster.__enter__()
 
 
