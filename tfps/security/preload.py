@@ -58,28 +58,12 @@ class Preloaded(forms.Form):
         'to a shorter one.'
       )
     _compile(self._library)
+    self._variables = _variables(plan, folder)
     _check(self.env({}))
 
   def env(self, env: Mapping[str, str]) -> dict[str, str]:
-    out = [
-      f'{ip}-{place.port}:{number}'
-      for number, place in enumerate(self._plan.peers.values())
-      for ip in (place.ip, *_addresses(place.host))
-    ]
-    hosts = {place.host for place in self._plan.served}
-    own = {ip for host in hosts for ip in _addresses(host)}
-    names = [f'{p.host}-{p.port}:{p.ip}' for p in self._plan.named()]
     libraries = [self._library, *env.get(_LOADED, '').split()]
-    return {
-      'TFPS_DOORS': self._folder,
-      'TFPS_DOORS_OUT': _entries(out),
-      'TFPS_DOORS_IN': _entries(place.port for place in self._plan.served),
-      'TFPS_DOORS_HERE': _entries(sorted(own)),
-      'TFPS_DOORS_NAMES': _entries(names),
-      # By the C library; grpcio would ask name services by itself.
-      'GRPC_DNS_RESOLVER': 'native',
-      _LOADED: ' '.join(libraries),
-    }
+    return {**self._variables, _LOADED: ' '.join(libraries)}
 
   def enter(self) -> list[socket.socket]:
     listeners = []
@@ -94,6 +78,27 @@ class Preloaded(forms.Form):
 
   def target(self, place: doors_lib.Place) -> str:
     return f'unix@{self._folder}/in-{place.port}'
+
+
+def _variables(plan: doors_lib.Plan, folder: str) -> dict[str, str]:
+  """Returns the library's variables, for which it looks all hosts up."""
+  out = [
+    f'{ip}-{place.port}:{number}'
+    for number, place in enumerate(plan.peers.values())
+    for ip in (place.ip, *_addresses(place.host))
+  ]
+  hosts = {place.host for place in plan.served}
+  own = {ip for host in hosts for ip in _addresses(host)}
+  names = [f'{p.host}-{p.port}:{p.ip}' for p in plan.named()]
+  return {
+    'TFPS_DOORS': folder,
+    'TFPS_DOORS_OUT': _entries(out),
+    'TFPS_DOORS_IN': _entries(place.port for place in plan.served),
+    'TFPS_DOORS_HERE': _entries(sorted(own)),
+    'TFPS_DOORS_NAMES': _entries(names),
+    # By the C library; grpcio would ask name services by itself.
+    'GRPC_DNS_RESOLVER': 'native',
+  }
 
 
 def _entries(items: Iterable[object]) -> str:
