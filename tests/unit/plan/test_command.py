@@ -7,6 +7,7 @@ import pytest
 
 from tfps import cli
 from tfps.plan import command
+from tfps.plan import reports
 
 _NEEDED = (
   '--num_workers=4',
@@ -117,7 +118,7 @@ def test_what_cannot_be_is_an_error(capsys, args, message):
   ('number', 'text'), [(1e12, '1 TB'), (5e6, '5 MB'), (12, '12 B')]
 )
 def test_bytes_are_told_in_round_numbers(number, text):
-  assert command._bytes(number) == text
+  assert reports._bytes(number) == text
 
 
 def test_it_runs_as_a_module():
