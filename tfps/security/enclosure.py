@@ -343,7 +343,7 @@ def _supervise(
         os.close(number)
       program.release()
       renewing.start()
-      if plan.peers:
+      if hosts.are_named:
         following.start()
       return _wait(program, proxies)
     finally:

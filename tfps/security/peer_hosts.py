@@ -28,12 +28,17 @@ class PeerHosts:
     self._places = list(plan.peers.values())
     named = {place.host for place in self._places if place.is_named}
     self._ips = _found(sorted(named))
-    self._next_look = 0.0
+    self._next_look = time.monotonic() + timeouts.current().hosts_every_secs
     if unknown := [host for host, ip in self._ips.items() if not ip]:
       _say(
         f'the name service does not know {", ".join(unknown)} yet. It is asked '
         'again until it does.'
       )
+
+  @property
+  def are_named(self) -> bool:
+    """True if any host is a name, so that there is something to follow."""
+    return bool(self._ips)
 
   def target(self, place: doors_lib.Place) -> str:
     """Returns the 'ip:port' of a place outside; empty if it is not known.
