@@ -1,5 +1,6 @@
 """What tests of enclosures need of a machine, and of each other."""
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -12,6 +13,7 @@ from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
 from tfps.security import config
 from tfps.security import doors
+from tfps.security import namespaces
 from tfps.security import preload
 from tfps.security import proxy
 
@@ -23,6 +25,17 @@ _ENTER = (
   'from tfps.security import namespaces as n\n'
   "n.enter_new()\nn.set_up_loopback(['10.0.0.1'])\n"
 )
+
+
+# Has a network as long as its input is open.
+_NETWORK = """
+import sys
+from tfps.security import namespaces
+namespaces.enter_new()
+namespaces.set_up_loopback(sys.argv[1:])
+print('ready', flush=True)
+sys.stdin.read()
+"""
 
 
 @functools.cache
@@ -60,6 +73,22 @@ def preloads():
   """The mark of tests that preload doors."""
   reason = _obstacle_to_preloading()
   return pytest.mark.skipif(bool(reason), reason=reason)
+
+
+@contextlib.contextmanager
+def network(*hosts):
+  """The words of a command that runs another one in a network of its own.
+
+  Args:
+    *hosts: addresses of this machine there, besides loopback ones.
+  """
+  with subprocess.Popen(
+    [sys.executable, '-c', _NETWORK, *hosts],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+  ) as process:
+    assert process.stdout.readline() == b'ready\n'
+    yield namespaces.command_within(process.pid, [])
 
 
 def credentials(folder, task):

@@ -11,13 +11,15 @@ from tfps.cluster import spec as spec_lib
 from tfps.monitor import dashboard
 from tfps.monitor import endpoint
 
-ALL_INTERFACES = '0.0.0.0'
+# Addresses of all interfaces, and where they are reached from the same machine.
+ALL_INTERFACES = {'0.0.0.0': '127.0.0.1', '::': '::1'}
 
 # TensorFlow's variable that lets its servers bind a port that other sockets of
 # this user have with another address.
 REUSE_PORT = 'TF_GRPC_REUSE_PORT'
 
 BACKLOG = 512
+_IPV6_FREEBIND = 78  # from <linux/in6.h>
 # Within, names of hosts stand for loopback addresses from this one on: outside,
 # a name may be known only later, and its address may change.
 _FIRST_NAMED = ipaddress.IPv4Address('127.77.0.1')
@@ -32,7 +34,7 @@ class Place:
   Attributes:
     name: the task, or what is served.
     host: as in the cluster specification.
-    ip: the host's IPv4 address within.
+    ip: the host's address within, IPv6 without brackets.
     port: the same on both sides.
   """
 
@@ -44,7 +46,7 @@ class Place:
   @property
   def is_named(self) -> bool:
     """True if the host is a name, whose address outside is looked up."""
-    return self.host not in ('localhost', self.ip)
+    return self.host != 'localhost' and _ip_of(self.host) is None
 
   def listen(self, *, outside: bool) -> socket.socket:
     """Returns a socket that listens at the place.
@@ -56,21 +58,33 @@ class Place:
     Raises:
       ValueError: the port is in use.
     """
-    ip = ALL_INTERFACES if outside and self.is_named else self.ip
-    listener = socket.socket()
+    ip = self.ip
+    if outside and self.is_named:
+      ip = '::' if socket.has_dualstack_ipv6() else '0.0.0.0'
+    is_ipv6 = ':' in ip
+    listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
+    if is_ipv6:  # all interfaces are those of IPv4, too
+      listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, ip != '::')
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if not outside:  # the program's server may have the port, on all addresses
       listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if not outside and is_ipv6:  # the kernel gets a new address ready meanwhile
+      listener.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
     try:
       listener.bind((ip, self.port))
       listener.listen(BACKLOG)
     except OSError as error:
       listener.close()
       raise ValueError(
-        f'{self.name} cannot be served at {ip}:{self.port}: {error.strerror}. '
-        'End what uses the port, or give another one.'
+        f'{self.name} cannot be served at {address(ip, self.port)}: '
+        f'{error.strerror}. End what uses the port, or give another one.'
       ) from error
     return listener
+
+
+def address(ip: str, port: int) -> str:
+  """Returns an address with its port, 'ip:port' or '[ip]:port'."""
+  return f'[{ip}]:{port}' if ':' in ip else f'{ip}:{port}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,11 +162,6 @@ class _Within:
     """
     host, _, port = address.rpartition(':')
     where = f'{source}: {name} has the address {address!r}'
-    if host.startswith('['):
-      raise ValueError(
-        f'{where}, and enclosed programs use IPv4 only. Give a name or IPv4 '
-        'address.'
-      )
     if not int(port):
       raise ValueError(
         f'{where}, and nothing leads to a port that is not known before. Give '
@@ -162,11 +171,16 @@ class _Within:
 
   def _ip(self, host: str) -> str:
     if host not in self._ips:
-      try:
-        self._ips[host] = str(ipaddress.IPv4Address(host))
-      except ValueError:
-        self._ips[host] = str(next(self._unused))
+      self._ips[host] = _ip_of(host) or str(next(self._unused))
     return self._ips[host]
+
+
+def _ip_of(host: str) -> str | None:
+  """Returns the address that a host is given by; None if it is a name."""
+  try:
+    return str(ipaddress.ip_address(host.removeprefix('[').removesuffix(']')))
+  except ValueError:
+    return None
 
 
 def _check_ports(

@@ -12,8 +12,6 @@ import tempfile
 from tfps.security import doors as doors_lib
 from tfps.security import namespaces
 
-_LOOPBACK = '127.0.0.1'
-
 
 class Form:
   """Base class of forms: how a program is cut off, and what leads to it."""
@@ -91,8 +89,8 @@ class Namespaces(Form):
     return [place.listen(outside=False) for place in self._plan.peers.values()]
 
   def target(self, place: doors_lib.Place) -> str:
-    is_all = place.ip == doors_lib.ALL_INTERFACES
-    return f'{_LOOPBACK if is_all else place.ip}:{place.port}'
+    ip = doors_lib.ALL_INTERFACES.get(place.ip, place.ip)
+    return doors_lib.address(ip, place.port)
 
   def command_within(self, pid: int, command: Sequence[str]) -> list[str]:
     return namespaces.command_within(pid, command)
@@ -109,5 +107,5 @@ class Namespaces(Form):
     places = [*self._plan.served, *self._plan.peers.values()]
     hosts = [place.ip for place in places]
     namespaces.set_up_loopback(
-      host for host in hosts if host != doors_lib.ALL_INTERFACES
+      host for host in hosts if host not in doors_lib.ALL_INTERFACES
     )

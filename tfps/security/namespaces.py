@@ -53,7 +53,7 @@ def set_up_loopback(hosts: Iterable[str]) -> None:
   """Starts the loopback interface of this namespace.
 
   Args:
-    hosts: IPv4 addresses that it is to have besides 127.0.0.0/8.
+    hosts: addresses that it is to have besides 127.0.0.0/8 and ::1.
 
   Raises:
     OSError: the kernel does not allow it.
@@ -61,13 +61,24 @@ def set_up_loopback(hosts: Iterable[str]) -> None:
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
     flags = struct.pack('16sh14x', b'lo', _IS_UP)
     fcntl.ioctl(control, _SIOCSIFFLAGS, flags)
-    own = [host for host in hosts if not host.startswith('127.')]
-    for number, host in enumerate(dict.fromkeys(own)):
+    own = dict.fromkeys(h for h in hosts if not h.startswith('127.'))
+    for number, host in enumerate(h for h in own if ':' not in h):
       address = socket.inet_aton(host)
       request = struct.pack(
         '16sHH4s8x', f'lo:{number}'.encode(), socket.AF_INET, 0, address
       )
       fcntl.ioctl(control, _SIOCSIFADDR, request)
+  for host in own:
+    if ':' in host and host != '::1':
+      _add_ipv6(host)
+
+
+def _add_ipv6(host: str) -> None:
+  """Gives the loopback interface an IPv6 address."""
+  with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as control:
+    address = socket.inet_pton(socket.AF_INET6, host)
+    request = struct.pack('16sIi', address, 128, socket.if_nametoindex('lo'))
+    fcntl.ioctl(control, _SIOCSIFADDR, request)
 
 
 def command_within(pid: int, command: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ that is restarted may have another one, as pods of Kubernetes do.
 """
 
 from collections.abc import Sequence
+import contextlib
 import socket
 import sys
 import time
@@ -47,7 +48,7 @@ class PeerHosts:
       place: one of the plan's peers.
     """
     ip = self._ips[place.host] if place.is_named else place.ip
-    return f'{ip}:{place.port}' if ip else ''
+    return doors_lib.address(ip, place.port) if ip else ''
 
   def follow(self, proxy: proxy_lib.Proxy) -> None:
     """Looks names up, and leads doors to addresses that have changed.
@@ -78,16 +79,16 @@ class PeerHosts:
 
 
 def _found(hosts: Sequence[str]) -> dict[str, str]:
-  """Returns the IPv4 addresses of hosts; empty for one that has none now."""
+  """Returns the addresses of hosts; empty for one that has none now."""
   ips = threads.map_all('tfps-lookup', _address, hosts, at_once=_AT_ONCE)
   return dict(zip(hosts, ips, strict=True))
 
 
 def _address(host: str) -> str:
-  try:
-    return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-  except OSError:
-    return ''
+  for family in (socket.AF_INET, socket.AF_INET6):
+    with contextlib.suppress(OSError):
+      return str(socket.getaddrinfo(host, None, family)[0][4][0])
+  return ''
 
 
 def _say(said: str) -> None:

@@ -109,7 +109,7 @@ def _addresses(host: str) -> list[str]:
   """Returns the addresses that a host now has, as in `doors.c`."""
   found: dict[str, None] = {}
   try:
-    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    infos = socket.getaddrinfo(host.strip('[]'), None, type=socket.SOCK_STREAM)
   except OSError:
     return []
   for *_, address in infos:

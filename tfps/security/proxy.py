@@ -131,7 +131,7 @@ class Proxy:
 
     Args:
       name: of the door.
-      ip: the IPv4 address.
+      ip: the address, IPv6 without brackets.
       port: its port.
 
     Raises:

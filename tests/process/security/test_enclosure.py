@@ -212,19 +212,32 @@ def test_hosts_are_known_by_name(start):
   assert 'heard' in _call(start, cluster, name, _port(cluster))
 
 
+@pytest.fixture
+def network():
+  with enclosures.network('fd00::2', 'fd00::3') as words:
+    yield words
+
+
 @pytest.mark.parametrize(
   'form', ['namespaces', pytest.param('preload', marks=enclosures.preloads())]
 )
-def test_tasks_on_several_hosts_may_have_one_port(certs, tmp_path, form):
+@pytest.mark.parametrize(
+  ('ps', 'worker'),
+  [('127.0.0.2', '127.0.0.3'), ('[fd00::2]', '[fd00::3]')],
+)
+def test_tasks_on_several_hosts_may_have_one_port(
+  certs, tmp_path, network, form, ps, worker
+):
   port = ports.pick()
   cluster = tfps.Cluster(
-    {'ps': [f'127.0.0.2:{port}'], 'worker': [f'127.0.0.3:{port}']}
+    {'ps': [f'{ps}:{port}'], 'worker': [f'{worker}:{port}']}
   )
   command = (sys.executable, _COUNTS, 20, tmp_path / 'snapshots')
+  own = {'within': network, 'TFPS_ENCLOSURE': form}
   with contextlib.ExitStack() as stack:
     tasks = [
       stack.enter_context(
-        enclosures.start(cluster, task, certs, *command, TFPS_ENCLOSURE=form)
+        enclosures.start(cluster, task, certs, *command, **own)
       )
       for task in (enclosures.PS, enclosures.WORKER)
     ]

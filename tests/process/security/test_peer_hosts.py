@@ -18,7 +18,9 @@ _PS1 = spec_lib.Task('ps', 1)
 # Answers each line at its address with what it is told to.
 _ANSWER = """
 import socket, sys
-server = socket.create_server((sys.argv[1], int(sys.argv[2])))
+family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET
+address = sys.argv[1], int(sys.argv[2])
+server = socket.create_server(address, family=family)
 while True:
   peer, _ = server.accept()
   with peer, peer.makefile('rwb') as file:
@@ -84,6 +86,12 @@ def hosts(tmp_path):
   return path
 
 
+@pytest.fixture
+def network():
+  with enclosures.network('fd00::2') as words:
+    yield words
+
+
 def _within(hosts):
   """The words of a command that runs another one, with a file of hosts."""
   mount = 'mount --bind "$0" /etc/hosts && exec "$@"'
@@ -112,7 +120,9 @@ class _Asker:
     waiting.until(lambda: f'{text}\n' in self.lines, say=lambda: self.errors)
 
 
-def test_peers_are_followed_to_new_addresses(begin, hosts, certs, form):
+def test_peers_are_followed_to_new_addresses(
+  begin, hosts, network, certs, form
+):
   port = ports.pick()
   named = tfps.Cluster(
     {
@@ -124,18 +134,18 @@ def test_peers_are_followed_to_new_addresses(begin, hosts, certs, form):
   def serve(task, ip, answer):
     addresses = ['127.0.0.1:9'] * task.index + [f'{ip}:{port}']
     own = tfps.Cluster({'ps': addresses, 'worker': [f'127.0.0.9:{port}']})
-    words = sys.executable, '-c', _ANSWER, ip, port, answer
-    begin(own, task, certs, *words, TFPS_ENCLOSURE=form)
+    words = sys.executable, '-c', _ANSWER, ip.strip('[]'), port, answer
+    begin(own, task, certs, *words, within=network, TFPS_ENCLOSURE=form)
 
   serve(enclosures.PS, '127.0.0.2', 'the first')
-  serve(_PS1, '127.0.0.3', 'the second')
+  serve(_PS1, '[fd00::2]', 'the second')
   asker = _Asker(
     begin(
       named,
       enclosures.WORKER,
       certs,
       *(sys.executable, '-c', _ASK, *map(named.address, named.tasks('ps'))),
-      within=_within(hosts),
+      within=[*network, *_within(hosts)],
       TFPS_ENCLOSURE=form,
       TFPS_TIMEOUTS_SCALE='0.2',
     )
@@ -144,7 +154,7 @@ def test_peers_are_followed_to_new_addresses(begin, hosts, certs, form):
     lambda: any('does not know' in line for line in asker.errors),
     say=lambda: asker.errors,
   )
-  hosts.write_text('127.0.0.2 first.example\n127.0.0.3 second.example\n')
+  hosts.write_text('127.0.0.2 first.example\nfd00::2 second.example\n')
   asker.wait_for('first.example is the first')
   asker.wait_for('second.example is the second')
 

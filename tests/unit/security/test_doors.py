@@ -48,6 +48,17 @@ def test_metrics_are_served():
   assert _names(plan.served)[1] == ('metrics', '0.0.0.0', 9400)
 
 
+def test_ipv6_hosts_have_their_addresses_within():
+  jobs = {'ps': ['[FD00:0::1]:4000'], 'worker': ['[::1]:4000']}
+  plan = _plan(enclosures.WORKER, {'TFPS_METRICS_PORT': '[::]:9400'}, jobs)
+  assert _names(plan.peers.values()) == [('ps:0', 'fd00::1', 4000)]
+  assert _names(plan.served) == [
+    ('worker:0', '::1', 4000),
+    ('metrics', '::', 9400),
+  ]
+  assert plan.named() == []
+
+
 def test_the_page_is_served():
   plan = _plan(enclosures.PS, {'TFPS_DASHBOARD_PORT': '127.0.0.1:9500'})
   assert _names(plan.served)[1] == ('page', '127.0.0.1', 9500)
@@ -81,7 +92,6 @@ def test_each_name_is_an_address_of_its_own_within():
   [
     ('localhost:4002', 'worker:0 and ps:0 have the same port, 4002'),
     ('127.0.0.2:9400', 'metrics and ps:0 have the same port, 9400'),
-    ('[::1]:4001', r"ps:0 has the address '\[::1\]:4001', and .* IPv4 only"),
     ('127.0.0.1:0', 'nothing leads to a port that is not known'),
   ],
 )
@@ -104,13 +114,31 @@ def test_a_server_may_have_the_port_of_others_on_other_hosts(ps, env):
   assert _plan(enclosures.WORKER, jobs=jobs).env() == env
 
 
-def test_a_port_in_use_is_named():
-  place = doors.Place('ps:0', 'localhost', '127.0.0.1', ports.pick())
+@pytest.mark.parametrize(
+  ('host', 'ip', 'where'),
+  [
+    ('localhost', '127.0.0.1', r'127\.0\.0\.1'),
+    ('[::1]', '::1', r'\[::1\]'),
+    ('h.example', '127.77.0.1', r'\[::\]'),
+  ],
+)
+def test_a_port_in_use_is_named(host, ip, where):
+  place = doors.Place('ps:0', host, ip, ports.pick())
   with (
     place.listen(outside=True),
-    pytest.raises(ValueError, match=r'ps:0 cannot be served at .* in use'),
+    pytest.raises(ValueError, match=f'ps:0 cannot be served at {where}.* use'),
   ):
     place.listen(outside=True)
+
+
+@pytest.mark.parametrize('ip', ['127.0.0.1', '::1'])
+def test_a_named_host_is_served_at_all_its_addresses(ip):
+  place = doors.Place('ps:0', 'h.example', '127.77.0.1', ports.pick())
+  with (
+    place.listen(outside=True) as listener,
+    socket.create_connection((ip, place.port)),
+  ):
+    listener.accept()[0].close()
 
 
 def test_each_peer_is_verified_by_its_own_name():
