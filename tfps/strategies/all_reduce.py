@@ -178,10 +178,26 @@ class AllReduceStrategy(
     """
     self.sync_session.join_before_sum()
     factor = None
-    if reduce_op == tf.distribute.ReduceOp.MEAN:
+    is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+    if is_mean:
       factor = self.reduction.scale / self.num_workers
-    sums = self.reduction.sum_all(tf.nest.flatten(value), factor)
+    values = [
+      each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
+      for each in tf.nest.flatten(value)
+    ]
+    sums = self.reduction.sum_all(values, factor)
+    if is_mean:
+      sums = [self._divided_exactly(total) for total in sums]
     return tf.nest.pack_sequence_as(value, sums)
+
+  def _divided_exactly(self, total: Any) -> Any:
+    """Returns a mean, given a sum of which only floats are divided already.
+
+    As with TensorFlow's strategies, that of integers is a float64.
+    """
+    if total.dtype.is_floating:
+      return total
+    return total / tf.cast(self.reduction.size, total.dtype)
 
   def monitor(self) -> task_monitor.TaskMonitor:
     """Returns a monitor of all tasks, to name those that a call waits for."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import contextlib
 from typing import Any
 
+import tensorflow as tf
+
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 from tfps.updates.allreduce import session as session_lib
@@ -36,6 +38,7 @@ class GradientSums:
     self._extended = extended
     self._local_state = local_state
     self.is_applying = False
+    self._is_training = False
 
   def of(self, gradients: Sequence[Any]) -> list[Any]:
     """Returns the sums of gradients over all workers, to be applied.
@@ -46,6 +49,7 @@ class GradientSums:
     Args:
       gradients: of this worker; None for a variable without one.
     """
+    self._is_training = True
     flat = [gradient for gradient in gradients if gradient is not None]
     found = iter(self._sum(flat, self._extended.take_written()))
     return [None if gradient is None else next(found) for gradient in gradients]
@@ -71,7 +75,9 @@ class GradientSums:
         yield
         self._average_rest(is_training=True)
         return
-      with self._session.own_step():
+      # In eager mode nobody knows what is written: what adds up is a step.
+      self._is_training = tf.executing_eagerly()
+      with self._session.own_step(lambda: self._is_training):
         yield
         # What adds up nothing may be an evaluation by one worker alone.
         self._average_rest(is_training=self._reduction.num_sums > 0)
@@ -86,11 +92,16 @@ class GradientSums:
       is_training: whether the step is known to be one of training, which all
         workers do. Without, it is if it changes a trainable variable.
     """
-    written = self._extended.take_written(
-      with_trainable=not self._reduction.num_sums
-    )
-    is_training |= any(variable.trainable for variable in written)
-    if self._extended.num_workers > 1 and is_training and written:
+    written = self._extended.take_written(with_trainable=True)
+    has_learned = any(variable.trainable for variable in written)
+    self._is_training |= has_learned
+    if self._reduction.num_sums:
+      written = [variable for variable in written if not variable.trainable]
+    if (
+      self._extended.num_workers > 1
+      and (is_training or has_learned)
+      and written
+    ):
       self._sum([], written)
 
   def _sum(self, gradients: Sequence[Any], written: Sequence[Any]) -> list[Any]:

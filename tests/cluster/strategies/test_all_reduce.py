@@ -1,6 +1,8 @@
 """AllReduceStrategy: a single worker, parts of batches, and what it refuses."""
 
+import gc
 import os
+import weakref
 
 import keras
 import numpy as np
@@ -73,9 +75,24 @@ def test_a_loop_of_ones_own_counts_its_steps(strategy):
 def test_values_are_reduced_as_by_tensorflow(strategy):
   def replica():
     context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.MEAN, [1.0, 2.0])
+    return context.all_reduce(tf.distribute.ReduceOp.MEAN, [1.0, 2])
 
   assert [float(value) for value in strategy.run(replica)] == [1.0, 2.0]
+
+
+def test_graphs_of_functions_that_are_gone_are_freed(strategy):
+  with strategy.scope():
+    variable = tf.Variable(0.0)
+
+  @tf.function
+  def step():
+    strategy.run(lambda: variable.assign_add(1.0))
+
+  step()
+  graph = weakref.ref(step.get_concrete_function().graph)
+  del step
+  gc.collect()
+  assert graph() is None
 
 
 @pytest.mark.quick

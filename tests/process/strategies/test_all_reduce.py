@@ -93,9 +93,13 @@ def test_what_steps_write_by_themselves_is_averaged(start_workers):
   _finish(cluster)
   mean = (1 + 2) / 2
   total = -mean * steps
-  wanted = f'values {total} {total} {mean} {total}'
+  wanted = f'values {total} {total} {mean} {total} {total}'
   for index in range(2):
     assert wanted in cluster.log('worker', index), _logs(cluster)
+    # Evaluations are no steps.
+    assert f'evaluated {mean} steps {2 * steps}\n' in cluster.log(
+      'worker', index
+    )
 
 
 def _counts(cluster, index):

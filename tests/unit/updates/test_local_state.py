@@ -18,6 +18,16 @@ def _values(state):
   return [float(variable) for variable in state.variables]
 
 
+def test_values_are_copied_unnoticed_by_tapes(state):
+  @tf.custom_gradient
+  def copied(value):
+    with tf.init_scope():
+      state.unpack(state.packed())
+    return value, lambda gradient: gradient  # of no variable
+
+  assert float(tf.function(copied)(2.0)) == 2.0
+
+
 def _step(state, *, fails=False):
   """Adds one to all variables, unless it fails after the first."""
   number = tf.Variable(0 if fails else 1)

@@ -112,7 +112,7 @@ class LocalState:
 
   def packed(self) -> np.ndarray:
     """Returns all values as one vector of int32, whatever their types."""
-    whole = b''.join(v.numpy().tobytes() for v in self.variables)
+    whole = b''.join(_value(v).numpy().tobytes() for v in self.variables)
     return np.frombuffer(whole + bytes(-len(whole) % 4), np.int32)
 
   def unpack(self, vector: np.ndarray) -> None:
@@ -124,10 +124,17 @@ class LocalState:
     for variable, size in zip(self.variables, self._sizes(), strict=True):
       dtype = variable.dtype.as_numpy_dtype
       flat = np.frombuffer(whole[start : start + size], dtype)
-      variable.assign(flat.reshape(variable.shape))
+      variable.assign(flat.reshape(variable.shape), read_value=False)
       start += size
     for variable, copy in self._kept.values():
-      copy.assign(variable.read_value())
+      copy.assign(_value(variable), read_value=False)
 
   def _sizes(self) -> Sequence[int]:
     return [v.shape.num_elements() * v.dtype.size for v in self.variables]
+
+
+def _value(variable: tf.Variable) -> tf.Tensor:
+  """Returns a variable's value; tapes of a step being traced do not note it."""
+  return tf.raw_ops.ReadVariableOp(
+    resource=variable.handle, dtype=variable.dtype
+  )

@@ -92,12 +92,12 @@ class Reduction:
     Args:
       after: tensors of the function that the sums wait for.
     """
-    before, self.after = self.after, list(after)
-    self.num_sums = 0
+    before = self.after, self.num_sums
+    self.after, self.num_sums = list(after), 0
     try:
       yield
     finally:
-      self.after = before
+      self.after, self.num_sums = before
 
   def sum_all(
     self, tensors: Sequence[Any], factor: Any, to_average: Sequence[Any] = ()

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import contextlib
 import copy
 from typing import Any
-import weakref
 
 import tensorflow as tf
 
+from tfps._compat import graphs
 from tfps._compat import writes
 from tfps.updates import sessions
 from tfps.updates import steppers
@@ -20,6 +20,9 @@ from tfps.updates.allreduce import membership as membership_lib
 from tfps.updates.allreduce import reduction as reduction_lib
 from tfps.updates.sync import participation
 from tfps.updates.sync import step_sync
+
+# Key of what `own_step` notes in a graph.
+_WRITTEN = 'steps of functions of the user'
 
 
 class AllReduceStep(steppers.Stepper):
@@ -109,8 +112,6 @@ class AllReduceSession(sessions.Session):
     # Number of steps of the group that the program has done or skipped.
     self._position = 0
     self._has_failed_attempt = False
-    # By graph, tensors after which the steps of a function so far are made.
-    self._written: Any = weakref.WeakKeyDictionary()
 
   def worker(self) -> int:
     """Returns the number of this worker."""
@@ -217,12 +218,15 @@ class AllReduceSession(sessions.Session):
     return float(self._reduction.is_change_agreed.numpy()) > 0
 
   @contextlib.contextmanager
-  def own_step(self) -> Iterator[None]:
-    """Returns a context of a step of the user's own function."""
-    written: list[Any] = []
-    if not tf.executing_eagerly():
-      graph = tf.compat.v1.get_default_graph()
-      written = self._written.setdefault(graph, written)
+  def own_step(self, is_training: Callable[[], bool]) -> Iterator[None]:
+    """Returns a context of a step of the user's own function.
+
+    Args:
+      is_training: returns, at its end, whether it counts as a step; others,
+        which may add up values as well, only keep the order of sums.
+    """
+    # Tensors after which the steps of a function so far are made.
+    written: list[Any] = graphs.once(_WRITTEN, list)
     first = 0 if tf.executing_eagerly() else writes.num_operations()
     self._is_own_step = True
     try:
@@ -232,12 +236,13 @@ class AllReduceSession(sessions.Session):
           return
     finally:
       self._is_own_step = False
+    number = int(is_training())
     if tf.executing_eagerly():
-      self._num_steps.assign_add(1)
+      self._num_steps.assign_add(number)
       return
     done = step_sync.after_writes(first, tf.constant(0))
     with tf.control_dependencies([done]):
-      written[:] = [tf.identity(self._num_steps.assign_add(1))]
+      written[:] = [tf.identity(self._num_steps.assign_add(number))]
 
   @contextlib.contextmanager
   def _in_step(self) -> Iterator[None]:
