@@ -10,6 +10,7 @@ from tests.support import small
 from tests.support import waiting
 
 _TIMEOUT_SECS = 240.0
+_IS_IN = ' adds up gradients with '  # a group
 
 
 @pytest.fixture
@@ -133,14 +134,17 @@ def test_training_outlasts_a_worker_that_returns(
     re.findall(r'worker:\d', names)
   )
   _wait_for(cluster, other, back)
+  groups, whole = (
+    cluster.log('worker', other).count(what) for what in (_IS_IN, back)
+  )
   getattr(cluster, fault)('worker', lost)
   if lost:
-    _wait_for(cluster, other, ' adds up gradients with ', 2)
+    _wait_for(cluster, other, _IS_IN, groups + 1)
   if fault == 'kill':
     cluster.start('worker', lost)
   else:
     cluster.thaw('worker', lost)
-  _wait_for(cluster, other, back, 2)
+  _wait_for(cluster, other, back, whole + 1)
   (tmp_path / 'go').touch()
   _finish(cluster)
   _assert_equal(tmp_path, 3)
@@ -162,6 +166,16 @@ def test_a_worker_that_does_not_come_is_named(start, tmp_path):
 def _said(cluster, index, what):
   (said,) = re.findall(f'^{what} (.*)$', cluster.log('worker', index), re.M)
   return json.loads(said)
+
+
+@pytest.mark.parametrize(
+  'index', [0, pytest.param(1, marks=pytest.mark.exhaustive)]
+)
+def test_a_worker_with_other_variables_is_refused(start, index):
+  cluster = start(2, 'fit', 'sgd', 4, MORE=str(index))
+  assert cluster.wait('worker', 1, timeout_secs=_TIMEOUT_SECS) == 1
+  says = 'worker:1 has other variables than worker:0, whose'
+  assert says in cluster.log('worker', 1), _logs(cluster)
 
 
 @pytest.mark.exhaustive

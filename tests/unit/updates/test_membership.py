@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps.cluster import spec as spec_lib
 from tfps.updates.allreduce import agreements
+from tfps.updates.allreduce import generations
+from tfps.updates.allreduce import group_monitor
 from tfps.updates.allreduce import local_state as local_state_lib
+from tfps.updates.allreduce import membership as membership_lib
 from tfps.updates.allreduce import membership_table as membership_table_lib
+from tfps.updates.allreduce import others as others_lib
+from tfps.updates.allreduce import reduction as reduction_lib
 
 
 def _make(ps, name, value):
@@ -54,6 +60,42 @@ def test_holdings_are_handed_on_whatever_their_types():
     np.testing.assert_array_equal(own.numpy(), other.numpy())
   others.variables.pop()
   assert some.digest() != others.digest()
+
+
+def _peers():
+  tasks = [spec_lib.Task('worker', i) for i in range(2)]
+  return [group_monitor.Peer(task, 'localhost:1') for task in tasks]
+
+
+def test_who_leaves_waits_for_a_member_that_copies_its_variables():
+  phases = [generations.READY, generations.RUNNING, generations.RUNNING]
+  places = [0, 7, 8]
+  seen = []
+
+  class Notices:
+    def entries(self, number):
+      del number
+      seen.append(len(seen))
+      entry = generations.Entry(phase=phases[seen[-1]], place=places[seen[-1]])
+      return {1: entry}
+
+  others_lib.Others(_peers(), 0, Notices()).wait_until_at([0, 1], 8, 60)
+  assert seen == [0, 1, 2]
+
+
+def test_a_worker_knows_by_itself_how_far_the_group_was(monkeypatch):
+  member = membership_lib.Membership(
+    _peers(),
+    1,
+    local_state_lib.LocalState(),
+    reduction_lib.Reduction(1, 2),
+    tf.Variable(7, dtype=tf.int64),
+    config=None,
+    waits=group_monitor.Waits.of(1, 1, 1),
+    tell=lambda kind, tasks: None,
+  )
+  monkeypatch.setattr(member, '_begin', lambda: None)
+  assert member.place() == 7  # the leader has ended
 
 
 @pytest.mark.parametrize(

@@ -118,14 +118,14 @@ class Membership:
   def place(self) -> int:
     """Returns how many steps the group has done, as far as is known.
 
-    It is 0 if the leader does not answer. From then on the others know of this
-    worker.
+    If the leader does not answer, as it has ended, these are the steps that the
+    variables of this worker contain. From then on the others know of it.
     """
     self._begin()
     try:
-      return self._notices.state().place
+      return max(self._notices.state().place, self._place())
     except tf.errors.OpError:
-      return 0
+      return self._place()
 
   def join(self) -> None:
     """Becomes a member of the next generation.
@@ -348,7 +348,9 @@ class Membership:
       self._step_back()
       raise ValueError(problem)
     has_fewer = self._local_state.num_packed < state.num_packed
-    self.is_partial = has_fewer and self._entry.value.is_new
+    # Workers that begin together have come as far as each other.
+    may_have_fewer = self._entry.value.is_new and not state.is_first
+    self.is_partial = has_fewer and may_have_fewer
     self._num_copied = len(self._local_state.variables)
     if self.is_partial or self._local_state.digest() == state.digest:
       return

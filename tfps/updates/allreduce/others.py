@@ -49,6 +49,11 @@ def enable(
   )
 
 
+# Phases of members that may need what another one has to send: who is ready
+# copies the variables.
+_ACTIVE = (generations.READY, generations.RUNNING)
+
+
 class Others:
   """The other workers of this worker's group.
 
@@ -96,12 +101,11 @@ class Others:
     deadline = deadlines.after(secs)
     while not deadlines.is_over(deadline):
       entries = self._entries()
-      running = [
-        entries[i]
+      if all(
+        entries[i].place >= place
         for i in members
-        if i in entries and entries[i].phase == generations.RUNNING
-      ]
-      if all(entry.place >= place for entry in running):
+        if i in entries and entries[i].phase in _ACTIVE
+      ):
         return
       time.sleep(timeouts.current().poll_secs)
 

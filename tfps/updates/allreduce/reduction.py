@@ -2,16 +2,20 @@
 
 The size and the key of the group are variables, so that a function that was
 traced once works for every group of the same workers. All workers trace the
-same sums in the same order within a step.
+same sums in the same order within a step, and in a function outside of steps;
+a worker that returns has not traced what others had before.
 """
 
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import itertools
 from typing import Any
 import zlib
 
 import tensorflow as tf
+
+from tfps._compat import graphs
 
 # Gradients are sent in buckets of this size, each as soon as its last one is
 # computed: large enough that a message's fixed cost does not matter.
@@ -19,6 +23,9 @@ _BUCKET_BYTES = 4 << 20
 
 # As what types those are sent that TensorFlow does not add up on GPUs.
 _WIDER = {tf.int32: tf.int64, tf.bfloat16: tf.float32}
+
+# Key of what counts the sums of a graph that are in no step.
+_OUTSIDE = 'sums outside of steps'
 
 
 class Reduction:
@@ -59,6 +66,7 @@ class Reduction:
     self.num_workers = num_workers
     self.after: list[tf.Tensor] = []
     self.num_sums = 0
+    self._is_in_step = False
     self.hint = hint
     self._device = device
     self._bucket_bytes = bucket_bytes or _BUCKET_BYTES
@@ -92,12 +100,12 @@ class Reduction:
     Args:
       after: tensors of the function that the sums wait for.
     """
-    before = self.after, self.num_sums
-    self.after, self.num_sums = list(after), 0
+    before = self.after, self.num_sums, self._is_in_step
+    self.after, self.num_sums, self._is_in_step = list(after), 0, True
     try:
       yield
     finally:
-      self.after, self.num_sums = before
+      self.after, self.num_sums, self._is_in_step = before
 
   def sum_all(
     self, tensors: Sequence[Any], factor: Any, to_average: Sequence[Any] = ()
@@ -316,7 +324,10 @@ class Reduction:
       *facts: what else distinguishes the collective.
     """
     self.num_sums += 1
-    return _hash(self.num_sums, *facts)
+    number = self.num_sums
+    if not self._is_in_step:
+      number = -next(graphs.once(_OUTSIDE, lambda: itertools.count(1)))
+    return _hash(number, *facts)
 
 
 def _hash(*facts: Any) -> int:
