@@ -58,13 +58,13 @@ class Counter(Admission):
       read an initial value, and nothing is learned from them.
 
   Raises:
-    ValueError: the number is not positive.
+    ValueError: the number is not whole or not positive.
   """
 
   min_count: int
 
   def __post_init__(self) -> None:
-    self._check_positive('min_count')
+    self._check_whole('min_count')
 
   def weights(self, num_shards: int) -> Sequence[weights.Weight]:
     own = weights.of_shard(num_shards, removes=True)
@@ -105,7 +105,7 @@ class BloomCounter(Admission):
       `-ln(false_positive_rate) / ln(2)^2` bytes for each: 9.6 at a rate of 1%.
 
   Raises:
-    ValueError: a number is out of range.
+    ValueError: a number is out of range, or a count is not whole.
   """
 
   min_count: int
@@ -113,7 +113,7 @@ class BloomCounter(Admission):
   capacity: int = 10_000_000
 
   def __post_init__(self) -> None:
-    self._check_positive('min_count', 'capacity')
+    self._check_whole('min_count', 'capacity')
     if self.min_count > _MOST_PER_CELL:
       raise ValueError(
         f'{self}: min_count is at most {_MOST_PER_CELL}, which fits a byte. '

@@ -153,7 +153,8 @@ class Ttl(Eviction):
       worker makes one for each feature that it looks up.
 
   Raises:
-    ValueError: neither or both are given, or one is not positive.
+    ValueError: neither or both are given, or one is not positive, or the steps
+      are not whole.
   """
 
   secs: float | None = None
@@ -162,7 +163,10 @@ class Ttl(Eviction):
   def __post_init__(self) -> None:
     if (self.secs is None) == (self.steps is None):
       raise ValueError(f'{self}: give either secs or steps.')
-    self._check_positive('secs', 'steps')
+    if self.secs is None:
+      self._check_whole('steps')
+    else:
+      self._check_positive('secs')
 
   def note_lookup(self, counts: Any) -> Any:
     if self.steps is None:
@@ -206,13 +210,13 @@ class _Capacity(Eviction):
       a single look-up. Each shard has its part.
 
   Raises:
-    ValueError: the capacity is not positive.
+    ValueError: the capacity is not whole or not positive.
   """
 
   capacity: int
 
   def __post_init__(self) -> None:
-    self._check_positive('capacity')
+    self._check_whole('capacity')
 
   def is_due(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
     return counts_lib.num_keys(held) > self._share(held)
@@ -245,7 +249,7 @@ class Lru(_Capacity):
       that adds some. Each ps has its part of it.
 
   Raises:
-    ValueError: the capacity is not positive.
+    ValueError: the capacity is not whole or not positive.
   """
 
 
@@ -260,7 +264,7 @@ class Lfu(_Capacity):
     capacity: as for `Lru`.
 
   Raises:
-    ValueError: the capacity is not positive.
+    ValueError: the capacity is not whole or not positive.
   """
 
   def note_use(

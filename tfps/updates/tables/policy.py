@@ -1,7 +1,10 @@
 """Base of policies of tables, which are saved with models."""
 
 import dataclasses
+import numbers
 from typing import Any
+
+_TOO_LARGE = 1 << 63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,5 +27,19 @@ class Policy:
   def _check_positive(self, *names: str) -> None:
     for name in names:
       value = getattr(self, name)
-      if value is not None and value <= 0:
+      if not value > 0:  # which NaN is not
         raise ValueError(f'{self}: {name} is positive, not {value}.')
+      if value >= _TOO_LARGE:
+        raise ValueError(f'{self}: {name} is less than 2^63, not {value}.')
+
+  def _check_whole(self, *names: str) -> None:
+    """Refuses all but positive whole numbers; 1e7 becomes an integer."""
+    for name in names:
+      value = getattr(self, name)
+      is_number = isinstance(value, numbers.Real) and not isinstance(
+        value, bool
+      )
+      if not is_number or value % 1 != 0:  # of infinity it is NaN
+        raise ValueError(f'{self}: {name} is a whole number, not {value!r}.')
+      object.__setattr__(self, name, int(value))
+    self._check_positive(*names)

@@ -56,9 +56,7 @@ class Storage(policy.Policy):
   directory: str | os.PathLike[str]
 
   def __post_init__(self) -> None:
-    if not isinstance(self.memory_bytes, int):
-      raise ValueError(f'{self}: memory_bytes is a whole number.')
-    self._check_positive('memory_bytes')
+    self._check_whole('memory_bytes')
     if not os.fspath(self.directory):
       raise ValueError(f'{self}: directory names one on the disk of each ps.')
     # Keras saves no path.
