@@ -25,6 +25,8 @@ _WINDOW = 1 << 16
 _WINDOW_PER_ROW = 16
 # More keys than needed are evicted at a time: one of so many in a window.
 _SPARE_PART = 32
+# So many of the keys in a window may be evicted, however few it has.
+_ALWAYS_PART = 4
 # Expired keys are looked for so often during the time that they live.
 _SWEEPS = 8
 
@@ -226,8 +228,15 @@ class _Capacity(Eviction):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     share = self._share(held)
     spare = tf.minimum(share, _WINDOW) // _SPARE_PART
-    number = counts_lib.num_keys(held) - share + spare
-    number = tf.minimum(number, tf.size(scores, tf.int64))
+    surplus = counts_lib.num_keys(held) - share + spare
+    size = held[_Count.USED] - counts_lib.NUM_INITIAL
+    window = tf.size(scores, tf.int64)
+    # With far too many keys, as after the capacity was lowered, the window
+    # keeps its share of the capacity, and others go from the next ones.
+    found = tf.math.count_nonzero(scores < _NEVER)
+    most = found - (share - spare) * window // size
+    most = tf.maximum(most, found // _ALWAYS_PART)
+    number = tf.where(window < size, tf.minimum(surplus, most), surplus)
     # Of equal scores, it takes the first.
     lowest = tf.math.top_k(-scores, tf.cast(number, tf.int32), sorted=False)
     return tf.cast(lowest.indices, tf.int64), held[_Count.SWEEP_AT]
@@ -242,7 +251,8 @@ class Lru(_Capacity):
 
   If a ps has more than 65,536 rows of the table, those of so many are evicted
   at a time, of which the next ones are examined next (as a clock's hand goes
-  round), not those of all.
+  round), not those of all. So if a table is restored with a lower capacity,
+  look-ups evict what is too much part by part.
 
   Attributes:
     capacity: how many keys the table has at most, beside those of the look-up

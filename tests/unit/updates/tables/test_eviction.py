@@ -13,6 +13,7 @@ import tfps
 from tfps.updates import apply
 from tfps.updates import rules
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import eviction as eviction_lib
 from tfps.variables import growing
 
 pytestmark = pytest.mark.slow
@@ -169,6 +170,36 @@ def test_a_large_table_is_examined_part_by_part():
   newest = 1000 + np.arange(392_000, 400_000)
   assert (table.find(newest) >= 0).all()
   assert table.count(_Count.EVICTED) + number == 400_050
+
+
+@pytest.mark.parametrize(
+  ('kind', 'capacity'),
+  [
+    (tfps.embeddings.Lru, 2700),
+    (tfps.embeddings.Lfu, 1500),
+    (tfps.embeddings.Lru, 100),
+  ],
+  ids=lambda value: getattr(value, '__name__', value),
+)
+def test_keys_in_use_outlast_a_capacity_that_is_lowered(
+  monkeypatch, kind, capacity
+):
+  monkeypatch.setattr(eviction_lib, '_WINDOW', 256)
+  one = key_tables.Table(eviction=kind(3000))
+  keys = np.arange(3000)
+  one.insert(keys)
+  hot = keys[::60]
+  for _ in range(3):
+    one.insert(hot)
+  other = key_tables.Table(eviction=kind(capacity))
+  other.restore(one.values())
+  numbers = [3000]
+  while numbers[-1] > capacity and len(numbers) < 60:
+    other.insert(hot[:1])
+    numbers.append(counts_lib.num_keys(other.shard.counts.numpy()))
+  assert numbers[-1] <= capacity
+  assert numbers[1] > 3000 - 256  # some of each part are kept
+  assert other.present(hot.tolist()) == set(hot.tolist())
 
 
 @pytest.mark.parametrize(
