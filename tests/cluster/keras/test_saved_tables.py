@@ -216,6 +216,53 @@ def test_a_snapshot_of_a_table_that_evicts_is_restored_without_evicted_keys(
     assert other.num_keys() == len(kept)
 
 
+def test_a_snapshot_is_restored_under_an_eviction_with_other_scores(
+  tfps_cluster, tmp_path
+):
+  evictions = tfps.embeddings.Lfu(1000), tfps.embeddings.Ttl(secs=1e6)
+  for eviction in evictions:
+    with _table(tfps_cluster.cluster, tmp_path, eviction=eviction) as (
+      table,
+      guard,
+    ):
+      for ids in np.split(_IDS[:400], 2):
+        table.lookup(ids, training=True)
+      assert (table.num_keys(), table.num_evicted()) == (400, 0)
+      guard.copies.keep()
+
+
+def _checkpointed(table, path):
+  saved = tf.train.Checkpoint(table=table).write(path)
+  return lambda other: tf.train.Checkpoint(table=other).read(saved)
+
+
+def _stored(table, path):
+  del path
+  table.save_own_variables(store := {})
+  return lambda other: other.load_own_variables(store)
+
+
+@pytest.mark.parametrize('save', [_checkpointed, _stored])
+def test_a_file_is_restored_under_an_eviction_with_other_scores(tmp_path, save):
+  evictions = [
+    tfps.embeddings.Lfu(1000),
+    tfps.embeddings.Ttl(secs=1e6),
+    tfps.embeddings.Ttl(steps=3),
+  ]
+  tables = [tfps.embeddings.Table(2, eviction=each) for each in evictions]
+  for table in tables:
+    table.build()
+  one, by_time, by_number = tables
+  one.lookup(_IDS[:400], training=True)
+  load = save(one, tmp_path / 'saved')
+  load(by_time)
+  load(by_number)
+  for _ in range(5):
+    for table in (by_time, by_number):
+      table.lookup(_IDS[:1], training=True)
+  assert [by_time.num_keys(), by_number.num_keys()] == [400, 1]
+
+
 def _items(table):
   for keys, rows in table.items():
     yield from zip(keys.tolist(), rows, strict=True)

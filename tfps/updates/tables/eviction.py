@@ -3,11 +3,14 @@
 Keys are evicted on their ps, under its lock, by look-ups in training. One
 examines a bounded number of rows, from where the last one stopped.
 
-Each row has a score, which look-ups raise.
+Each row has a score, which look-ups raise. The scores of initial rows, which
+belong to no key, are the number of the unit of all others: by it, scores that
+were saved under another policy are found, and replaced.
 """
 
 from collections.abc import Sequence
 import dataclasses
+import enum
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +37,24 @@ _MICROS = 1_000_000
 _ONE_USE = 1 << 32
 _NEVER: int = tf.int64.max
 
+# Initial row whose score is read as the unit. The first one is scored by
+# look-ups of keys that have no row.
+UNIT_ROW = 1
+
+
+class Unit(enum.IntEnum):
+  """Unit of scores.
+
+  Attributes:
+    LOOKUPS: look-ups of the shard before the last one of the key.
+    USES: look-ups of the key, times 2^32, plus the second of its first one.
+    MICROS: microseconds from 1970 to the last look-up of the key.
+  """
+
+  LOOKUPS = 1
+  USES = 2
+  MICROS = 3
+
 
 class Eviction(policy.Policy):
   """Base class of policies that decide which keys lose their rows."""
@@ -41,7 +62,12 @@ class Eviction(policy.Policy):
   def weights(self, num_shards: int) -> Sequence[weights.Weight]:
     """Returns the variables that each shard needs for the policy."""
     del num_shards
-    return [weights.Weight('scores')]
+    return [weights.Weight('scores', self.unit)]
+
+  @property
+  def unit(self) -> Unit:
+    """The unit of scores."""
+    return Unit.MICROS
 
   def note_lookup(self, counts: Any) -> Any:
     """Notes that a look-up begins; returns the operation, if it needs one.
@@ -93,6 +119,51 @@ class Eviction(policy.Policy):
       Their positions among the scores, and when to examine rows again.
     """
     raise NotImplementedError
+
+  def adopted(
+    self, scores: Any, unit: Any, held: Sequence[tf.Tensor]
+  ) -> tf.Tensor:
+    """Returns scores that were saved, or first ones if their unit is another.
+
+    Args:
+      scores: the scores.
+      unit: number of their unit; 0 if it was not saved.
+      held: the shard's counts.
+    """
+    unit = tf.where(unit > 0, unit, _unit_of(scores))
+    first = self.first_scores(tf.size(scores), held)
+    return tf.where(tf.equal(unit, self.unit), scores, first)
+
+  def renew_scores(self, shard: shard_lib.Shard) -> tf.Tensor:
+    """Gives all keys first scores if theirs are of another unit.
+
+    They are if variables were restored from a table with another policy. It
+    runs within a `ps_lock.Job`.
+
+    Args:
+      shard: the shard.
+
+    Returns:
+      A tensor, after which it has.
+    """
+    (unit,) = tf.unstack(shard.gather('scores', [UNIT_ROW]))
+    return tf.cond(
+      tf.equal(unit, self.unit),
+      lambda: tf.constant(False),
+      lambda: self._renew_scores(shard, unit),
+    )
+
+  def _renew_scores(self, shard: shard_lib.Shard, unit: tf.Tensor) -> tf.Tensor:
+    held = counts_lib.read(shard.counts)
+    rows = tf.range(counts_lib.NUM_INITIAL, held[_Count.USED])
+    new = self.adopted(_scores_of(shard, rows), unit, held)
+    initial = tf.range(counts_lib.NUM_INITIAL, dtype=tf.int64)
+    units = tf.fill([counts_lib.NUM_INITIAL], tf.constant(self.unit, tf.int64))
+    rows = tf.concat([initial, rows], axis=0)
+    new = tf.concat([units, new], axis=0)
+    written = resources.scatter(shard.values['scores'], rows, new)
+    with resources.after_both(written):
+      return tf.constant(True)
 
   def evict(self, shard: shard_lib.Shard, used: tf.Tensor) -> tf.Tensor:
     """Evicts some of a shard's keys if it is due, within a `ps_lock.Job`.
@@ -170,6 +241,10 @@ class Ttl(Eviction):
     else:
       self._check_positive('secs')
 
+  @property
+  def unit(self) -> Unit:
+    return Unit.MICROS if self.steps is None else Unit.LOOKUPS
+
   def note_lookup(self, counts: Any) -> Any:
     if self.steps is None:
       return None
@@ -181,7 +256,9 @@ class Ttl(Eviction):
     return tf.fill([number], self._now(held))
 
   def is_due(self, held: Sequence[tf.Tensor]) -> tf.Tensor:
-    return self._now(held) >= held[_Count.SWEEP_AT]
+    wait = held[_Count.SWEEP_AT] - self._now(held)
+    # It is longer if it was saved under a policy of another time or unit.
+    return (wait <= 0) | (wait > self._lifetime)
 
   def choose(
     self, scores: tf.Tensor, held: Sequence[tf.Tensor]
@@ -277,6 +354,10 @@ class Lfu(_Capacity):
     ValueError: the capacity is not whole or not positive.
   """
 
+  @property
+  def unit(self) -> Unit:
+    return Unit.USES
+
   def note_use(
     self, scores: Any, rows: tf.Tensor, held: Sequence[tf.Tensor]
   ) -> Any:
@@ -300,6 +381,13 @@ def _scores_of(shard: shard_lib.Shard, rows: tf.Tensor) -> tf.Tensor:
   scores = shard.gather('scores', rows)
   none = tf.constant(_NEVER, tf.int64)
   return tf.where(shard.addresses.are_used(rows), scores, none)
+
+
+def _unit_of(scores: tf.Tensor) -> tf.Tensor:
+  """Returns the unit of scores that were saved without one, by the lowest."""
+  # A second of 1970 to 2004 and a microsecond of 1970 to 2005.
+  limits = tf.constant([1 << 30, 1 << 50], tf.int64)
+  return 1 + tf.math.count_nonzero(tf.reduce_min(scores) >= limits)
 
 
 def _now() -> tf.Tensor:

@@ -7,6 +7,7 @@ give the same values twice, or by two processes at once, changes nothing.
 """
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -20,6 +21,7 @@ from tfps.updates import rows as rows_lib
 from tfps.updates.tables import addresses as addresses_lib
 from tfps.updates.tables import admission as admission_lib
 from tfps.updates.tables import counts as counts_lib
+from tfps.updates.tables import eviction as eviction_lib
 from tfps.updates.tables import index as index_lib
 from tfps.updates.tables import locked
 from tfps.updates.tables import resources
@@ -40,6 +42,8 @@ _NOT_NEEDED = ('addresses', 'free', 'index', 'digest')
 
 def restore(shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]) -> None:
   """Gives a table the keys and rows that were saved, and no others.
+
+  Scores are kept if those of the table's eviction have the same unit.
 
   Args:
     shards: all shards of the table.
@@ -141,11 +145,30 @@ def _restore_rows(
     locked.function(shard, _put_rows, _types([None], _restored(shard)))
     for shard in shards
   ]
+  unit = 0
+  if 'scores' in names:
+    (unit,) = saved[0].read('scores', eviction_lib.UNIT_ROW, 1)
   for each, own_counts in zip(saved, counts, strict=True):
     behind = whole[_Count.LOOKUPS] - int(own_counts[_Count.LOOKUPS])
     for keys, (rows, *scores) in _slices(each, names):
       # Of scores that are numbers of look-ups, the age is kept.
-      _divide(keys, [rows, *(score + behind for score in scores)], puts)
+      moved = [score + behind for score in scores]
+      adopted = [_adopted(shards[0], unit, score, whole) for score in moved]
+      _divide(keys, [rows, *adopted], puts)
+
+
+def _adopted(
+  shard: shard_lib.Shard,
+  unit: int,
+  scores: np.ndarray,
+  counts: Mapping[_Count, int],
+) -> np.ndarray:
+  """Returns saved scores of a unit, or first ones if the table has another."""
+  assert shard.eviction is not None
+  with tf.device('/device:CPU:0'):  # of this process
+    held = tf.constant([counts.get(count, 0) for count in _Count], tf.int64)
+    own: np.ndarray = shard.eviction.adopted(scores, unit, held).numpy()
+  return own
 
 
 def _counts_of_all(counts: Sequence[np.ndarray]) -> dict[_Count, int]:
@@ -257,15 +280,19 @@ def _clear(
   """Takes all rows from their keys, and sets counts and initial values."""
   lengths = {**dict.fromkeys(weights.BY_ROW, _FIRST), 'free': 1}
   del lengths['rows']
+  values = {
+    name: apply.read(shard.values[name])[:length]
+    for name, length in lengths.items()
+    if name in shard.values
+  }
+  if shard.eviction is not None:  # the scores to come have its unit
+    units = tf.constant(shard.eviction.unit, tf.int64)
+    values['scores'] = tf.fill([_FIRST], units)
   return [
     (),
     apply.write(shard.counts, counts),
     apply.write(shard.rows, initial),
-    *(
-      apply.write(value, apply.read(value)[: lengths[name]])
-      for name, value in shard.values.items()
-      if name in lengths
-    ),
+    *(apply.write(shard.values[name], each) for name, each in values.items()),
   ]
 
 

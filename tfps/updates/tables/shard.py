@@ -157,7 +157,10 @@ class Shard:
     Returns: as `locate` does.
     """
     index = self._index()
-    with tf.control_dependencies([self._make_index_right(index)]):
+    right = [self._make_index_right(index)]
+    if self.eviction is not None:
+      right.append(self.eviction.renew_scores(self))
+    with tf.control_dependencies(right):
       known = index.find(keys)
     if not inserts:
       return known

@@ -1,5 +1,7 @@
 """Keys that are evicted, and rows that are given to others."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -200,6 +202,93 @@ def test_keys_in_use_outlast_a_capacity_that_is_lowered(
   assert numbers[-1] <= capacity
   assert numbers[1] > 3000 - 256  # some of each part are kept
   assert other.present(hot.tolist()) == set(hot.tolist())
+
+
+_EMBEDDINGS = tfps.embeddings
+_MANY = {
+  'lru': _EMBEDDINGS.Lru(10**6),
+  'lfu': _EMBEDDINGS.Lfu(10**6),
+  'secs': _EMBEDDINGS.Ttl(secs=1e6),
+  'steps': _EMBEDDINGS.Ttl(steps=10**6),
+}
+_FEW = {
+  'lru': _EMBEDDINGS.Lru(20),
+  'lfu': _EMBEDDINGS.Lfu(20),
+  'steps': _EMBEDDINGS.Ttl(steps=4),
+}
+_FIRST = counts_lib.NUM_INITIAL
+
+
+def _used(policy):
+  """Returns the variables of a table with 40 keys, the last ones used most."""
+  table = key_tables.Table(eviction=policy)
+  table.insert(range(40))
+  for _ in range(3):
+    table.insert(range(30, 40))
+  return table.values()
+
+
+def _scores(table):
+  return table.variables['scores'].numpy()[_FIRST : _FIRST + 40]
+
+
+@pytest.mark.parametrize(
+  ('old', 'new'),
+  turns.rarely(
+    list(itertools.product(_MANY, _MANY)),
+    but=[('lfu', 'secs'), ('steps', 'secs'), ('lru', 'secs'), ('lfu', 'lfu')],
+  ),
+)
+@pytest.mark.parametrize('has_unit', [True, False], ids=['', 'without_unit'])
+def test_restored_keys_keep_scores_of_the_same_unit_or_get_first_ones(
+  old, new, has_unit
+):
+  saved = _used(_MANY[old])
+  if not has_unit:
+    saved['scores'][:_FIRST] = 0
+  table = key_tables.Table(eviction=_MANY[new])
+  table.restore(saved)
+  for key in (0, 0, 40):
+    table.insert([key])
+  assert table.present(range(41)) == set(range(41))
+  scores, before = _scores(table), saved['scores'][_FIRST : _FIRST + 40]
+  are_alike = old == new or {old, new} == {'lru', 'secs'}
+  expected = before if are_alike else np.full(40, scores[1])
+  assert are_alike or not np.isin(scores, before[before > 0]).any()
+  np.testing.assert_array_equal(scores[1:], expected[1:])
+
+
+@pytest.mark.parametrize(
+  ('old', 'new'),
+  turns.rarely(
+    [
+      *itertools.product(_MANY, ['lru', 'lfu']),
+      *itertools.product(_MANY, ['steps']),
+    ],
+    but=[('lru', 'lfu'), ('secs', 'steps'), ('steps', 'steps')],
+  ),
+)
+def test_keys_restored_under_another_policy_are_evicted_by_it(old, new):
+  table = key_tables.Table(eviction=_FEW[new])
+  table.restore(_used(_MANY[old]))
+  for keys in (range(5), *[range(50, 55)] * 6, [60]):
+    table.insert(keys)
+  present = table.present(range(61))
+  assert set(range(50, 55)) < present
+  assert len(present - set(range(50, 55))) == {'steps': 1}.get(new, 15)
+
+
+def test_keys_without_a_row_leave_the_scores_of_others():
+  table = key_tables.Table(
+    admission=_EMBEDDINGS.Counter(2), eviction=_EMBEDDINGS.Lfu(10)
+  )
+  for _ in range(3):
+    table.insert([0])
+  before = _scores(table)[0]
+  table.insert([1, 2])  # are refused
+  table.insert([1])
+  assert table.present([0, 1, 2]) == {0, 1}
+  assert _scores(table)[0] == before
 
 
 @pytest.mark.parametrize(

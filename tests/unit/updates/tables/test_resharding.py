@@ -191,6 +191,37 @@ def _scores(tables, keys):
   }
 
 
+@pytest.mark.parametrize(
+  ('old', 'new'),
+  turns.rarely(
+    [
+      (_embeddings.Lfu(900), _embeddings.Ttl(secs=1e6)),
+      (_embeddings.Lfu(900), _embeddings.Ttl(steps=4)),
+      (_embeddings.Ttl(secs=1e6), _embeddings.Ttl(steps=4)),
+      (_embeddings.Ttl(steps=900), _embeddings.Lfu(900)),
+      (_embeddings.Ttl(steps=900), _embeddings.Lru(900)),
+    ],
+    but=[(_embeddings.Lfu(900), _embeddings.Ttl(steps=4))],
+  ),
+)
+def test_scores_of_another_unit_begin_anew(old, new):
+  tables, other = _Tables(3, eviction=old), _Tables(1, eviction=new)
+  for keys in (_KEYS[:300], _KEYS[:100], _KEYS[:100]):
+    tables.insert(keys)
+  other.all[0].variables['scores'][:1024].assign([9] * 1024)  # any other unit
+  resharding.restore(other.shards, tables.saved())
+  present = set(_KEYS[:300].tolist())
+  before = set(_scores(tables, present).values())
+  other.insert(_KEYS[:1])
+  assert other.present(_KEYS) == present
+  assert not before & set(_scores(other, present).values())
+  for _ in range(5):
+    other.insert(_KEYS[300:])
+  kept = set(_KEYS[300:].tolist())
+  kept |= set() if new == _embeddings.Ttl(steps=4) else present
+  assert other.present(_KEYS) == kept
+
+
 @pytest.mark.parametrize(('old', 'new'), _NUMBERS)
 def test_slots_follow_their_keys(old, new):
   eviction = _embeddings.Lru(capacity=150)
