@@ -134,13 +134,15 @@ class Parquet:
     group = self._groups[split]
     return row_groups.name(self.paths[group.file], group.index)
 
-  def fingerprint(self) -> int:
-    """Returns a 64-bit hash of the files' names and their rows' numbers."""
+  def fingerprint(self, *, with_batches: bool = False) -> int:
+    """Returns a 64-bit hash of the files' places and their rows' numbers.
+
+    See `Splits`.
+    """
+    places = splits_lib.places(self.paths)
     return splits_lib.hash_of(
-      *(
-        f'{os.path.basename(self.paths[group.file])} {group.num_rows}'
-        for group in self._groups
-      )
+      *(f'{places[group.file]} {group.num_rows}' for group in self._groups),
+      *([f'batch_size={self._batch_size}'] if with_batches else []),
     )
 
   def _batches(self, split: tf.Tensor) -> tf.data.Dataset:

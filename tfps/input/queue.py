@@ -64,7 +64,8 @@ class SplitQueue(tf.Module):
     preprocessing may be random.
   - 'exactly_once': only the batches that do not count are read, so each counts
     once. Preprocessing must be deterministic: shuffles without a seed get one,
-    and parallel transformations keep the order of elements.
+    and parallel transformations keep the order of elements. As batches are
+    counted, training that is resumed must make the same ones, of the same size.
 
   Args:
     splits: `Files`, `Parquet` or `Ranges`.
@@ -102,7 +103,7 @@ class SplitQueue(tf.Module):
     self.timeout_secs = timeout_secs
     self._exact = visitation == EXACTLY_ONCE
     self._progress = _make(extended, 'progress', [0] * len(splits))
-    self._fingerprint = _make(extended, 'kind', [splits.fingerprint()])
+    self._fingerprint = _make(extended, 'kind', [self._identity()])
     self.split_progress = split_progress_lib.SplitProgress(
       self._progress,
       _make(extended, 'owners', [0] * len(splits)),
@@ -171,13 +172,19 @@ class SplitQueue(tf.Module):
       ValueError: it was restored from training on other splits.
     """
     found = int(self._fingerprint.numpy()[0])
-    if found != self.splits.fingerprint():
+    if found != self._identity():
+      batches = ' in batches of the same size,' * self._exact
       raise ValueError(
         'SplitQueue: the progress that was restored is that of other splits '
         f'than these {len(self.splits)}, of which the first is '
-        f'{self.splits.name(0)}. Give the same files or ranges, in the same '
-        'order, or train in another directory to start from scratch.'
+        f'{self.splits.name(0)}. Give the same files or ranges, in folders of '
+        f'the same names,{batches} and in the same order, or train in another '
+        'directory to start from scratch.'
       )
+
+  def _identity(self) -> int:
+    # A position is a number of batches.
+    return self.splits.fingerprint(with_batches=self._exact)
 
   def rest(
     self, dataset: tf.data.Dataset, position: tf.Tensor

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import hashlib
+import itertools
 import os
+import re
 from typing import Any
 from typing import Protocol
 
@@ -14,6 +16,8 @@ import tensorflow as tf
 from tfps import errors
 
 _WILD = frozenset('*?[')
+_NUM_FOLDERS = 2
+_PART = re.compile(r'\d|.*=')  # the name of a folder, such as 2026 or day=2
 
 Reader = Callable[[tf.Tensor], tf.data.Dataset]
 
@@ -29,8 +33,13 @@ class Splits(Protocol):
   def name(self, split: int) -> str:
     """Returns the name of a split, given its index, for errors."""
 
-  def fingerprint(self) -> int:
-    """Returns a 64-bit hash that identifies the splits and their order."""
+  def fingerprint(self, *, with_batches: bool = False) -> int:
+    """Returns a 64-bit hash that identifies the splits and their order.
+
+    Args:
+      with_batches: whether it is another one for other batches of the same
+        splits, as far as `read` makes them.
+    """
 
 
 class Files:
@@ -67,10 +76,10 @@ class Files:
     """Returns the path of a file. See `Splits`."""
     return self.paths[split]
 
-  def fingerprint(self) -> int:
-    """Returns a 64-bit hash of the files' names, without their directories."""
-    # The directory may be mounted elsewhere on another host.
-    return hash_of(*(os.path.basename(path) for path in self.paths))
+  def fingerprint(self, *, with_batches: bool = False) -> int:
+    """Returns a 64-bit hash of the files' places. See `Splits`."""
+    del with_batches  # a reader's batches are unknown
+    return hash_of(*places(self.paths))
 
 
 class Ranges:
@@ -108,8 +117,9 @@ class Ranges:
     last = min((split + 1) * self._size, self._total)
     return f'[{split * self._size}, {last})'
 
-  def fingerprint(self) -> int:
-    """Returns a 64-bit hash of the ranges."""
+  def fingerprint(self, *, with_batches: bool = False) -> int:
+    """Returns a 64-bit hash of the ranges. See `Splits`."""
+    del with_batches  # elements are single numbers
     return hash_of(str(self._total), str(self._size))
 
 
@@ -207,6 +217,25 @@ def _matching(pattern: str, name: str) -> list[str]:
       'list them.'
     )
   return paths
+
+
+def places(paths: Sequence[str]) -> list[str]:
+  """Returns paths without what depends on where their data is mounted.
+
+  Another host may mount the data elsewhere, and files of another day often have
+  the same names. So the last two folders that all paths share are kept, and
+  those from the first on that begins with a digit or has the form `day=2`.
+
+  Args:
+    paths: the paths.
+  """
+  parts = [os.path.normpath(path).split('/') for path in paths]
+  folders = [part[:-1] for part in parts]
+  levels = [set(names) for names in zip(*folders, strict=False)]
+  shared = list(itertools.takewhile(lambda names: len(names) == 1, levels))
+  kept = [i for i, (name,) in enumerate(shared) if _PART.match(name)]
+  first = min([*kept, max(0, len(shared) - _NUM_FOLDERS)])
+  return ['/'.join(part[first:]) for part in parts]
 
 
 def hash_of(*parts: str) -> int:

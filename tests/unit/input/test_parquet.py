@@ -233,15 +233,24 @@ def test_a_fixed_share_is_each_workers_own(numbers):
 
 
 def test_other_row_groups_have_another_fingerprint(tmp_path):
-  (tmp_path / 'moved').mkdir()
-  paths = [tmp_path / 'a', tmp_path / 'moved' / 'a', tmp_path / 'b']
-  sizes = [5, 5, 4]
-  for path, size in zip(paths, sizes, strict=True):
+  sizes = {'b/day=1/a': 5, 'c/b/day=1/a': 5, 'b/day=2/a': 5, 'd/b/day=1/a': 4}
+  found = []
+  for place, size in sizes.items():
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
     write(path, {'n': range(9)}, row_group_size=size)
-  first, moved, other = (
-    tfps.input.Parquet(path).fingerprint() for path in paths
+    found.append(tfps.input.Parquet(path).fingerprint())
+  first, moved, day, other = found
+  assert first == moved
+  assert len({first, day, other}) == 3
+
+
+def test_where_batches_are_counted_their_size_counts(numbers):
+  one, other = (tfps.input.Parquet(numbers, batch_size=n) for n in (4, 5))
+  assert one.fingerprint() == other.fingerprint()
+  assert one.fingerprint(with_batches=True) != other.fingerprint(
+    with_batches=True
   )
-  assert first == moved != other
 
 
 def test_a_uri_of_a_file_is_read(numbers):

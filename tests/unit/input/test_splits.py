@@ -111,4 +111,37 @@ def test_other_splits_have_another_fingerprint():
   ranges = [splits.Ranges(10, 2), splits.Ranges(10, 3)]
   found = {each.fingerprint() for each in (*files, *ranges)}
   assert len(found) == 4
-  assert files[0].fingerprint() == splits.Files(['b/x', 'b/y']).fingerprint()
+
+
+_SAME = {
+  'mounted elsewhere': (['/a/b/c/x'], ['/mnt/b/c/x']),
+  'under another folder': (
+    ['/b/c/d/x', '/b/c/e/x'],
+    ['/a/b/c/d/x', '/a/b/c/e/x'],
+  ),
+  'a relative path': (['./b/c/x'], ['b/c//x']),
+  'a store': (['s3://bucket/b/c/x'], ['/mnt/b/c/x']),
+  'its partitions, too': (['/a/day=1/b/c/d/x'], ['/mnt/day=1/b/c/d/x']),
+}
+_OTHER = {
+  'days': (['/a/day=1/x'], ['/a/day=2/x']),
+  'several of a day': (['/a/1/x', '/a/1/y'], ['/a/2/x', '/a/2/y']),
+  'months': (['/a/2026/1/1/x'], ['/a/2026/2/1/x']),
+  'years': (['/a/2026/b/c/d/x'], ['/a/2027/b/c/d/x']),
+  'folders of days': (['/a/monday/b/x'], ['/a/tuesday/b/x']),
+  'days in one queue': (
+    ['/a/b/c/1/x', '/a/b/c/2/x'],
+    ['/a/b/c/1/x', '/a/b/c/3/x'],
+  ),
+  'files': (['x'], ['y']),
+}
+
+
+@pytest.mark.parametrize(('one', 'other'), _SAME.values(), ids=_SAME)
+def test_files_that_were_moved_are_the_same(one, other):
+  assert splits.Files(one).fingerprint() == splits.Files(other).fingerprint()
+
+
+@pytest.mark.parametrize(('one', 'other'), _OTHER.values(), ids=_OTHER)
+def test_files_of_other_folders_are_others(one, other):
+  assert splits.Files(one).fingerprint() != splits.Files(other).fingerprint()
