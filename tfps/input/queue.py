@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -185,6 +186,22 @@ class SplitQueue(tf.Module):
   def _identity(self) -> int:
     # A position is a number of batches.
     return self.splits.fingerprint(with_batches=self._exact)
+
+  def warn_is_finished(self, caller: str) -> None:
+    """Warns that there was nothing to train on.
+
+    Args:
+      caller: the name of the method that trains.
+    """
+    logging.warning(
+      '%s: there was nothing to train on: all epochs of the SplitQueue of %d '
+      'splits, of which the first is %s, are done, perhaps according to a '
+      'checkpoint. Make another queue, or one with more epochs; to train from '
+      'scratch, use another directory.',
+      caller,
+      len(self.splits),
+      self.splits.name(0),
+    )
 
   def rest(
     self, dataset: tf.data.Dataset, position: tf.Tensor

@@ -47,6 +47,9 @@ class Readers(Protocol):
   are_endless: bool
   element_spec: Any
 
+  def warn_is_finished(self, caller: str) -> None:
+    """Warns that there was nothing to train on; see `SplitQueue`."""
+
   def here(self) -> worker_reader.WorkerReader:
     """Returns the reader of the worker whose functions this thread runs."""
 
@@ -76,6 +79,7 @@ class QueueReaders:
     self.finished = False
     self.are_endless: bool = queue.is_endless
     self.element_spec = pipelines.element_spec
+    self.warn_is_finished: Callable[[str], None] = queue.warn_is_finished
 
 
 def new_tokens() -> Iterator[int]:

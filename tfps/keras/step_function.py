@@ -222,10 +222,7 @@ class StepFunction:
     if self._executor.surviving(readers.split_progress.is_finished):
       self._model.stop_training = True  # further epochs would be empty
       if not self._num_done:
-        logging.warning(
-          'fit: all epochs of the SplitQueue were done before, so there was '
-          'nothing to train on. Make another one, or one with more epochs.'
-        )
+        readers.warn_is_finished('fit')
     raise StopIteration
 
   def drain(self) -> None:

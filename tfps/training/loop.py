@@ -101,6 +101,8 @@ class TrainingLoop:
       self._advance()
       while self._has_lost_steps():
         self._advance()
+    if self._supply is not None and self._step == self._start:
+      self._supply.warn_is_finished()
     self._save()
     self._checkpoints.mark_end(self._step)
     return self._progress.end(self._step)

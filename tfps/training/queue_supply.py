@@ -70,6 +70,10 @@ class Supply:
     wanted = min(missing, self.full.num_steps)
     return queue_sources.attempt(self._readers, wanted, self._steps)
 
+  def warn_is_finished(self) -> None:
+    """Warns that there was nothing to train on."""
+    self._readers.warn_is_finished('train')
+
   def refresh(self) -> None:
     """Updates `finished`, which the loss of a ps may have set back.
 

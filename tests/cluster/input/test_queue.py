@@ -196,6 +196,23 @@ def test_a_second_call_goes_on_in_the_epoch(strategy, files, visitation):
   assert counts.max() == {'exactly_once': 1, 'at_least_once': 2}[visitation]
 
 
+@pytest.mark.parametrize('strategy', _MODES, indirect=True)
+@pytest.mark.tfps_cluster(workers=1, ps=1)
+def test_a_queue_that_is_done_already_is_told(strategy, caplog):
+  queue = queue_of(strategy, input_lib.Ranges(6, 3))
+  for steps in (6, 0):
+    result = train(strategy, lambda batch: None, _of_one(queue))
+    assert result.steps == steps
+    told = [m for m in caplog.messages if 'nothing to train on' in m]
+    assert len(told) == (not steps)
+  assert 'train: ' in told[0]
+  assert '2 splits, of which the first is [0, 3),' in told[0]
+
+
+def _of_one(queue):
+  return lambda context: queue.dataset(context).batch(1)
+
+
 @in_mode('between graphs')
 def test_each_epoch_may_have_another_order(strategy):
   # With 0, which an earlier test may have left, TensorFlow takes no tensors.
