@@ -35,6 +35,7 @@ class Pipelines:
     self._read: Any = None
     self._empty: Any = None
     self._pick: Any = None
+    self._empty_splits: set[int] = set()
 
   def trace(
     self, context: tf.distribute.InputContext
@@ -83,6 +84,7 @@ class Pipelines:
       self._read,
       self._empty,
       self._pick,
+      self._empty_splits,
     )
 
   def _open(

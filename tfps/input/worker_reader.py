@@ -62,6 +62,8 @@ class Pipeline:
     read: a function of an iterator, a list and a number; see `batch_list.read`.
     empty: returns a list without batches.
     pick: returns the batch of a list at an index.
+    empty_splits: the splits that gave no batch since the last one that did; of
+      all pipelines of a process.
   """
 
   splits: splits_lib.Splits
@@ -70,6 +72,26 @@ class Pipeline:
   read: Callable[..., tuple[tf.Tensor, tf.Tensor]]
   empty: Callable[[], tf.Tensor]
   pick: Callable[[tf.Tensor, tf.Tensor], Any]
+  empty_splits: set[int] = dataclasses.field(default_factory=set)
+
+  def note(self, split: int, *, is_empty: bool) -> None:
+    """Notes whether a whole split is without a batch.
+
+    Raises:
+      ValueError: all splits are.
+    """
+    if not is_empty:
+      self.empty_splits.clear()
+      return
+    self.empty_splits.add(split)
+    if len(self.empty_splits) == len(self.splits):
+      raise self.no_batch_error()
+
+  def no_batch_error(self) -> ValueError:
+    """Returns the error that no split has a batch."""
+    return ValueError(
+      f'dataset_fn: none of the {len(self.splits)} splits has a batch.'
+    )
 
 
 class WorkerReader:
@@ -158,7 +180,7 @@ class WorkerReader:
 
     Raises:
       tf.errors.OpError: a task is lost.
-      ValueError: the dataset of a split does not end.
+      ValueError: the dataset of a split does not end, or no split has a batch.
     """
     while self.ready < wanted:
       if not self._is_reading() and not self._take(taking, until):
@@ -308,6 +330,10 @@ class WorkerReader:
     if self._is_reading():  # otherwise the iterator had already ended
       self._runs[-1].ready += number
       self._runs[-1].ended = ended
+      # Of a split that is continued, batches may be missing.
+      is_new = not self._runs[-1].position + self._runs[-1].ready - number
+      if number or (ended and is_new):
+        self._pipeline.note(self._runs[-1].split, is_empty=not number)
 
   def _is_about_input(self, error: BaseException) -> bool:
     if not self._runs or not isinstance(error, tf.errors.OpError):

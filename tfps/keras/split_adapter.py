@@ -77,9 +77,7 @@ class QueueAdapter(keras_data.DataAdapter):
       dataset = pipeline.open(tf.constant(split, tf.int64), first, first)
       for _ in dataset.take(1):
         return dataset.take(1)
-    raise ValueError(
-      f'dataset_fn: none of the {len(pipeline.splits)} splits has a batch.'
-    )
+    raise pipeline.no_batch_error()
 
   def __iter__(self) -> 'Epoch':
     return Epoch(self)

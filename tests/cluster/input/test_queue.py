@@ -213,6 +213,30 @@ def _of_one(queue):
   return lambda context: queue.dataset(context).batch(1)
 
 
+@pytest.mark.parametrize('strategy', _MODES, indirect=True)
+@pytest.mark.parametrize('epochs', [1, None])
+def test_splits_without_batches_are_told(strategy, epochs):
+  queue = queue_of(strategy, input_lib.Ranges(40, 10), epochs=epochs)
+  with pytest.raises(ValueError, match='none of the 4 splits has a batch'):
+    train(
+      strategy,
+      lambda batch: None,
+      lambda context: queue.dataset(context).batch(11, drop_remainder=True),
+      steps=9,
+    )
+
+
+@in_mode('coordinator')
+def test_some_splits_may_be_without_batches(strategy):
+  queue = queue_of(strategy, input_lib.Ranges(40, 10), epochs=3)
+  result = train(
+    strategy,
+    lambda batch: None,
+    lambda context: queue.dataset(context).filter(lambda n: n == 15).batch(2),
+  )
+  assert result.steps == 3
+
+
 @in_mode('between graphs')
 def test_each_epoch_may_have_another_order(strategy):
   # With 0, which an earlier test may have left, TensorFlow takes no tensors.
