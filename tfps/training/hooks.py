@@ -31,6 +31,9 @@ class Progress:
       'end', and for an execution that was interrupted.
     steps_per_sec: the rate over the latest executions; 0 while unknown.
     elapsed_secs: seconds since the beginning of this call.
+    num_steps: how many steps `metrics` are means over, those of this execution.
+      The global step may advance by another number, as with updates of all
+      workers, whose executions of the same steps end one after another.
   """
 
   moment: str
@@ -39,6 +42,7 @@ class Progress:
   metrics: Mapping[str, float]
   steps_per_sec: float
   elapsed_secs: float
+  num_steps: int = 0
 
   @property
   def eta_secs(self) -> float:
@@ -115,8 +119,9 @@ class Mean:
       self._totals[name] = self._totals.get(name, 0.0) + value * num_steps
 
   def take(self) -> dict[str, float]:
-    """Returns the means, and resets them."""
-    means = {n: t / self._num_steps for n, t in self._totals.items()}
+    """Returns the means, none if there were no steps, and resets them."""
+    totals = self._totals if self._num_steps else {}
+    means = {n: t / self._num_steps for n, t in totals.items()}
     self.__init__()  # type: ignore[misc]
     return means
 
@@ -145,7 +150,6 @@ class LogProgress:
     self._every_secs = every_secs
     self._log = log
     self._mean = Mean()
-    self._step = 0
     self._is_prepared = False
     # Seconds and step since which the rate is measured.
     self._since = (0.0, 0)
@@ -154,13 +158,12 @@ class LogProgress:
   def __call__(self, progress: Progress) -> None:
     now = (progress.elapsed_secs, progress.step)
     if progress.moment == 'begin':
-      self._step = self._step_in_line = progress.step
+      self._step_in_line = progress.step
       self._since, self._is_prepared = now, False
       if progress.step < progress.steps:
         self._log('Preparing the step.')
       return
-    self._mean.add(progress.metrics, progress.step - self._step)
-    self._step = progress.step
+    self._mean.add(progress.metrics, progress.num_steps)
     if progress.moment == 'step' and not self._is_prepared:
       self._since, self._is_prepared = now, True
       self._log(f'{_place(progress)}, prepared in {now[0]:.1f} s')
@@ -174,10 +177,11 @@ class LogProgress:
 
   def _write(self, progress: Progress, secs: float) -> None:
     rate = _ratio(progress.step - self._since[1], secs, 0.0)
-    self.metrics = self._mean.take()
+    means = self._mean.take()
+    self.metrics = means or self.metrics
     self._since = (progress.elapsed_secs, progress.step)
     self._step_in_line = progress.step
-    self._log(_line(progress, rate, self.metrics))
+    self._log(_line(progress, rate, means))
 
 
 def _line(progress: Progress, rate: float, metrics: Mapping[str, float]) -> str:

@@ -206,7 +206,7 @@ class TrainingLoop:
       if self._supply and not num_steps:
         continue  # other workers read all remaining splits
       with self._metrics.timed('calls hooks', families.LOOP, 'report'):
-        self._progress.advance(self._step, metrics)
+        self._progress.advance(self._step, metrics, num_steps)
 
   def _step_after(self, submitted: _Submitted, vector: Any) -> int:
     """Returns the global step after an execution."""

@@ -64,19 +64,22 @@ class TrainProgress:
     self._start = step
     self._report('begin', step)
 
-  def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+  def advance(
+    self, step: int, metrics: Mapping[str, float], num_steps: int
+  ) -> None:
     """Reports that an execution is done.
 
     Args:
       step: the global step after it.
       metrics: its means.
+      num_steps: how many steps it has done.
 
     Raises:
       FloatingPointError: a metric is not a number.
     """
     self._rate.add(self.secs, step)
     self.spec.check(metrics, step)
-    self._report('step', step, metrics)
+    self._report('step', step, metrics, num_steps)
 
   def end(self, step: int) -> TrainResult:
     """Reports that training has ended at a global step; returns the result."""
@@ -84,7 +87,11 @@ class TrainProgress:
     return TrainResult(step, step - self._start, self._log.metrics, self.secs)
 
   def _report(
-    self, moment: str, step: int, metrics: Mapping[str, float] | None = None
+    self,
+    moment: str,
+    step: int,
+    metrics: Mapping[str, float] | None = None,
+    num_steps: int = 0,
   ) -> None:
     progress = hooks_lib.Progress(
       moment=moment,
@@ -93,6 +100,7 @@ class TrainProgress:
       metrics=metrics or {},
       steps_per_sec=self._rate.steps_per_sec(),
       elapsed_secs=self.secs,
+      num_steps=num_steps,
     )
     registry = registry_lib.of_process()
     registry.set(families.GLOBAL_STEP, step)

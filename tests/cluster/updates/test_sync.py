@@ -507,3 +507,38 @@ def test_nobody_is_looked_for_after(tfps_cluster, ends):
 
 def _looking():
   return {t for t in threading.enumerate() if t.name == 'tfps-failure-detector'}
+
+
+@pytest.mark.parametrize('log_every_secs', [3600.0, 0.0])
+def test_metrics_are_means_over_all_workers(tfps_cluster, log_every_secs):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Sync()
+  )
+  with strategy.scope():
+    weight = tf.Variable(0.0)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+
+  def own_index(context):
+    number = float(context.input_pipeline_id)
+    return tf.data.Dataset.from_tensors(number).repeat()
+
+  def step(own):
+    optimizer.apply_gradients([(own, weight)])
+    return {'own': own}
+
+  seen = []
+  with tfps.Coordinator(strategy, timeout_secs=60) as coordinator:
+    result = coordinator.train(
+      step,
+      own_index,
+      steps=30,
+      steps_per_execution=10,
+      log_every_secs=log_every_secs,
+      hooks=[lambda progress: seen.append(progress)],
+    )
+  counted = [p for p in seen if p.metrics]
+  assert {p.num_steps for p in counted} == {10}
+  # With a line for each execution, the last one's metrics are one worker's.
+  expected = [1.0] if log_every_secs else [0.0, 1.0, 2.0]
+  assert result.metrics['own'] in expected

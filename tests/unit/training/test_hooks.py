@@ -5,7 +5,7 @@ import pytest
 from tfps.training import hooks
 
 
-def progress(step, secs, moment='step', **metrics):
+def progress(step, secs, moment='step', num_steps=10, **metrics):
   return hooks.Progress(
     moment=moment,
     step=step,
@@ -13,6 +13,7 @@ def progress(step, secs, moment='step', **metrics):
     metrics=metrics,
     steps_per_sec=4.0,
     elapsed_secs=secs,
+    num_steps=num_steps,
   )
 
 
@@ -101,7 +102,30 @@ def test_the_log_has_no_rate_if_all_is_done_in_one_execution():
 def test_the_log_weighs_metrics_by_steps():
   log = hooks.LogProgress(every_secs=10.0, log=lambda line: None)
   log(progress(50, 0.0, 'begin'))
-  log(progress(80, 1.0, loss=1.0))
-  log(progress(90, 2.0, loss=5.0))
+  log(progress(80, 1.0, num_steps=30, loss=1.0))
+  log(progress(90, 2.0, num_steps=10, loss=5.0))
   log(progress(90, 2.0, 'end'))
   assert log.metrics == {'loss': 2.0}
+
+
+def test_the_log_weighs_all_executions_of_the_same_steps():
+  log = hooks.LogProgress(every_secs=10.0, log=lambda line: None)
+  log(progress(0, 0.0, 'begin'))
+  for step in (10, 20):
+    for loss in (1.0, 2.0, 6.0):
+      log(progress(step, 1.0, loss=loss))
+  log(progress(20, 2.0, 'end', num_steps=0))
+  assert log.metrics == {'loss': 3.0}
+
+
+def test_a_line_after_no_steps_has_no_metrics():
+  lines = []
+  log = hooks.LogProgress(every_secs=0.0, log=lines.append)
+  log(progress(0, 0.0, 'begin'))
+  log(progress(10, 1.0))
+  log(progress(10, 1.0, num_steps=0, loss=1.0))
+  assert log.metrics == {}
+  log(progress(20, 2.0, loss=1.0))
+  log(progress(20, 2.0, 'end', num_steps=0))
+  assert ['loss' in line for line in lines[2:]] == [False, True, False]
+  assert log.metrics == {'loss': 1.0}
