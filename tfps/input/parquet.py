@@ -134,6 +134,10 @@ class Parquet:
     group = self._groups[split]
     return row_groups.name(self.paths[group.file], group.index)
 
+  def is_named(self, split: int, text: str) -> bool:
+    """Returns whether a text has the name of a row group. See `Splits`."""
+    return self.name(split) in text
+
   def fingerprint(self, *, with_batches: bool = False) -> int:
     """Returns a 64-bit hash of the files' places and their rows' numbers.
 

@@ -33,6 +33,9 @@ class Splits(Protocol):
   def name(self, split: int) -> str:
     """Returns the name of a split, given its index, for errors."""
 
+  def is_named(self, split: int, text: str) -> bool:
+    """Returns whether an error with such a text is about reading a split."""
+
   def fingerprint(self, *, with_batches: bool = False) -> int:
     """Returns a 64-bit hash that identifies the splits and their order.
 
@@ -76,6 +79,10 @@ class Files:
     """Returns the path of a file. See `Splits`."""
     return self.paths[split]
 
+  def is_named(self, split: int, text: str) -> bool:
+    """Returns whether a text has the path of a file. See `Splits`."""
+    return self.paths[split] in text
+
   def fingerprint(self, *, with_batches: bool = False) -> int:
     """Returns a 64-bit hash of the files' places. See `Splits`."""
     del with_batches  # a reader's batches are unknown
@@ -116,6 +123,10 @@ class Ranges:
     """Returns a range as text. See `Splits`."""
     last = min((split + 1) * self._size, self._total)
     return f'[{split * self._size}, {last})'
+
+  def is_named(self, split: int, text: str) -> bool:
+    """Returns False: steps' errors have ranges, of indices. See `Splits`."""
+    return False
 
   def fingerprint(self, *, with_batches: bool = False) -> int:
     """Returns a 64-bit hash of the ranges. See `Splits`."""

@@ -338,7 +338,9 @@ class WorkerReader:
   def _is_about_input(self, error: BaseException) -> bool:
     if not self._runs or not isinstance(error, tf.errors.OpError):
       return False
-    if isinstance(error, tf.errors.DataLossError) or self._name() in str(error):
+    split = self._runs[-1].split
+    is_named = self._pipeline.splits.is_named(split, str(error))
+    if isinstance(error, tf.errors.DataLossError) or is_named:
       return True
     is_missing = host_functions.is_missing(error)
     return error_sources.is_of_dataset(error) and not is_missing

@@ -376,6 +376,21 @@ def test_a_file_that_cannot_be_read_is_named(strategy, tmp_path, damage):
     train(strategy, lambda batch: None, queue.dataset, steps_per_execution=4)
 
 
+@pytest.mark.parametrize('strategy', _MODES, indirect=True)
+def test_a_range_of_indices_in_a_steps_error_is_no_split(strategy):
+  queue = queue_of(strategy, input_lib.Ranges(10, 10))
+  with strategy.scope():
+    table = tf.Variable(tf.zeros([10, 2]))
+
+  def step(numbers):
+    return {'sum': tf.reduce_sum(tf.nn.embedding_lookup(table, numbers + 1))}
+
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match=r'= 10 is not in \[0, 10\)'
+  ):
+    train(strategy, step, lambda context: queue.dataset(context).batch(10))
+
+
 @in_mode('coordinator')
 @pytest.mark.parametrize('cause', ['parsing', 'another file'])
 def test_a_split_whose_data_is_wrong_is_named(strategy, tmp_path, cause):
