@@ -203,7 +203,8 @@ class OwnReaders(QueueReaders, Readers):
     self._reader: tuple[int, worker_reader.WorkerReader] | None = None
     self._suspects: set[int] = set()
     self._dead: set[int] = set()
-    self._seen: dict[int, tuple[int, float]] = {}
+    # By split: its owner and its progress, and since when these are the same.
+    self._seen: dict[int, tuple[tuple[int, int], float]] = {}
 
   def here(self) -> worker_reader.WorkerReader:
     number = self._num_interruptions()
@@ -246,12 +247,12 @@ class OwnReaders(QueueReaders, Readers):
     for split in owners.nonzero()[0].tolist():
       if owners[split] != self._token:
         others[split] = int(owners[split])
-    self._seen = {
-      split: self._seen[split]
-      if self._seen.get(split, (None,))[0] == progress[split]
-      else (int(progress[split]), now)
-      for split in others
-    }
+    seen = {}
+    for split, owner in others.items():
+      state = owner, int(progress[split])
+      before, since = self._seen.get(split, (None, now))
+      seen[split] = state, since if before == state else now
+    self._seen = seen
     silent_secs = {split: now - self._seen[split][1] for split in others}
     self._find_dead(others, silent_secs)
     stuck = {s for s in others if silent_secs[s] > self._timeout_secs}

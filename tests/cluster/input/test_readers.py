@@ -1,5 +1,8 @@
 """What a reader says of workers that do not fit or do not go on."""
 
+import types
+
+import numpy as np
 import pytest
 
 import tfps
@@ -12,6 +15,40 @@ from tfps.server import health
 def _queue(strategy, **options):
   with strategy.scope():
     return input_lib.SplitQueue(input_lib.Ranges(10, 5), **options)
+
+
+@pytest.mark.parametrize(
+  ('owner', 'progress'), [(1, 2), (2, 1), (1, 1)], ids=['progress', 'owner', '']
+)
+def test_silence_begins_with_an_owner_and_its_progress(
+  tfps_cluster, set_timeouts, monkeypatch, owner, progress
+):
+  set_timeouts(peers_every_secs=0)
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster)
+  queue = _queue(strategy, timeout_secs=10)
+  executor = strategy.executor(None)
+  with executor.tracing():
+    own = executor.readers(queue.dataset)
+  worker = tfps.Task('worker', 0)
+  silent = []
+  monkeypatch.setattr(own, '_find_dead', lambda _, secs: silent.append(secs))
+  now = iter([100.0, 107.0, 109.0])
+  monkeypatch.setattr(
+    readers,
+    'time',
+    types.SimpleNamespace(monotonic=lambda: next(now), sleep=lambda secs: None),
+  )
+  states = iter([(1, 1), (owner, progress), (owner, progress)])
+
+  def read():
+    token, value = next(states)
+    return np.array([value, 0]), np.array([readers._token(worker, token), 0])
+
+  monkeypatch.setattr(own.split_progress, 'read', read)
+  for _ in range(3):
+    own.check_owners()
+  is_same = (owner, progress) == (1, 1)
+  assert silent == [{0: 0.0}, {0: 7.0 * is_same}, {0: 2.0 + 7.0 * is_same}]
 
 
 @pytest.mark.tfps_cluster(workers=2, ps=1)
