@@ -1,6 +1,7 @@
 """Checkpoints of training: when and where to save, and how to resume."""
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
@@ -67,7 +68,9 @@ class Checkpoints:
     saving: the settings.
     global_step: saved with the checkpoint, as `global_step`.
     task: the task of this process, which writes the files.
-    queues: the queues of splits, saved with the checkpoint as `splits`.
+    queues: the queues of splits, saved with the checkpoint as `splits`,
+      `splits_1` and so on. A queue that is not in the checkpoint from which
+      training resumes stays as it is.
   """
 
   def __init__(
@@ -79,6 +82,8 @@ class Checkpoints:
     queues: Sequence[Any] = (),
   ) -> None:
     self._saving = saving
+    self._global_step = global_step
+    self._queues = _named(queues)
     # By TensorFlow's default each ps writes its own values, which needs a
     # filesystem that all tasks share; so this process writes all of them.
     self._options = saving.options or tf.train.CheckpointOptions(
@@ -88,7 +93,11 @@ class Checkpoints:
     self._secs_saved = 0.0
     self._manager: tf.train.CheckpointManager | None = None
     if saving.directory is not None:
-      self._manager = _manager(saving, global_step, queues)
+      self._manager = tf.train.CheckpointManager(
+        self._checkpoint(self._queues),
+        os.fspath(saving.directory),
+        saving.max_to_keep,
+      )
 
   def restore(self) -> str | None:
     """Restores the latest checkpoint.
@@ -106,9 +115,37 @@ class Checkpoints:
     _check_state(pathlib.Path(self._manager.directory))
     path: str | None = self._manager.latest_checkpoint
     if path is not None:
-      _restore(self._manager.checkpoint, path, self._options)
+      with _reading(path):
+        status = self._restorable(path).restore(path, options=self._options)
+        status.assert_existing_objects_matched()
       logging.info('Resumed from %s.', path)
     return path
+
+  def _restorable(self, path: str) -> tf.train.Checkpoint:
+    """Returns what to restore: without queues that a checkpoint has not."""
+    assert self._manager is not None
+    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    found = {
+      name: queue
+      for name, queue in self._queues.items()
+      if any(key.startswith(f'{name}/') for key in keys)
+    }
+    if len(found) == len(self._queues):
+      return self._manager.checkpoint
+    logging.info(
+      '%s has the progress of %d of %d queues of splits. The others are left '
+      'as they are.',
+      path,
+      len(found),
+      len(self._queues),
+    )
+    return self._checkpoint(found)
+
+  def _checkpoint(self, queues: Mapping[str, Any]) -> tf.train.Checkpoint:
+    # With the user's object as root, its files can be restored without tfps.
+    return tf.train.Checkpoint(
+      root=self._saving.checkpoint, global_step=self._global_step, **queues
+    )
 
   def begin(self, step: int, secs: float) -> None:
     """Starts a period.
@@ -177,18 +214,6 @@ def _device(task: spec_lib.Task) -> str:
   return name if name in known else '/device:CPU:0'
 
 
-def _manager(
-  saving: Saving, global_step: tf.Variable, queues: Sequence[Any]
-) -> tf.train.CheckpointManager:
-  # With the user's object as root, its files can be restored without tfps.
-  checkpoint = tf.train.Checkpoint(
-    root=saving.checkpoint, global_step=global_step, **_named(queues)
-  )
-  return tf.train.CheckpointManager(
-    checkpoint, os.fspath(saving.directory or ''), saving.max_to_keep
-  )
-
-
 def _named(queues: Sequence[Any]) -> dict[str, Any]:
   return {f'splits_{i}' if i else 'splits': q for i, q in enumerate(queues)}
 
@@ -255,10 +280,11 @@ def _check_state(directory: pathlib.Path) -> None:
     )
 
 
-def _restore(checkpoint: Any, path: str, options: Any) -> None:
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  """Turns errors of restoring a checkpoint into those of tfps."""
   try:
-    status = checkpoint.restore(path, options=options)
-    status.assert_existing_objects_matched()
+    yield
   except (
     tf.errors.OpError,
     AssertionError,

@@ -290,6 +290,30 @@ def test_a_checkpoint_is_gone_on_with_by_other_workers(tmp_path, files):
   np.testing.assert_array_equal(visits, 1)
 
 
+@in_mode('coordinator')
+def test_a_queue_that_no_checkpoint_has_begins_anew(strategy, tmp_path, caplog):
+  caplog.set_level('INFO', logger='absl')
+  queues = []
+
+  def dataset_fn(context):
+    if not queues:
+      return tf.data.Dataset.range(10).repeat()
+    return queues[-1].dataset(context).batch(2)
+
+  for steps, counts in ((4, ''), (14, '0 of 1'), (24, '1 of 2')):
+    result = train(
+      strategy,
+      lambda batch: None,
+      dataset_fn,
+      steps=None if queues else steps,
+      checkpoint=tf.train.Checkpoint(),
+      checkpoint_dir=tmp_path,
+    )
+    assert result.step == steps
+    assert f'progress of {counts}' in caplog.text or not counts
+    queues.append(queue_of(strategy, input_lib.Ranges(20, 10)))
+
+
 def test_progress_of_other_files_is_refused(tfps_cluster, tmp_path):
   complaint = 'that of other splits than these 15.*first is .0, 20.'
   for steps, splits, expect in (
