@@ -1,13 +1,13 @@
 """Checkpoints of training: when and where to save, and how to resume."""
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
 import os
-import pathlib
-import shutil
+import re
 from typing import Any
 
 from absl import logging
@@ -16,6 +16,8 @@ import tensorflow as tf
 from tfps import errors
 from tfps.cluster import spec as spec_lib
 from tfps.training import training_end
+
+_STATE, _INDEX = 'checkpoint', '.index'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Checkpoints:
     """
     if self._manager is None:
       return None
-    _check_state(pathlib.Path(self._manager.directory))
+    _check_state(self._manager.directory)
     path: str | None = self._manager.latest_checkpoint
     if path is not None:
       with _reading(path):
@@ -124,7 +126,9 @@ class Checkpoints:
   def _restorable(self, path: str) -> tf.train.Checkpoint:
     """Returns what to restore: without queues that a checkpoint has not."""
     assert self._manager is not None
-    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    # Unlike tf.train.load_checkpoint, it does not look for a directory first.
+    reader = tf.compat.v1.train.NewCheckpointReader(path)
+    keys = reader.get_variable_to_shape_map()
     found = {
       name: queue
       for name, queue in self._queues.items()
@@ -242,27 +246,56 @@ def _writing(directory: str, step: int) -> Iterator[None]:
     if directory not in str(error):  # file errors name the file
       raise
     for path in _written(directory, step) - before:
-      shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+      _remove(path)
     raise errors.CheckpointError(
       f'{directory}: step {step} could not be saved: '
       f'{errors.first_line(error)}. Earlier checkpoints are kept.'
     ) from error
 
 
-def _written(directory: str, step: int) -> set[pathlib.Path]:
+def _written(directory: str, step: int) -> set[str]:
   """Returns the files of a checkpoint, and temporary state files."""
-  names = (f'ckpt-{step}.*', f'ckpt-{step}_temp', 'checkpoint.tmp*')
-  return {path for name in names for path in pathlib.Path(directory).glob(name)}
+  is_own = re.compile(rf'ckpt-{step}(\..*|_temp)|checkpoint\.tmp.*').fullmatch
+  try:
+    names = _listed(directory)
+  except tf.errors.OpError:  # may be written, but not listed
+    return set()
+  return {os.path.join(directory, name) for name in names if is_own(name)}
 
 
-def _check_state(directory: pathlib.Path) -> None:
+def _remove(path: str) -> None:
+  with contextlib.suppress(tf.errors.NotFoundError):
+    if tf.io.gfile.isdir(path):
+      tf.io.gfile.rmtree(path)
+    else:
+      tf.io.gfile.remove(path)
+
+
+def _listed(directory: str) -> list[str]:
+  """Returns the names in a directory, none if there is no such directory.
+
+  It may be that of a store, such as gs://bucket/folder.
+  """
+  if not tf.io.gfile.isdir(directory):
+    return []
+  return [name.rstrip('/') for name in tf.io.gfile.listdir(directory)]
+
+
+def _check_state(directory: str) -> None:
   """Checks the state file, without which TensorFlow finds no checkpoint.
 
   Raises:
     errors.CheckpointError: it is damaged or missing though there are
-      checkpoints, or names one that does not exist.
+      checkpoints, or names one that does not exist, or the directory cannot be
+      read.
   """
-  if not any(directory.glob('*.index')) and not _state_file(directory).exists():
+  try:
+    names = _listed(directory)
+  except tf.errors.OpError as error:
+    raise errors.CheckpointError(
+      f'{directory} could not be read: {errors.first_line(error)}.'
+    ) from error
+  if _STATE not in names and not _checkpoints(names):
     return
   try:
     state = tf.train.get_checkpoint_state(directory)
@@ -271,12 +304,12 @@ def _check_state(directory: pathlib.Path) -> None:
   if state is None:
     raise errors.CheckpointError(
       f'{_state_file(directory)} does not name a checkpoint, though '
-      f'{_names(directory)}. {_remedy(directory)}'
+      f'{_told(names)}. {_remedy(directory)}'
     )
   if not tf.train.latest_checkpoint(directory):
     raise errors.CheckpointError(
       f'{state.model_checkpoint_path}: named by {_state_file(directory)}, but '
-      f'{_names(directory)}. {_remedy(directory)}'
+      f'{_told(names)}. {_remedy(directory)}'
     )
 
 
@@ -293,20 +326,24 @@ def _reading(path: str) -> Iterator[None]:
   ) as error:
     raise errors.CheckpointError(
       f'{path} cannot be restored: {errors.first_line(error)} '
-      f'{_remedy(pathlib.Path(path).parent)}'
+      f'{_remedy(os.path.dirname(path))}'
     ) from error
 
 
-def _state_file(directory: pathlib.Path) -> pathlib.Path:
-  return directory / 'checkpoint'
+def _state_file(directory: str) -> str:
+  return os.path.join(directory, _STATE)
 
 
-def _names(directory: pathlib.Path) -> str:
-  found = sorted(path.stem for path in directory.glob('*.index'))
+def _checkpoints(names: Iterable[str]) -> list[str]:
+  return sorted(n.removesuffix(_INDEX) for n in names if n.endswith(_INDEX))
+
+
+def _told(names: Iterable[str]) -> str:
+  found = _checkpoints(names)
   return f'there are {", ".join(found)}' if found else 'there are none'
 
 
-def _remedy(directory: pathlib.Path) -> str:
+def _remedy(directory: str) -> str:
   return (
     'Name an intact checkpoint as model_checkpoint_path in '
     f'{_state_file(directory)}, or train in another directory to start from '

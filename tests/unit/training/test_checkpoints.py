@@ -1,5 +1,6 @@
 """Checkpoints that cannot be written leave those before them, and no more."""
 
+import json
 import os
 
 import pytest
@@ -10,6 +11,7 @@ from tfps import testing
 from tfps.cluster import spec as spec_lib
 from tfps.testing.chaos import disks
 from tfps.training import checkpoints
+from tfps.training import training_end
 
 _CHIEF = spec_lib.Task('chief', 0)
 _PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -103,6 +105,57 @@ def test_values_that_the_state_cannot_name_are_not_left(tmp_path):
   with pytest.raises(errors.CheckpointError, match=f'{tmp_path}: step 10 '):
     training.save(10)
   assert names(tmp_path) == ['checkpoint']
+
+
+@pytest.fixture(params=['local', 'store'])
+def directory(request, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  local = str(tmp_path / 'a b' / 'b')
+  return {'local': local, 'store': f'ram:/{local}'}[request.param]
+
+
+def test_a_state_that_is_missing_is_told_anywhere(directory):
+  assert Training(directory).restore() == 0
+  Training(directory).save(10)
+  assert Training(directory).restore() == 10
+  tf.io.gfile.remove(os.path.join(directory, 'checkpoint'))
+  with pytest.raises(errors.CheckpointError) as caught:
+    Training(directory).restore()
+  assert f'{directory}/checkpoint does not name' in str(caught.value)
+  assert 'there are ckpt-10.' in str(caught.value)
+
+
+def test_what_could_not_be_written_is_removed_anywhere(directory):
+  Training(directory).save(10)
+  before = tf.io.gfile.listdir(directory)
+
+  def fill():
+    for name in ('ckpt-200.index', 'ckpt-20.index', 'ckpt-20_temp/part/x'):
+      path = os.path.join(directory, name)
+      tf.io.gfile.makedirs(os.path.dirname(path))
+      with tf.io.gfile.GFile(path, 'w') as file:
+        file.write('x')
+    raise tf.errors.ResourceExhaustedError(None, None, f'{directory}: full')
+
+  with (
+    pytest.raises(errors.CheckpointError, match='step 20 could not be saved'),
+    checkpoints._writing(directory, 20),
+  ):
+    fill()
+  found = tf.io.gfile.listdir(directory)
+  assert sorted(found) == sorted([*before, 'ckpt-200.index'])
+
+
+def test_the_end_is_marked_anywhere(directory, tmp_path):
+  for number in (3, 4):
+    training_end.mark(directory, number)
+    with tf.io.gfile.GFile(os.path.join(directory, training_end.NAME)) as file:
+      assert json.load(file)['step'] == number
+  assert tf.io.gfile.listdir(directory) == [training_end.NAME]
+  for _ in range(2):
+    training_end.clear(directory)
+  assert not tf.io.gfile.exists(os.path.join(directory, training_end.NAME))
+  assert set(names(tmp_path)) <= {'a b'}
 
 
 def test_what_is_not_about_files_stays_what_it_is(tmp_path):
