@@ -174,7 +174,8 @@ class BetweenGraphStrategy(
 
     All workers are those of the chief's cluster, and those that have joined
     since and are alive. A worker that joins passes at once a barrier that the
-    others have passed already.
+    others have passed already. One of the chief's cluster that is started again
+    waits for the others to come once more, unless some were still missing.
 
     Args:
       name: the barrier's name; it can be used repeatedly.

@@ -30,6 +30,11 @@ class Barriers:
   tasks that joined later, while they may be alive. A task that joined begins
   with the round of the others.
 
+  A listed task that is started again goes back to the round at which it had
+  arrived if others are still missing there, as it cannot have passed. Otherwise
+  it arrives at the next round: counters do not tell whether its program comes
+  to the same place again, or went on behind it.
+
   Args:
     shared: makes the counters.
     tasks: all tasks that this process' cluster lists.
@@ -64,9 +69,10 @@ class Barriers:
   def wait(self, name: str, timeout_secs: float | None) -> None:
     """Waits at a barrier; see `BetweenGraphStrategy.barrier`."""
     deadline = deadlines.after(timeout_secs)
+    is_first = name not in self._rows
     row = self._find_or_make(name, timeout_secs)
     state = _State(row.numpy())
-    arrival = state.next_round(self._own)
+    arrival = state.next_round(self._own, is_first=is_first)
     self._surviving(lambda: _arrive(row, self._own, arrival))
     if state.is_complete(arrival):
       return
@@ -121,11 +127,17 @@ class _State:
     self._counts = rows[0]
     self._is_listed = rows[1] > 0
 
-  def next_round(self, own: int) -> int:
-    """Returns the round at which the task of a slot arrives now."""
-    number = int(self._counts[own]) + 1
+  def next_round(self, own: int, *, is_first: bool) -> int:
+    """Returns the round at which the task of a slot arrives now.
+
+    Args:
+      own: the slot.
+      is_first: whether it is the first time since the task was started.
+    """
+    before = int(self._counts[own])
+    number = before + 1
     if self._is_listed[own]:
-      return number
+      return before if is_first and not self.is_complete(before) else number
     return max(number, int(self._counts[self._is_listed].max()))
 
   def is_complete(self, number: int) -> bool:

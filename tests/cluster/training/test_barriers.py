@@ -80,6 +80,23 @@ def test_others_wait_for_the_chief_but_it_does_not_wait(of):
   of(_TASKS[2]).wait_for_chief('restored', 0.2)
 
 
+@pytest.mark.parametrize('num_before', [0, 2])
+def test_a_worker_that_is_started_again_waits_on(of, num_before):
+  name = f'after {num_before}'
+  each = [of(task) for task in _TASKS]
+  for _ in range(num_before):
+    assert _all_wait(each, name) == ['passed'] * 3
+  *others, killed = each
+  outcomes = _all_wait([others[0], killed], name, 0.2)
+  assert all('worker:0 did not come' in outcome for outcome in outcomes)
+  again = of(_TASKS[2])
+  with pytest.raises(tfps.DeadlineError, match='seconds, worker:0 did not'):
+    again.wait(name, 0.2)
+  others[1].wait(name, 0.2)  # the last one that was missing
+  again = [others[0], others[1], again]
+  assert _all_wait(again, name) == ['passed'] * 3
+
+
 _LATE = Task('worker', 2)
 
 
