@@ -21,7 +21,12 @@ from tfps._compat import side_executor
 Surviving = Callable[[Callable[[], Any]], Any]
 
 
-def make_survive(variable: Any, surviving: Surviving) -> None:
+def make_survive(
+  variable: Any,
+  surviving: Surviving,
+  *,
+  wrote: Callable[[], object] = lambda: None,
+) -> None:
   """Makes a variable read, and assign, through `surviving`.
 
   It may repeat a call, which would be wrong for `assign_add`.
@@ -29,12 +34,14 @@ def make_survive(variable: Any, surviving: Surviving) -> None:
   Args:
     variable: a `tf.Variable`, or one that TensorFlow has wrapped.
     surviving: calls a function and returns its result.
+    wrote: called after a write by one of the variable's methods.
   """
   handles.note_functions()
   inner = handles.inner(variable)
   kind: Any = type(inner)
   inner.__class__ = _survivor(kind)
   inner._tfps_surviving = surviving
+  inner._tfps_wrote = wrote
 
 
 def surviving(variable: Any, function: Callable[[], Any]) -> Any:
@@ -64,6 +71,7 @@ def assign_once(variable: Any, value: Any) -> None:
   assign = getattr(inner, '_tfps_assign', inner.assign)
   assign(value)
   replicated_writes.repeat(inner, 'assign', value)
+  getattr(inner, '_tfps_wrote', lambda: None)()
 
 
 def _of(inner: Any) -> Surviving:
@@ -81,6 +89,7 @@ def _once(function: Callable[[], Any]) -> Any:
 def _survivor(kind: Any) -> Any:
   class Survivor(kind):
     _tfps_surviving: Surviving
+    _tfps_wrote: Callable[[], object]
 
     def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
       read = functools.partial(super()._read_variable_op, *args, **kwargs)
@@ -97,10 +106,24 @@ def _survivor(kind: Any) -> Any:
         return assign()
       assigned = _of(self)(assign)
       replicated_writes.repeat(self, 'assign', *args, **kwargs)
+      self._tfps_wrote()
       return assigned
 
   for name, method in replicated_writes.writing_to_both(kind).items():
-    setattr(Survivor, name, method)
+    setattr(Survivor, name, _noted(method))
+  to_slice = '_strided_slice_assign'
+  setattr(Survivor, to_slice, _noted(getattr(kind, to_slice)))
   Survivor.__name__ = kind.__name__
   Survivor.__qualname__ = kind.__qualname__
   return Survivor
+
+
+def _noted(write: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(write)
+  def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    written = write(self, *args, **kwargs)
+    if tf.executing_eagerly():
+      self._tfps_wrote()
+    return written
+
+  return noted

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import eager_writes
 from tfps._compat import survivors
 from tfps.variables import placement_ledger
 from tfps.variables import sharded
@@ -75,10 +76,12 @@ class Inventory:
   Attributes:
     unsaved: further variables that get new memory after a loss, and whose
       values are not saved: whoever made them sets them again.
+    writes: writes to the variables outside of functions.
   """
 
   def __init__(self) -> None:
     self.unsaved: list[Any] = []
+    self.writes = eager_writes.EagerWrites()
     self._lock = threading.Lock()
     self._entries: list[Entry] = []
     self._names: collections.Counter[str] = collections.Counter()
@@ -106,7 +109,7 @@ class Inventory:
       entry = Entry(f'{name}#{count}' if count else name, variable)
       self._entries.append(entry)
     for piece in entry.pieces():
-      survivors.make_survive(piece.variable, surviving)
+      survivors.make_survive(piece.variable, surviving, wrote=self.writes.note)
     return entry
 
   def entries(self) -> list[Entry]:

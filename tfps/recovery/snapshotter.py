@@ -30,13 +30,14 @@ class _Draft:
   """Values that are to be written as a snapshot.
 
   Attributes:
-    covers: number of variables, and number of the gate's entries.
+    covers: number of variables, number of the gate's entries, and last write
+      outside of functions.
     entries: the variables.
     values: their values.
     read_at: time of reading, as of `time.monotonic`.
   """
 
-  covers: tuple[int, int]
+  covers: tuple[int, int, int]
   entries: list[inventory.Entry]
   values: list[snapshot_storage.Values]
   read_at: float
@@ -98,7 +99,7 @@ class Snapshotter:
     # Whether all variables of `begun_with` are made that the program has.
     self._are_all_made = self.begun_with is None
     # `_Draft.covers` of the latest snapshot.
-    self._covered = (0, 0)
+    self._covered = (0, 0, 0)
     self._is_shared = is_shared
     self._read_at = 0.0
     self._period = threads.Periodic(
@@ -127,7 +128,7 @@ class Snapshotter:
     self._period.stop()
 
   def save(self) -> None:
-    """Writes a snapshot now, unless nothing was executed since the last.
+    """Writes a snapshot now, unless nothing was written since the last.
 
     Raises:
       errors.CheckpointError: it could not be written.
@@ -154,7 +155,7 @@ class Snapshotter:
 
   def note_writes(self) -> None:
     """Makes a snapshot due although nothing was executed."""
-    self._covered = (self._covered[0], -1)
+    self.inventory.writes.note()
 
   def cover(self) -> None:
     """Writes a snapshot if the last one lacks a variable.
@@ -282,8 +283,9 @@ class Snapshotter:
       raise errors.CheckpointError(
         f'{lost} was lost, and there is no snapshot of all variables.'
       )
-    for entry in entries:
-      self._restore_entry(entry, snapshot)
+    with self.inventory.writes.left_out():
+      for entry in entries:
+        self._restore_entry(entry, snapshot)
     return snapshot
 
   def _fall_back(self) -> None:
@@ -321,7 +323,11 @@ class Snapshotter:
     """
     if self._lacks_variables():
       return None
-    covers = (len(self.inventory), self.gate.num_entries)
+    covers = (
+      len(self.inventory),
+      self.gate.num_entries,
+      self.inventory.writes.last,
+    )
     others_write = self._is_shared or self.gate.num_inside
     if covers == self._covered and not others_write:
       return None

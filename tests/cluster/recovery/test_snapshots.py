@@ -1,5 +1,7 @@
 """Snapshots, and replicas of variables that are copied now and then."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -131,6 +133,78 @@ def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
   assert {name: after[name] for name in on_its_ps} == {
     name: before[name] for name in on_its_ps
   }
+
+
+@IN_PROCESS
+def test_what_is_written_outside_of_functions_is_saved_once(
+  tfps_cluster, tmp_path
+):
+  recovery = tfps.Recovery(tmp_path / 'snapshots', every_secs=3600)
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, recovery=recovery
+  )
+  with strategy.scope():
+    variables = [tf.Variable(0.0, name=name) for name in 'abc']
+  snapshotter = strategy.guard.copies.snapshotter
+  saved = tf.train.Checkpoint(v=variables).write(str(tmp_path / 'checkpoint'))
+  writes = [
+    lambda: variables[0].assign(5.0),
+    lambda: variables[1].assign_add(5.0),
+    lambda: tf.train.Checkpoint(v=variables).read(saved),
+    snapshotter.note_writes,
+  ]
+  snapshotter.save()
+  for number, write in enumerate(writes, 1):
+    snapshotter.save()
+    assert snapshotter.latest.path.name == f'snapshot-{number:06}'
+    write()
+    snapshotter.save()
+    assert snapshotter.latest.path.name == f'snapshot-{number + 1:06}'
+  strategy.close()
+
+
+@IN_PROCESS
+def test_what_is_written_while_a_snapshot_is_being_written_is_saved(
+  tfps_cluster, tmp_path
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path, every_secs=3600),
+  )
+  with strategy.scope():
+    variable = tf.Variable(0.0)
+  snapshotter = strategy.guard.copies.snapshotter
+  write = snapshotter._store.write
+
+  def write_slowly(*args):
+    variable.assign(5.0)
+    write(*args)
+
+  with mock.patch.object(snapshotter._store, 'write', write_slowly):
+    snapshotter.save()
+  snapshotter.save()
+  variable.assign(7.0)
+  snapshotter._restore_all('ps:0')
+  assert variable.numpy() == 5
+  strategy.close()
+
+
+@IN_PROCESS
+def test_what_was_restored_is_not_saved_again(tfps_cluster, tmp_path):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path, every_secs=3600),
+  )
+  with strategy.scope():
+    kept = tf.Variable(0.0)
+  snapshotter = strategy.guard.copies.snapshotter
+  snapshotter.save()
+  latest = snapshotter.latest
+  snapshotter._restore_all('ps:0')
+  snapshotter.save()
+  assert snapshotter.latest is latest
+  strategy.close()
+  del kept
 
 
 def test_what_a_run_begins_with_is_kept_until_all_variables_are_made(tmp_path):

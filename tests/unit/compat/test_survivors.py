@@ -77,6 +77,42 @@ def test_additions_are_never_done_twice(surviving):
   assert surviving.calls == 0
 
 
+WRITES = {
+  'assign': lambda v: v.assign([2.0, 3.0]),
+  'assign_add': lambda v: v.assign_add([2.0, 3.0]),
+  'assign_sub': lambda v: v.assign_sub([2.0, 3.0], read_value=False),
+  'scatter': lambda v: v.scatter_add(tf.IndexedSlices([2.0], [0])),
+  'slice': lambda v: v[:1].assign([2.0]),
+}
+
+
+@pytest.mark.parametrize('write', WRITES)
+def test_each_write_outside_of_functions_is_noted(surviving, write):
+  notes = []
+  variable = tf.Variable([1.0, 1.0])
+
+  def wrote():
+    notes.append(variable.numpy()[0])
+
+  survivors.make_survive(variable, surviving, wrote=wrote)
+  WRITES[write](variable)
+  assert notes == [variable.numpy()[0]] != [1.0]  # once it is done
+
+
+@pytest.mark.parametrize('write', WRITES)
+def test_writes_in_functions_are_not_noted(surviving, write):
+  notes = []
+  variable = tf.Variable([1.0, 1.0])
+  survivors.make_survive(variable, surviving, wrote=lambda: notes.append(1))
+
+  @tf.function
+  def function():
+    WRITES[write](variable)
+
+  function()
+  assert not notes
+
+
 def test_functions_are_left_alone(surviving):
   variable = tf.Variable(1.0)
   survivors.make_survive(variable, surviving)
