@@ -10,7 +10,6 @@ again, one after another, so that their notes are of before.
 """
 
 from collections.abc import Mapping
-import contextlib
 
 import tensorflow as tf
 
@@ -150,9 +149,8 @@ class NoteReader:
   """
 
   def __init__(self) -> None:
-    self._open = contextlib.ExitStack()
     self._address = ''
-    self._mailbox: mailbox_lib.Mailbox
+    self._mailbox: mailbox_lib.Mailbox | None = None
 
   def read(self, address: str) -> dict[int, int | None] | None:
     """Returns the incarnations in the note on a ps; None without a note.
@@ -163,18 +161,18 @@ class NoteReader:
     Raises:
       tf.errors.OpError: the ps is lost.
     """
-    if self._address != address:
+    if self._mailbox is None or self._address != address:
       self.close()
-      mailbox = mailbox_lib.Mailbox(address)
-      self._mailbox = self._open.enter_context(mailbox)
+      self._mailbox = mailbox_lib.Mailbox(address)
       self._address = address
     text = self._mailbox.read(_NAME)
     return None if text is None else _incarnations(text)
 
   def close(self) -> None:
     """Closes the connection; closing twice is harmless."""
-    self._address = ''
-    self._open.close()
+    mailbox, self._mailbox = self._mailbox, None
+    if mailbox is not None:
+      mailbox.abandon()  # the ps may be lost meanwhile
 
   def __enter__(self) -> 'NoteReader':
     return self

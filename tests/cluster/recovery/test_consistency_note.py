@@ -1,10 +1,14 @@
 """What the ps have been told of one another."""
 
+import contextlib
+from unittest import mock
+
 import pytest
 import tensorflow as tf
 
 import tfps
 from tfps.recovery import consistency_note
+from tfps.server import mailbox as mailbox_lib
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -59,6 +63,59 @@ def test_a_ps_whose_note_was_taken_away_is_denied(connected):
   assert mine.contradict({0: 1, 1: 3})
   forget(mine, 1)
   assert mine.contradict({0: 1, 1: 2})
+
+
+class _LostMailbox:
+  """Connection to a ps that dies after the first read."""
+
+  def __init__(self, address):
+    del address
+    self._is_lost = self.is_abandoned = False
+
+  def read(self, about):
+    del about
+    self._check()
+    self._is_lost = True
+
+  def close(self):
+    self._check()
+
+  def abandon(self):
+    self.is_abandoned = True
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exc_info):
+    self.close()
+
+  def _check(self):
+    if self._is_lost:
+      raise tf.errors.UnavailableError(None, None, 'It is lost.')
+
+
+@pytest.mark.parametrize('leave', [lambda: None, lambda: {}['of the caller']])
+def test_a_ps_that_is_lost_after_its_note_was_read_is_let_go_of(leave):
+  with (
+    mock.patch.object(mailbox_lib, 'Mailbox', _LostMailbox),
+    contextlib.suppress(KeyError),
+    consistency_note.NoteReader() as reader,
+  ):
+    assert reader.read('h:1') is None
+    mailbox = reader._mailbox
+    leave()
+  assert mailbox.is_abandoned
+
+
+def test_the_note_of_another_ps_is_read_after_the_loss_of_one():
+  with (
+    mock.patch.object(mailbox_lib, 'Mailbox', _LostMailbox),
+    consistency_note.NoteReader() as reader,
+  ):
+    assert reader.read('h:1') is None
+    with pytest.raises(tf.errors.UnavailableError):
+      reader.read('h:1')
+    assert reader.read('h:2') is None
 
 
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
