@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import os
 from typing import Literal
 
@@ -77,16 +78,22 @@ class Recovery:
   def __post_init__(self) -> None:
     if not os.fspath(self.directory):
       raise ValueError('Recovery: directory is empty. Name a folder.')
-    for name in (
-      'every_secs',
-      'timeout_secs',
-      'take_over_secs',
-      'replicate_every_secs',
-      'max_to_keep',
+    for name, is_optional in (
+      ('every_secs', False),
+      ('timeout_secs', False),
+      ('take_over_secs', True),
+      ('replicate_every_secs', True),
     ):
       value = getattr(self, name)
-      if value is not None and not value > 0:
+      if value is None and is_optional:
+        continue
+      if value is None or not value > 0:
         raise ValueError(f'Recovery: {name}={value!r} must be positive.')
+    if not _is_count(self.max_to_keep):
+      raise ValueError(
+        f'Recovery: max_to_keep={self.max_to_keep!r} must be a whole number, '
+        'at least 1: of snapshots to keep.'
+      )
     if self.moves_ps and enclosure.is_within():
       raise ValueError(
         f'Recovery: take_over_secs={self.take_over_secs!r} has another ps '
@@ -126,3 +133,9 @@ class Recovery:
   def moves_ps(self) -> bool:
     """Returns whether another ps may take over a lost one."""
     return self.waits_for_restart_secs < math.inf
+
+
+def _is_count(value: object) -> bool:
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    return False
+  return int(value) >= 1

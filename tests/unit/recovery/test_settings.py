@@ -3,6 +3,7 @@
 import math
 import pathlib
 
+import numpy as np
 import pytest
 
 import tfps
@@ -12,8 +13,6 @@ import tfps
   ('arguments', 'message'),
   [
     ({'directory': ''}, 'directory is empty'),
-    ({'directory': 'x', 'every_secs': 0}, 'every_secs=0 must be positive'),
-    ({'directory': 'x', 'max_to_keep': -1}, 'max_to_keep=-1 must be positive'),
     (
       {'directory': 'x', 'replicas': 1, 'replicate_every_secs': 0},
       'secs=0 must be positive',
@@ -21,6 +20,15 @@ import tfps
     (
       {'directory': 'x', 'replicate_every_secs': 1.0},
       'replicate_every_secs=1.0 needs replicas=1',
+    ),
+    *(
+      ({'directory': 'x', 'max_to_keep': n}, f'max_to_keep={n} must be a whole')
+      for n in (0, -1, 1.5, 2.0, math.inf, None, True)
+    ),
+    *(
+      ({'directory': 'x', name: value}, f'{name}={value} must be')
+      for name in ('every_secs', 'timeout_secs')
+      for value in (0, -1, math.nan, None)
     ),
     *(
       ({'directory': 'x', 'replicas': n}, f'replicas={n} must be 0 or 1')
@@ -35,6 +43,13 @@ import tfps
 def test_wrong_settings_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     tfps.Recovery(**arguments)
+
+
+def test_numbers_may_be_those_of_numpy():
+  recovery = tfps.Recovery(
+    'x', max_to_keep=np.int64(3), every_secs=np.float32(1.5)
+  )
+  assert recovery.max_to_keep == 3
 
 
 def test_a_directory_may_be_given_as_a_path():
