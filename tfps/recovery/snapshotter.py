@@ -86,8 +86,10 @@ class Snapshotter:
       confirm=confirm,
     )
     self.begun_with = self._store.latest
+    self._read_at = 0.0
     if self.begun_with is not None:
       logging.warning('Found snapshot %s.', self.begun_with.path)
+      self._note_age(self.begun_with)
     self.inventory = inventory.Inventory()
     self._reader = variable_reader.VariableReader()
     self.gate = quiesce_lock.QuiesceLock()
@@ -101,7 +103,6 @@ class Snapshotter:
     # `_Draft.covers` of the latest snapshot.
     self._covered = (0, 0, 0)
     self._is_shared = is_shared
-    self._read_at = 0.0
     self._period = threads.Periodic(
       'tfps-recovery', recovery.every_secs, self._save_or_log
     )
@@ -292,8 +293,11 @@ class Snapshotter:
     """Selects an earlier snapshot if the latest is damaged."""
     snapshot = self._store.find()
     if snapshot is not None:
-      self._read_at = time.monotonic() - snapshot.age_secs
+      self._note_age(snapshot)
     self.note_writes()
+
+  def _note_age(self, snapshot: snapshots.Snapshot) -> None:
+    self._read_at = time.monotonic() - snapshot.age_secs
 
   def _check_values(self) -> None:
     if emptied := self.inventory.emptied():

@@ -1,5 +1,7 @@
 """Snapshots, and replicas of variables that are copied now and then."""
 
+import os
+import time
 from unittest import mock
 
 import numpy as np
@@ -205,6 +207,30 @@ def test_what_was_restored_is_not_saved_again(tfps_cluster, tmp_path):
   assert snapshotter.latest is latest
   strategy.close()
   del kept
+
+
+@IN_PROCESS
+def test_the_age_of_a_snapshot_of_an_earlier_process_is_known(
+  tfps_cluster, tmp_path
+):
+  strategies = []
+  recovery = tfps.Recovery(tmp_path, every_secs=3600)
+
+  def snapshotter():
+    strategies.append(
+      tfps.ParameterServerStrategy(tfps_cluster.cluster, recovery=recovery)
+    )
+    with strategies[-1].scope():
+      tf.Variable(0.0, name='a')
+    return strategies[-1].guard.snapshotter
+
+  first = snapshotter()
+  first.save()
+  before = time.time() - 1000
+  os.utime(first.latest.path / 'contents.json', (before, before))
+  assert 1000 <= snapshotter()._restore_all('ps:0') < 2000
+  for strategy in strategies:
+    strategy.close()
 
 
 def test_what_a_run_begins_with_is_kept_until_all_variables_are_made(tmp_path):
