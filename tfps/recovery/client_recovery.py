@@ -6,6 +6,7 @@ process, repairs what it can and repeats the call.
 
 from collections.abc import Callable
 from collections.abc import Collection
+import math
 import threading
 import time
 from typing import Any
@@ -153,6 +154,9 @@ class ClientRecovery:
   def surviving(self, function: Callable[[], _Result]) -> _Result:
     """Calls a function, again after each loss of a ps; returns its result.
 
+    Time to restart a ps counts from the first loss, and anew from a loss before
+    which the function has run for `Recovery.timeout_secs`.
+
     Args:
       function: what to call; must tolerate repetition.
 
@@ -240,15 +244,21 @@ class ClientRecovery:
     if self._is_stopped or getattr(self._own, 'is_surviving', False):
       return function()
     deadline = None
+    timeout_secs = self.copies.recovery.timeout_secs
     self._own.is_surviving = True
     try:
       while True:
+        began_at = math.inf
         try:
           prepare()
           with self._gate, self._calls.one():
+            began_at = time.monotonic()
             return function()
         except tf.errors.OpError as error:
-          deadline = deadline or self._deadline()
+          # Losses shortly after one another share a deadline: a ps that is lost
+          # each time again would not let this end.
+          if deadline is None or time.monotonic() >= began_at + timeout_secs:
+            deadline = self._deadline()
           if deadlines.is_over(deadline) or not self._repair.is_due(error):
             # Once replaced, operations of this process fail in many ways.
             self._repair.check()
