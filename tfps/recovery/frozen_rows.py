@@ -54,11 +54,21 @@ class FrozenRows:
 
   def drop(self) -> None:
     """Drops the copy; does nothing if the ps is lost, which has none then."""
-    variable = self.piece.variable
-    stored = storage.of(variable)
-    assert stored is not None
-    with contextlib.suppress(tf.errors.OpError), tf.device(variable.device):
-      stored.thaw(variable).numpy()
+    with contextlib.suppress(tf.errors.OpError):
+      drop(self.piece)
+
+
+def drop(piece: inventory.Piece) -> None:
+  """Drops the copy of the rows of a variable with a store, if there is one.
+
+  Raises:
+    tf.errors.OpError: the ps is lost.
+  """
+  variable = piece.variable
+  stored = storage.of(variable)
+  assert stored is not None
+  with tf.device(variable.device):
+    stored.thaw(variable).numpy()
 
 
 def is_stored(piece: inventory.Piece) -> bool:

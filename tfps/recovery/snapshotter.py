@@ -136,16 +136,11 @@ class Snapshotter:
       errors.DeadlineError: names what is still executing.
       tf.errors.OpError: a ps is lost.
     """
-    with contextlib.ExitStack() as writing:
-      with self._quiet():
-        writing.enter_context(self._writing)
-        draft = self._read()
-      self._write(draft)
+    self._save(self._quiet())
 
   def save_quiesced(self) -> None:
     """Writes a snapshot as `save` does; the caller has closed the gate."""
-    with self._writing:
-      self._write(self._read())
+    self._save(contextlib.nullcontext())
 
   def save_at_last(self) -> None:
     """Writes the last snapshot before an exit; failures are only logged."""
@@ -319,6 +314,19 @@ class Snapshotter:
       else:
         piece.variable.assign(read(piece))
 
+  def _save(self, quiet: contextlib.AbstractContextManager[None]) -> None:
+    with contextlib.ExitStack() as writing:
+      with quiet:
+        writing.enter_context(self._writing)
+        draft = self._read()
+        if draft is None:
+          return
+        for group in draft.values:
+          writing.callback(group.drop)
+      self._store.write(draft.entries, draft.values)
+      self._covered = draft.covers
+      self._read_at = draft.read_at
+
   def _read(self) -> _Draft | None:
     """Reads all variables; returns None if the last snapshot is up to date.
 
@@ -344,16 +352,6 @@ class Snapshotter:
       return False
     made = {entry.key for entry in self.inventory.entries()}
     return not made.issuperset(self.begun_with.contents)
-
-  def _write(self, draft: _Draft | None) -> None:
-    if draft is not None:
-      try:
-        self._store.write(draft.entries, draft.values)
-      finally:
-        for group in draft.values:
-          group.drop()
-      self._covered = draft.covers
-      self._read_at = draft.read_at
 
   def _save_or_log(self) -> None:
     try:

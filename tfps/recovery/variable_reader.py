@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -18,7 +19,8 @@ class VariableReader:
 
   One call to each device returns the current values of its variables. A value
   shares the memory of its variable until that changes, so that reading takes
-  little time and memory. Rows in a store are copied on the disk of their ps.
+  little time and memory. Rows in a store are copied on the disk of their ps; if
+  a read fails, as it may on a full disk, no copies remain.
   """
 
   def __init__(self) -> None:
@@ -41,7 +43,13 @@ class VariableReader:
     if self._covered != (len(entries), stored):
       self._readings = _readings(entries)
       self._covered = len(entries), stored
-    return [reading.values() for reading in self._readings]
+    with contextlib.ExitStack() as on_error:
+      values = []
+      for reading in self._readings:
+        on_error.callback(reading.drop)
+        values.append(reading.values())
+      on_error.pop_all()
+    return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +76,12 @@ class _Reading:
     return snapshot_storage.Values(
       self.device, self.pieces, found[:number], list(frozen)
     )
+
+  def drop(self) -> None:
+    """Drops the copies of rows, if any; a lost ps has none."""
+    with contextlib.suppress(tf.errors.OpError):  # and asks that no further
+      for piece in self.stored:
+        frozen_rows.drop(piece)
 
 
 def _readings(entries: Sequence[inventory.Entry]) -> list[_Reading]:

@@ -120,6 +120,11 @@ class RowStore:
         found[are_in_file] = self._file.read(rows[are_in_file])
       return found
 
+  @property
+  def is_frozen(self) -> bool:
+    """True if there is a copy of all rows."""
+    return self._frozen is not None
+
   def freeze(self) -> int:
     """Keeps a copy of all rows, in a file, in place of an earlier one.
 

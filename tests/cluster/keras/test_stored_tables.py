@@ -1,6 +1,7 @@
 """Tables of which most rows are in files are as those in memory."""
 
 import contextlib
+from unittest import mock
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from tests.support import turns
 import tfps
 from tfps import testing
 from tfps.recovery import frozen_rows
+from tfps.server import row_store
 from tfps.testing.chaos import disks
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
@@ -207,6 +209,45 @@ def test_a_new_run_begins_with_a_snapshot(
       stored_tables.fit(model)
       table_contents.assert_near(table_contents.of(model), expected)
     strategy.close()
+
+
+@pytest.mark.parametrize('num_frozen', [0, 1, 3])
+def test_a_snapshot_that_fails_keeps_no_copies_of_rows(
+  tfps_cluster, tmp_path, num_frozen
+):
+  strategy = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster, recovery=tfps.Recovery(tmp_path / 'snapshots')
+  )
+  storage = tfps.embeddings.Storage(1 << 12, str(tmp_path))
+  with strategy.scope():
+    tables = [
+      tfps.embeddings.Table(
+        2, 'zeros', num_shards=2, storage=storage, name=name
+      )
+      for name in ('one', 'other')
+    ]
+    for table in tables:
+      table.build()
+  stores = []
+  freeze = row_store.RowStore.freeze
+
+  def freeze_or_fail(store):
+    if len(stores) == num_frozen:
+      raise ValueError('The disk is full.')
+    stores.append(store)
+    return freeze(store)
+
+  snapshotter = strategy.guard.snapshotter
+  with (
+    mock.patch.object(row_store.RowStore, 'freeze', freeze_or_fail),
+    pytest.raises(tf.errors.OpError, match='The disk is full'),
+  ):
+    snapshotter.save()
+  assert len(stores) == num_frozen
+  assert not any(store.is_frozen for store in stores)
+  snapshotter.save()
+  strategy.close()
+  del tables
 
 
 def test_a_directory_that_no_ps_can_use_is_named(tfps_cluster, tmp_path):
