@@ -354,7 +354,8 @@ class FailureHandler(preemption_handler.PreemptionHandler):
       server_def_lib.update(self._server_def, without=without, moved=moved)
     else:
       self._update_workers(without, moved)
-    self._worker_states.set_excluded(silent)
+    with self.condition:
+      self._worker_states.set_excluded(silent)
 
   def _update_workers(
     self,

@@ -23,6 +23,7 @@ class WorkerStates:
     self.registry = task_registry.TaskRegistry()
     self._lost: set[int] = set()
     self._excluded: set[int] = set()
+    self._excluded_since: set[int] = set()  # the last `update`
     self._emptied: set[int] = set()
 
   def away(self) -> set[int]:
@@ -44,6 +45,7 @@ class WorkerStates:
   def exclude(self, worker: int) -> None:
     """Marks a worker as unknown to the runtime."""
     self._excluded.add(worker)
+    self._excluded_since.add(worker)
 
   def update(
     self, found: Mapping[int, int | None]
@@ -57,6 +59,7 @@ class WorkerStates:
       The workers that do not answer, and those whose loss was not known.
     """
     silent = {worker for worker, number in found.items() if number is None}
+    self._excluded_since = set()
     restarted = self.registry.look(found)
     unnoticed = (silent | restarted) - self.away()
     self._emptied |= silent | restarted
@@ -65,8 +68,13 @@ class WorkerStates:
     return silent, unnoticed
 
   def set_excluded(self, workers: Collection[int]) -> None:
-    """Marks these workers, and no others, as unknown to the runtime."""
-    self._excluded = set(workers)
+    """Marks as unknown to the runtime what an update of it has left out.
+
+    Args:
+      workers: those that were left out. Others are known now, except for those
+        that were excluded since the last `update`.
+    """
+    self._excluded = {*workers, *self._excluded_since}
 
   def note_back(self, workers: Collection[int]) -> None:
     """Marks workers as no longer lost."""

@@ -36,3 +36,15 @@ def test_who_comes_for_the_first_time_has_lost_nothing():
   workers = worker_states.WorkerStates()
   assert workers.update({3: 30}) == (set(), set())
   assert not workers.is_emptied(3)
+
+
+def test_who_is_excluded_during_an_update_stays_so():
+  workers = worker_states.WorkerStates()
+  workers.exclude(1)
+  workers.update({0: 10, 1: 11, 2: None})
+  workers.exclude(3)
+  workers.set_excluded([2])
+  assert workers.away() == {2, 3}
+  workers.update({0: 10, 1: 11, 2: 12, 3: 13})
+  workers.set_excluded([])
+  assert workers.away() == set()
