@@ -45,6 +45,7 @@ class CoordinatorRepair(repair_interface.Repairs):
     self._greet = greet
     self._fence = copies.fence
     self._can_fail_back: set[spec_lib.Task] = set()
+    self._left: dict[spec_lib.Task, str] = {}  # addresses with old variables
     self._leaving: set[int] = set()  # indices of ps
     self._has_left = threading.Event()
 
@@ -110,6 +111,9 @@ class CoordinatorRepair(repair_interface.Repairs):
         'No ps is moved, as the variables could not be saved: %s', error
       )
       return
+    for task, address in self._address_book.hosted.items():
+      if task in can_fail_back:
+        self._left[task] = address
     self._address_book.fail_back(can_fail_back)
     moves_ps = self._copies.recovery.moves_ps
     has_left = not moves_ps or self._address_book.leave(leaving)
@@ -130,7 +134,14 @@ class CoordinatorRepair(repair_interface.Repairs):
     # Otherwise only a connection was lost.
     if not copies.notes.match(incarnations) or copies.inventory.emptied():
       secs = copies.restore(ps, incarnations)
+    self._free_hosts()
     self._events.tell('back', [f'ps:{i}' for i in sorted(ps)], secs)
+
+  def _free_hosts(self) -> None:
+    """Frees the memory of ps that have gone home where they were hosted."""
+    left, self._left = self._left, {}
+    used = self._address_book.addresses
+    self._fence.free({t: at for t, at in left.items() if used[t] != at})
 
   def _follow_moves(self) -> None:
     """Reports moved ps and monitors all at their current addresses."""

@@ -7,7 +7,8 @@ context of its predecessor, whose operations there fail from then on. A process
 that has lost its context checks for a successor before it opens another.
 
 A job may have named memory on the servers, which outlives its processes. It is
-deleted when a process of another job becomes the task.
+deleted when a process of another job becomes the task, and on a server that
+hosted a ps when that has gone home.
 """
 
 from collections.abc import Callable
@@ -78,6 +79,29 @@ class Fence:
       logging.warning(
         'An earlier process of %s may still be connected: %s.',
         self._task,
+        broadcast.format_failures(failures),
+      )
+
+  def free(self, addresses: Mapping[spec_lib.Task, str]) -> None:
+    """Deletes the job's named memory on servers that it no longer uses.
+
+    Failures are logged.
+
+    Args:
+      addresses: those of the servers.
+    """
+    if not self._job:
+      return
+    call_secs = timeouts.current().call_secs
+
+    def empty(server: spec_lib.Task) -> None:
+      address = addresses[server]
+      eager_contexts.empty(address, self._job, timeout_secs=call_secs)
+
+    failures = broadcast.for_each(addresses, empty, timeout_secs=call_secs)
+    if failures:
+      logging.warning(
+        'Memory could not be freed where ps were hosted: %s.',
         broadcast.format_failures(failures),
       )
 

@@ -6,10 +6,29 @@ import tensorflow as tf
 from tests.support import losses
 import tfps
 from tfps import testing
+from tfps._compat import handles
 from tfps._utils import ports
+from tfps.server import hosted_ps
+from tfps.server import mailbox
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
+
+
+def _has_values(address, variables):
+  with mailbox.Mailbox(address) as opened:
+    session = opened._session
+    with session.graph.as_default(), tf.device(mailbox._DEVICE):
+      found = [
+        tf.raw_ops.VarIsInitializedOp(
+          resource=handles.inner(variable).memory.handle(
+            shape=variable.shape, dtype=variable.dtype
+          )
+        )
+        for variable in variables
+      ]
+      assert found
+      return any(session.run(found))
 
 
 def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
@@ -46,6 +65,13 @@ def test_a_ps_is_taken_over_and_goes_home(processes, tmp_path):
     moves = [event.tasks for event in events.of('moved')]
     assert moves[0] == moves[-1] == ('ps:0',)
     assert 'ps:1 serves ps:0, too, at localhost:' in processes.log('ps', 1)
+    ps, other = (tfps.Task('ps', index) for index in range(2))
+    home = processes.cluster.address(ps)
+    host = hosted_ps.find(ps, {other: processes.cluster.address(other)})
+    on_ps = [
+      v for v in (count, *table.variables) if 'ps/replica:0/task:0' in v.device
+    ]
+    assert [_has_values(home, on_ps), _has_values(host, on_ps)] == [True, False]
     # Each is where it was: either may be lost, and takes nobody with it.
     processes.restart('ps', 1)
     assert coordinator.surviving(lambda: int(count.numpy())) == steps

@@ -89,6 +89,11 @@ class _Job:
       self.counts = self.saved_counts.copy()
     return 0.0
 
+  def free(self, addresses):
+    for address in addresses.values():
+      if server := self._world.server(address):
+        server.value = server.replica = None
+
   def __getattr__(self, name):
     return lambda *args: None
 
