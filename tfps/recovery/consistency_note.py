@@ -165,7 +165,11 @@ class NoteReader:
       self.close()
       self._mailbox = mailbox_lib.Mailbox(address)
       self._address = address
-    text = self._mailbox.read(_NAME)
+    try:
+      text = self._mailbox.read(_NAME)
+    except tf.errors.OpError:
+      self.close()  # a ps that has restarted does not know the session
+      raise
     return None if text is None else _incarnations(text)
 
   def close(self) -> None:

@@ -107,7 +107,8 @@ def test_a_ps_that_is_lost_after_its_note_was_read_is_let_go_of(leave):
   assert mailbox.is_abandoned
 
 
-def test_the_note_of_another_ps_is_read_after_the_loss_of_one():
+@pytest.mark.parametrize('address', ['h:1', 'h:2'])
+def test_a_note_is_read_from_a_ps_that_restarted_or_another_one(address):
   with (
     mock.patch.object(mailbox_lib, 'Mailbox', _LostMailbox),
     consistency_note.NoteReader() as reader,
@@ -115,7 +116,7 @@ def test_the_note_of_another_ps_is_read_after_the_loss_of_one():
     assert reader.read('h:1') is None
     with pytest.raises(tf.errors.UnavailableError):
       reader.read('h:1')
-    assert reader.read('h:2') is None
+    assert reader.read(address) is None
 
 
 @pytest.mark.tfps_cluster(workers=1, ps=2, processes=True)
