@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps.variables import growing
+
 
 class Copy:
   """A worker's copy of one variable, in a function that is being traced.
@@ -29,7 +31,17 @@ class Copy:
     self.is_assigned = False
 
   def value(self) -> tf.Tensor:
-    """Returns the current value."""
+    """Returns the current value.
+
+    Raises:
+      ValueError: local changes are of rows of a table, which name them by
+        address, and of which a pulled value may have fewer.
+    """
+    if self._changes and self.is_local and growing.grows(self.variable):
+      raise ValueError(
+        f'{self.variable.name}: a step reads all rows of a table of '
+        'which it has changed some on the worker. Look rows up by their keys.'
+      )
     value = self._pull() if self._value is None else self._value
     for change in self._changes:
       value = _changed(value, change)
@@ -55,6 +67,11 @@ class Copy:
   def is_whole(self) -> bool:
     """True if the copy has all rows, so that none need to be pulled."""
     return self._value is not None
+
+  @property
+  def is_local(self) -> bool:
+    """True if there is nothing to write back to the variable."""
+    return not self.is_assigned and not self._added
 
   def change(self, change: Any) -> None:
     """Adds a tensor or `tf.IndexedSlices`, without writing it back."""

@@ -15,6 +15,14 @@ from tfps.wire import config
 from tfps.wire import fused_transfer
 from tfps.wire import sparse_rows as sparse_rows_lib
 
+_NUMBERS = frozenset(
+  dtype
+  for dtype in (
+    *(tf.bfloat16, tf.float16, tf.float32, tf.float64),
+    *(tf.int8, tf.int16, tf.int32, tf.int64),
+    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+  )
+)
 # A tag travels as a float32, which represents integers below 2^24 exactly.
 _TAGS = 1 << 20
 
@@ -214,6 +222,11 @@ def is_live(variable: Any) -> bool:
   Such variables are neither encoded nor prefetched.
   """
   return not variable.dtype.is_floating or variable.shape.rank == 0
+
+
+def is_numeric(variable: Any) -> bool:
+  """Returns whether a variable has numbers, which can be packed."""
+  return variable.dtype in _NUMBERS
 
 
 def since_tag(count: tf.Tensor, tag: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfps._compat import reads as compat
 from tfps._compat import write_counts
+from tfps.variables import growing
 from tfps.variables import placement_ledger
 from tfps.variables import step_replicas
 from tfps.wire import config
@@ -31,15 +32,6 @@ from tfps.wire import rounds
 from tfps.wire import sparse_rows as sparse_rows_lib
 from tfps.wire import tables as tables_lib
 from tfps.wire import traffic as traffic_lib
-
-_NUMBERS = frozenset(
-  dtype
-  for dtype in (
-    *(tf.bfloat16, tf.float16, tf.float32, tf.float64),
-    *(tf.int8, tf.int16, tf.int32, tf.int64),
-    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
-  )
-)
 
 
 class HoistedError(Exception):
@@ -257,9 +249,20 @@ class Steps:
     return True
 
   def change(self, variable: Any, change: Any) -> None:
-    """Adds a tensor or `tf.IndexedSlices` to the worker's copy only."""
-    if self._is_fused(variable, self._graph):
-      self._copy_of(variable).change(change)
+    """Adds a tensor or `tf.IndexedSlices` to the worker's copy only.
+
+    Raises:
+      ValueError: steps read the variable itself, so that none would see it.
+    """
+    # Look-ups in a table count as writes, but change no value that is known.
+    looks_up = growing.grows(variable) and self._is_fusable(variable)
+    if not looks_up and not self._is_fused(variable, self._graph):
+      raise ValueError(
+        f'{self.policy}: {variable.name} cannot be changed on the worker only, '
+        'as it is on no ps, or steps write to it in a branch or loop. Write to '
+        'it outside of these, or use updates=Async().'
+      )
+    self._copy_of(variable).change(change)
 
   def _copy_of(self, variable: Any) -> local_copies_lib.Copy:
     copy = self.round.copies.get(_key(variable))
@@ -277,6 +280,8 @@ class Steps:
     written = collections.defaultdict(list)
     for copy in self.round.copies.values():
       variable = copy.variable
+      if copy.is_local and growing.grows(variable):
+        continue  # look-ups count as writes
       before = self.round.writes.get(id(variable.handle), 0)
       if write_counts.num_writes(variable, self._graph, self._graph) > before:
         # The order of the two writes is known to TensorFlow only.
@@ -304,7 +309,7 @@ class Steps:
       self.round.writes = write_counts.writes_by_handle(self._graph)
 
   def _is_fusable(self, variable: Any) -> bool:
-    if not self.wire.fuse or variable.dtype not in _NUMBERS:
+    if not self.wire.fuse or not pull.is_numeric(variable):
       return False
     if compat.is_in_vectorized_loop() or _key(variable) in self._unfused:
       return False

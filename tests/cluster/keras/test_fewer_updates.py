@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import turns
 import tfps
 from tfps.variables import partitioners
 
@@ -177,6 +178,70 @@ def test_local_steps_are_gradient_descent(
   _assert_weights(model, alone)
   assert int(model.optimizer.iterations) == len(_ROUNDS)
   assert strategy.wire_report().steps == _NUM_STEPS
+
+
+@pytest.mark.parametrize(
+  ('make_strategy', 'policies'),
+  turns.by_turns(
+    {
+      'all keys': {},
+      'some keys': {
+        'admission': tfps.embeddings.Counter(2),
+        'eviction': tfps.embeddings.Lru(100),
+      },
+    },
+    {name: (make,) for name, make in _STRATEGIES.items()},
+  ),
+)
+def test_local_steps_change_looked_up_rows(
+  tfps_cluster, make_strategy, policies
+):
+  # Keys are repeated in a batch, and some are new in each step of a round.
+  keys = np.array([[step, step, 0, step // 2, 7] for step in range(4)])
+
+  def trained():
+    embed = tfps.embeddings.Embedding(1, 'ones', **policies)
+    model = keras.Sequential([layers.Input((), dtype='int64'), embed])
+    model.compile(_descent(), 'mse', steps_per_execution=len(keys))
+    model.fit(
+      keys.ravel(), np.zeros(keys.size), batch_size=5, shuffle=False, verbose=0
+    )
+    return embed(np.arange(8)).numpy()
+
+  policy = tfps.updates.LocalSteps(3, inner_learning_rate=_RATE)
+  with make_strategy(tfps_cluster.cluster, updates=policy).scope():
+    found = trained()
+  np.testing.assert_allclose(found, trained(), rtol=1e-6)
+  assert len(np.unique(found)) > 3
+
+
+class WithAWriteInABranch(keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.dense = layers.Dense(1)
+
+  def call(self, x):
+    return self.dense(keras.ops.cast(x, 'float32'))
+
+  def train_step(self, data):
+    bias = self.dense.bias
+    tf.cond(
+      tf.reduce_sum(data[1]) > 0,
+      lambda: bias.assign(bias * 0.5),
+      lambda: bias.value,
+    )
+    return super().train_step(data)
+
+
+@under('coordinator')
+def test_what_cannot_be_changed_locally_is_refused(tfps_cluster, make_strategy):
+  policy = tfps.updates.LocalSteps(2, inner_learning_rate=_RATE)
+  strategy = make_strategy(tfps_cluster.cluster, updates=policy)
+  with strategy.scope():
+    model = WithAWriteInABranch()
+    model.compile('sgd', 'mse', steps_per_execution=2)
+  with pytest.raises(ValueError, match=r'LocalSteps.*bias.*on the worker only'):
+    model.fit(_X, _Y, batch_size=_SIZE, verbose=0)
 
 
 @pytest.mark.exhaustive
