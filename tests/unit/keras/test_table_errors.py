@@ -1,11 +1,13 @@
 """What a table that grows refuses, in a process without servers."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfps
 import tfps.keras
+from tfps.server import row_file
 
 
 class Own(keras.optimizers.Optimizer):
@@ -68,3 +70,44 @@ def test_a_table_is_loaded_by_the_model_that_was_saved():
   other = tfps.embeddings.Table(2, name='unbuilt')
   with pytest.raises(ValueError, match=r'^unbuilt: .* built\. Call the model'):
     other.load_own_variables(saved)
+
+
+def _fail(*_):
+  raise ValueError('The disk is full.')
+
+
+def test_a_full_disk_brings_no_evicted_key_back(tmp_path, monkeypatch):
+  table = tfps.embeddings.Table(
+    2,
+    'zeros',
+    eviction=tfps.embeddings.Lru(8),
+    storage=tfps.embeddings.Storage(1, tmp_path),
+  )
+  optimizer = keras.optimizers.SGD(1.0)
+
+  def train(keys):
+    with tf.GradientTape() as tape:
+      vectors = table.lookup(keys)
+    gradients = tape.gradient(vectors, table.trainable_variables)
+    optimizer.apply(gradients, table.trainable_variables)
+
+  def contents():
+    return {
+      key: row[0]
+      for keys, rows in table.items()
+      for key, row in zip(keys.tolist(), rows.tolist(), strict=True)
+    }
+
+  train(np.arange(8))
+  train(np.arange(8, 16))  # evicts keys, whose rows are to be given again
+  before = contents()
+  assert len(before) == table.num_keys() == 8
+  with monkeypatch.context() as patch:
+    patch.setattr(row_file.RowFile, 'fit', _fail)
+    with pytest.raises(tf.errors.InvalidArgumentError, match='disk is full'):
+      train(np.arange(100, 5000))
+  assert contents() == before
+  assert table.num_keys() == 8
+  for _ in range(2):
+    train(np.arange(20, 28))
+  assert contents() == dict.fromkeys(range(20, 28), -2.0)

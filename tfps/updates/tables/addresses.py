@@ -62,25 +62,19 @@ class Addresses:
       tf.boolean_mask(held, is_used)
     )
 
-  def give_first(self, rows: tf.Tensor) -> Any:
-    """Gives rows to their first keys; returns the operation.
+  def give(self, old: tf.Tensor, new: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
+    """Gives rows to keys.
 
     Args:
-      rows: their numbers, which are their addresses.
-    """
-    return self._write(rows, rows)
-
-  def give_again(self, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Gives rows that were taken to other keys.
-
-    Args:
-      rows: their numbers.
+      old: numbers of rows that were taken from other keys.
+      new: numbers of rows that had no key before, which are their addresses.
 
     Returns:
-      Their addresses, and the operation.
+      The addresses, first of the old ones, and the operations.
     """
-    addresses = -1 - self._held(rows)
-    return addresses, self._write(rows, addresses + _HAS_OLD_SLOTS)
+    again = -1 - self._held(old)
+    given = [self._write(old, again + _HAS_OLD_SLOTS), self._write(new, new)]
+    return tf.concat([again, new], axis=0), given
 
   def take(self, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """Takes rows from their keys.

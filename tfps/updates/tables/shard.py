@@ -348,10 +348,14 @@ class Shard:
       again = tf.minimum(number, held[_Count.FREE])
     first = used + tf.range(number - again)
     with tf.control_dependencies(self._fit(used, number - again)):
-      rows, addresses, given = self._take_free(held, again, first)
+      old = self._free(held, again)
+      rows = tf.concat([old, first], axis=0)
     with tf.control_dependencies([rows]):
       made = resources.scatter(self.rows, rows, self.gather('rows', initial))
     with resources.after(made):  # which fails if the disk of a storage is full
+      addresses, given = first, list[Any]()
+      if self.addresses is not None:
+        addresses, given = self.addresses.give(old, first)
       given.append(resources.scatter(self.values['keys'], rows, keys))
       if self.eviction is not None:
         scores = self.eviction.first_scores(number, held)
@@ -365,18 +369,12 @@ class Shard:
     with resources.after(counted):
       return addresses, held[_Count.DIGEST] + added
 
-  def _take_free(
-    self, held: tf.Tensor, again: tf.Tensor, first: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
-    """Returns rows, their addresses and operations that give them to keys."""
+  def _free(self, held: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of rows that were taken from keys last."""
     if self.addresses is None:
-      return tf.identity(first), first, []
+      return tf.zeros([0], tf.int64)
     num_free = held[_Count.FREE]
-    old = self.gather('free', tf.range(num_free - again, num_free))
-    addresses, given = self.addresses.give_again(old)
-    given = [given, self.addresses.give_first(first)]
-    rows = tf.concat([old, first], axis=0)
-    return rows, tf.concat([addresses, first], axis=0), given
+    return self.gather('free', tf.range(num_free - number, num_free))
 
   def _fit(self, used: tf.Tensor, number: tf.Tensor) -> list[tf.Tensor]:
     """Makes room for new rows, beside those in use."""
