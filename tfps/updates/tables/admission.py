@@ -7,6 +7,7 @@ count look-ups in training, each of which counts a key once.
 from collections.abc import Sequence
 import dataclasses
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,6 +24,11 @@ from tfps.updates.tables import weights
 CANDIDATES = 'candidate_'
 CELLS = 'admission_cells'
 _MOST_PER_CELL = 255
+OTHER_FILTERS = (
+  'filters were restored that are of another false_positive_rate or capacity. '
+  'Make the table with those of the saved one. The number of cells of each '
+  'restored filter, and what it should be, is'
+)
 
 
 class Admission(policy.Policy):
@@ -123,10 +129,17 @@ class BloomCounter(Admission):
       raise ValueError(f'{self}: false_positive_rate is between 0 and 1.')
 
   def weights(self, num_shards: int) -> Sequence[weights.Weight]:
-    bits_per_key = -math.log(self.false_positive_rate) / math.log(2) ** 2
-    number = max(1, math.ceil(self.capacity * bits_per_key / num_shards))
     # It has another length after filters of other shards were restored.
-    return [weights.Weight(CELLS, 0, number, 'uint8')]
+    return [weights.Weight(CELLS, 0, self.filter_length(num_shards), 'uint8')]
+
+  def filter_length(self, num_filters: int) -> int:
+    """Returns how many cells a filter has, where all keys have so many."""
+    return max(1, math.ceil(self._num_cells / num_filters))
+
+  @property
+  def _num_cells(self) -> float:
+    bits_per_key = -math.log(self.false_positive_rate) / math.log(2) ** 2
+    return self.capacity * bits_per_key
 
   def admits(self, shard: shard_lib.Shard, keys: tf.Tensor) -> tf.Tensor:
     cells = shard.values[CELLS]
@@ -137,8 +150,11 @@ class BloomCounter(Admission):
     second = index.mixed(first + 1) | 1
     hashes = first + second * tf.range(number, dtype=tf.int64)
     filters = counts_lib.read(shard.counts)[counts_lib.Count.FILTERS]
+    num_filters = tf.where(filters > 0, filters, shard.num_shards)
     filters = tf.maximum(filters, 1)
     size = open_shapes.num_rows(cells) // filters
+    with resources.after(self._check_length(size, num_filters)):
+      size = tf.identity(size)
     own = tf.cast(index.shard_of(keys, filters), tf.int64)[:, tf.newaxis]
     places = own * size + tf.math.floormod(hashes, size)
     held = resources.gather(cells, places)
@@ -148,6 +164,14 @@ class BloomCounter(Admission):
     written = rows_lib.raise_to(cells, places, raised)
     with resources.after(written):
       return numbers[:, 0] >= self.min_count
+
+  def _check_length(self, length: tf.Tensor, num_filters: tf.Tensor) -> Any:
+    """Returns the operation that fails if filters are another policy's."""
+    wanted = self._num_cells / tf.cast(num_filters, tf.float64)
+    wanted = tf.maximum(tf.cast(tf.math.ceil(wanted), tf.int64), 1)
+    return tf.debugging.Assert(
+      tf.equal(length, wanted), [f'{self}: {OTHER_FILTERS}', length, wanted]
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,10 +51,11 @@ def restore(shards: Sequence[shard_lib.Shard], saved: Sequence[_Saved]) -> None:
 
   Raises:
     ValueError: the saved table has rows of another shape, or lacks what the
-      policies of the table need.
+      policies of the table need, or its filters have another length.
     tf.errors.OpError: a ps is lost.
   """
   _check(shards[0], saved[0])
+  _check_cells(shards[0], saved)
   _restore_rows(shards, saved)
   prefix = admission_lib.CANDIDATES
   if f'{prefix}counts' in shards[0].values:
@@ -124,6 +125,20 @@ def _check(shard: shard_lib.Shard, saved: _Saved) -> None:
     raise ValueError(
       f'{shard.rows.name}: rows of the saved table are {row}, and those of '
       f'this one are {own}. Make it with the same width.'
+    )
+
+
+def _check_cells(shard: shard_lib.Shard, saved: Sequence[_Saved]) -> None:
+  """Refuses filters in which a key would be looked up in other places."""
+  if _CELLS not in shard.values:
+    return
+  filters = int(saved[0].counts[_Count.FILTERS])
+  length = saved[0].lengths[_CELLS] // max(filters, 1)
+  wanted = shard.admission.filter_length(filters or len(saved))
+  if length != wanted:
+    raise ValueError(
+      f'{shard.rows.name}: {shard.admission}: {admission_lib.OTHER_FILTERS} '
+      f'{length} {wanted}.'
     )
 
 

@@ -295,3 +295,30 @@ def test_what_does_not_fit_is_refused(policies, width, message):
   other = key_tables.Table(width=width, **policies)
   with pytest.raises(ValueError, match=message):
     resharding.restore([other.shard], _Tables(2).saved())
+
+
+@pytest.mark.parametrize(
+  'other',
+  [_embeddings.BloomCounter(2, 0.001, 100), _embeddings.BloomCounter(2)],
+  ids=['rate', 'capacity'],
+)
+def test_filters_of_another_size_are_refused(other):
+  admission = _embeddings.BloomCounter(2, 0.01, 100)
+  tables = _Tables(2, admission=admission)
+  message = r'BloomCounter\(.*another false_positive_rate or capacity'
+  for saved in (tables, tables.resharded(1, admission=admission)):
+    with pytest.raises(ValueError, match=message):
+      saved.resharded(3, admission=other)
+  # As a checkpoint of the same shards does, whose variables have the names.
+  table = key_tables.Table(2, admission=other)
+  table.restore(tables.all[0].values())
+  with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    table.insert([1])
+
+
+def test_a_filter_admits_later_or_sooner_after_a_restore():
+  tables = _Tables(1, admission=_embeddings.BloomCounter(3, 1e-6, 100))
+  tables.insert(_KEYS[:10])
+  other = tables.resharded(1, admission=_embeddings.BloomCounter(2, 1e-6, 100))
+  other.insert(_KEYS[:10])
+  assert other.present(_KEYS) == set(_KEYS[:10].tolist())
