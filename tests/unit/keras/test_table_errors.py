@@ -111,3 +111,71 @@ def test_a_full_disk_brings_no_evicted_key_back(tmp_path, monkeypatch):
   for _ in range(2):
     train(np.arange(20, 28))
   assert contents() == dict.fromkeys(range(20, 28), -2.0)
+
+
+_LOOPS = {
+  'while': lambda look_up, keys: tf.while_loop(
+    lambda i, _: i < 3,
+    lambda i, total: (i + 1, total + tf.reduce_sum(look_up(keys[i]))),
+    [tf.constant(0), tf.constant(0.0)],
+  )[1],
+  'map': lambda look_up, keys: tf.map_fn(
+    look_up, keys, fn_output_signature=tf.float32
+  ),
+  'branch in a loop': lambda look_up, keys: tf.map_fn(
+    lambda key: tf.cond(key[0] > 0, lambda: look_up(key), lambda: look_up(key)),
+    keys,
+    fn_output_signature=tf.float32,
+  ),
+}
+
+
+def _table():
+  table = tfps.embeddings.Table(2, 'zeros', name='keyed')
+  table.build()
+  optimizer = keras.optimizers.SGD(1.0)
+  optimizer.build(table.trainable_variables)
+  return table, optimizer
+
+
+@pytest.mark.parametrize('loop', _LOOPS)
+def test_a_gradient_through_a_loop_is_refused(loop):
+  table, optimizer = _table()
+  keys = tf.constant([[1, 2], [2, 3], [2, 9]], tf.int64)
+
+  @tf.function
+  def step():
+    with tf.GradientTape() as tape:
+      loss = -tf.reduce_sum(_LOOPS[loop](table.lookup, keys))
+    gradients = tape.gradient(loss, table.trainable_variables)
+    optimizer.apply(gradients, table.trainable_variables)
+
+  with pytest.raises(ValueError, match=r'keyed/rows_0.*before the loop'):
+    step()
+
+
+@pytest.mark.parametrize('has_branch', [False, True])
+def test_a_tape_in_a_loop_trains_a_table(has_branch):
+  table, optimizer = _table()
+  keys = tf.constant([[1, 2], [2, 3], [2, 9]], tf.int64)
+
+  def look_up(keys):
+    if not has_branch:
+      return table.lookup(keys)
+    return tf.cond(
+      keys[0] > 1, lambda: table.lookup(keys), lambda: 2 * table.lookup(keys)
+    )
+
+  @tf.function
+  def train():
+    for i in tf.range(3):
+      with tf.GradientTape() as tape:
+        loss = -tf.reduce_sum(look_up(keys[i]))
+      gradients = tape.gradient(loss, table.trainable_variables)
+      optimizer.apply(gradients, table.trainable_variables)
+
+  train()
+  factor = 2.0 if has_branch else 1.0
+  np.testing.assert_array_equal(
+    table.lookup([1, 2, 3, 9])[:, 0], [factor, 2 + factor, 1, 1]
+  )

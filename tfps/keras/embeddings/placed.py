@@ -1,12 +1,16 @@
-"""Shards of a table, placed on the ps of the current strategy."""
+"""Shards of a table, on the ps of the current strategy, and their rows."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 
+from tfps._compat import loop_gradients
+from tfps._compat import reads
 from tfps.updates.tables import resources
 from tfps.updates.tables import shard as shard_lib
 from tfps.updates.tables import storage as storage_lib
+from tfps.wire import sparse_rows
 
 
 def num_ps(table: Any) -> int:
@@ -63,4 +67,46 @@ def shard(
     table.admission,
     table.eviction,
     table.branches,
+  )
+
+
+def rows_of(
+  shard: shard_lib.Shard, keys: tf.Tensor, *, inserts: bool
+) -> tf.Tensor:
+  """Returns the rows of keys, in a way that gradients reach them.
+
+  Args:
+    shard: that the keys belong to.
+    keys: different int64 keys of shape [n].
+    inserts: whether those that are new get a row.
+  """
+  read = functools.partial(shard.read, inserts=inserts)
+  reader = reads.reader()
+  rows = reader and reader.read_keyed(shard.rows, keys, read)
+  if rows is not None:
+    return rows
+  with tf.device(shard.rows.device), reads.stop_recording():
+    rows, addresses = read(keys)
+  rows = tf.identity(rows)
+  if inserts:
+    rows = loop_gradients.refused(
+      rows, functools.partial(_refuse_loop, shard.rows.name)
+    )
+  sparse_rows.noted_distinct(addresses)
+  reads.note_rows(
+    shard.rows,
+    rows,
+    lambda gradient: tf.IndexedSlices(
+      tf.convert_to_tensor(gradient), addresses
+    ),
+  )
+  return rows
+
+
+def _refuse_loop(name: str) -> None:
+  # TensorFlow would add up gradients of the iterations as dense ones.
+  raise ValueError(
+    f'{name}: keys are looked up in a loop of a graph, such as tf.while_loop, '
+    'tf.map_fn or a layer keras.layers.RNN, through which no gradient reaches '
+    'the table. Look all keys up before the loop.'
   )

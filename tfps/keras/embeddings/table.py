@@ -36,7 +36,6 @@ from tfps.updates.tables import storage as storage_lib
 from tfps.updates.tables import weights as weights_lib
 from tfps.variables import extended as extended_lib
 from tfps.variables import row_writes
-from tfps.wire import sparse_rows
 
 
 @keras.saving.register_keras_serializable('tfps')
@@ -138,6 +137,8 @@ class Table(keras.layers.Layer):
 
     Raises:
       TypeError: the keys are of another type.
+      ValueError: a gradient passes a `tf.while_loop`, or what is made of one,
+        that looks keys up, and is traced.
       RuntimeError: a graph is traced, and the table has not been built.
     """
     if not self._made and not tf.executing_eagerly():
@@ -366,34 +367,14 @@ class Table(keras.layers.Layer):
     """Returns the rows of different keys, of shape [n]."""
     number = len(self._shards)
     if number == 1:
-      return _rows(self._shards[0], keys, inserts)
+      return placed.rows_of(self._shards[0], keys, inserts=inserts)
     places = index_lib.shard_of(keys, number)
     zero, one = (reads.constant(value, tf.int32) for value in (0, 1))
     numbers = tf.range(zero, tf.size(keys), one)
     order = tf.dynamic_partition(numbers, places, number)
     parts = tf.dynamic_partition(keys, places, number)
     rows = [
-      _rows(shard, part, inserts)
+      placed.rows_of(shard, part, inserts=inserts)
       for shard, part in zip(self._shards, parts, strict=True)
     ]
     return tf.dynamic_stitch(order, rows)
-
-
-def _rows(shard: shard_lib.Shard, keys: tf.Tensor, inserts: bool) -> tf.Tensor:
-  read = functools.partial(shard.read, inserts=inserts)
-  reader = reads.reader()
-  rows = reader and reader.read_keyed(shard.rows, keys, read)
-  if rows is not None:
-    return rows
-  with tf.device(shard.rows.device), reads.stop_recording():
-    rows, addresses = read(keys)
-  rows = tf.identity(rows)
-  sparse_rows.noted_distinct(addresses)
-  reads.note_rows(
-    shard.rows,
-    rows,
-    lambda gradient: tf.IndexedSlices(
-      tf.convert_to_tensor(gradient), addresses
-    ),
-  )
-  return rows
