@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tests.support import turns
 import tfps
+from tfps.keras.serving import delta_file
 from tfps.variables import partitioners
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
@@ -152,6 +153,37 @@ def test_bytes_are_those_of_touched_rows(tfps_cluster, tmp_path):
     reader.model.variables[0].numpy(), model.variables[0].numpy()
   )
   strategy.close()
+
+
+@pytest.mark.parametrize(
+  'admission',
+  [tfps.embeddings.Counter(2), tfps.embeddings.BloomCounter(2, capacity=50)],
+  ids=['exact', 'bloom'],
+)
+def test_counts_of_keys_without_a_row_are_left_out(tmp_path, admission):
+  embed = tfps.embeddings.Embedding(4, admission=admission)
+  model = keras.Sequential([keras.Input((), dtype='int64'), embed])
+  deltas = tfps.serving.Deltas(tmp_path, _NEVER)
+  deltas.start(model)
+  keys = tf.range(20, dtype=tf.int64)
+  for _ in range(2):
+    embed.table.lookup(keys, training=True)
+    deltas.write()
+  assert embed.table.num_keys() == 20
+  embed.table.rows_0.assign(tf.ones_like(embed.table.rows_0))
+  deltas.write()
+  reader = tfps.serving.DeltaReader(tmp_path)
+  np.testing.assert_array_equal(reader(keys), np.ones([20, 4]))
+  names = {
+    part.name
+    for number in (1, 2, 3)
+    for part in delta_file.read(
+      tmp_path / f'delta-00000001-{number:08}.npz', (1, number)
+    )
+  }
+  prefix = embed.table.path
+  own = ('rows', 'keys', 'counts', 'addresses')
+  assert names == {f'{prefix}/{name}_0' for name in own}
 
 
 _KINDS = ('bfloat16', 'float16', 'uint32', 'int64', 'bool')

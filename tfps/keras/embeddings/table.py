@@ -341,6 +341,8 @@ class Table(keras.layers.Layer):
         trainable=False,
         name=f'{weight.name}_{index}',
       )
+      if admission_lib.is_of_keys_without_row(weight.name):
+        made[weight.name].tfps_is_served = False
     table_slots.note_rows(made['rows'], self, index)
     for variable in made.values():  # checkpoints contain what attributes are
       setattr(self, variable.name, variable)

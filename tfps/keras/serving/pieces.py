@@ -129,6 +129,9 @@ class Piece:
 def pieces_of(variables: Sequence[Any]) -> list[Piece]:
   """Returns the pieces of a model's variables that have elements.
 
+  Those in which a table counts keys without a row are left out: they are no
+  part of what is served, large, and different after each step.
+
   Args:
     variables: Keras variables that have values.
 
@@ -137,6 +140,8 @@ def pieces_of(variables: Sequence[Any]) -> list[Piece]:
   """
   pieces = []
   for number, variable in enumerate(variables):
+    if not getattr(variable, 'tfps_is_served', True):
+      continue
     first = 0
     for shard in row_writes.shards_of(keras_variables.value_of(variable)):
       own = handles.inner(shard)

@@ -31,6 +31,11 @@ OTHER_FILTERS = (
 )
 
 
+def is_of_keys_without_row(name: str) -> bool:
+  """Returns whether a weight of a shard is about keys that have no row."""
+  return name == CELLS or name.startswith(CANDIDATES)
+
+
 class Admission(policy.Policy):
   """Base class of policies that decide which new keys get a row."""
 
