@@ -255,9 +255,13 @@ def test_a_directory_that_no_ps_can_use_is_named(tfps_cluster, tmp_path):
   storage = tfps.embeddings.Storage(1000, str(tmp_path / 'file' / 'rows'))
   strategy = tfps.ParameterServerStrategy(tfps_cluster.cluster)
   with strategy.scope():
-    table = tfps.embeddings.Table(2, storage=storage, name='kept')
-    with pytest.raises(ValueError, match=f'kept on ps:0 .* {tmp_path}/file/'):
-      table.build()
+    tables = [
+      tfps.embeddings.Table(2, storage=storage, name='kept'),
+      tfps.embeddings.Embedding(2, storage=storage, name='kept'),
+    ]
+    for table in tables:
+      with pytest.raises(ValueError, match=f'kept on ps:0 .* {tmp_path}/file/'):
+        table.build()
   strategy.close()
 
 

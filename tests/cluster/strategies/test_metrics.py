@@ -126,6 +126,23 @@ def test_a_table_reports_its_keys(tfps_cluster, registry):
   strategy.close()
 
 
+def test_tables_are_told_apart_by_their_layers(registry):
+  layers = [
+    tfps.embeddings.Embedding(1, name=name) for name in ('ads', 'users')
+  ]
+  for number, layer in enumerate(layers, 3):
+    layer(np.arange(number), training=True)
+  found = samples.values(registry, families.TABLE_KEYS)
+  assert {label: keys for (_, label), keys in found.items()} == {
+    'ads': 3,
+    'users': 4,
+  }
+  assert [layer.weights[0].path for layer in layers] == [
+    'ads/table/rows_0',
+    'users/table/rows_0',
+  ]
+
+
 def test_a_table_with_storage_reports_where_its_rows_are(
   tfps_cluster, registry, tmp_path
 ):

@@ -86,7 +86,7 @@ class Embedding(keras.layers.Layer):
     if table is not None and table.width != output_dim:
       raise ValueError(
         f'{self.name}: output_dim={output_dim}, but rows of the table '
-        f'{table.name} have {table.width} elements.'
+        f'{table.label} have {table.width} elements.'
       )
     if table is not None:
       _check_free(
@@ -113,6 +113,7 @@ class Embedding(keras.layers.Layer):
         dtype=self.dtype_policy,
         name='table',
       )
+      table.label = self.name
     self.table = table
 
   def build(self, input_shape: Any = None) -> None:

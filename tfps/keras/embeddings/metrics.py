@@ -31,11 +31,11 @@ def offer(table: Any, read: Callable[[Any], Iterable[Any]]) -> None:
     if getattr(strategy(), 'is_closed', False):
       return ()
     return metrics.reading(
-      lambda: [*_samples(table.name, read(table)), *_stored(table)]
+      lambda: [*_samples(table.label, read(table)), *_stored(table)]
     )
 
   registry_lib.of_process().offer(
-    f'table {table.name}', table, samples, reads_ps=True
+    f'table {table.label}', table, samples, reads_ps=True
   )
 
 
@@ -70,4 +70,4 @@ def _stored(table: Any) -> Iterator[families.Sample]:
     (families.TABLE_MOVES, 'memory', sums.moved_in),
     (families.TABLE_MOVES, 'file', sums.moved_out),
   ):
-    yield families.Sample(family, value, labels=(table.name, label))
+    yield families.Sample(family, value, labels=(table.label, label))

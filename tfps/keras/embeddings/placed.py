@@ -28,15 +28,15 @@ def num_ps(table: Any) -> int:
   ledger = getattr(strategy.extended, 'ledger', None)
   if ledger is None or not ledger.num_ps:
     raise ValueError(
-      f'{table.name}: {type(strategy).__name__} has no ps of this package, '
+      f'{table.label}: {type(strategy).__name__} has no ps of this package, '
       'which tables are kept on. Use tfps.ParameterServerStrategy or another '
       'strategy with ps.'
     )
   if table.storage is not None and ledger.num_replicas:
     raise ValueError(
-      f'{table.name}: {table.storage} is given, and Recovery(replicas=1) keeps '
-      'each variable on a second ps, too, which has no storage. Do without '
-      'replicas, as snapshots have all rows, or without the storage.'
+      f'{table.label}: {table.storage} is given, and Recovery(replicas=1) '
+      'keeps each variable on a second ps, too, which has no storage. Do '
+      'without replicas, as snapshots have all rows, or without the storage.'
     )
   number: int = ledger.num_ps
   return number
@@ -59,7 +59,7 @@ def shard(
   rows, name = values['rows'], resources.unique_name(values['rows'])
   if table.storage is not None:
     storage_lib.attach(
-      rows, table.storage, name=name, table=table.name, num_shards=num_shards
+      rows, table.storage, name=name, table=table.label, num_shards=num_shards
     )
   return shard_lib.Shard(
     num_shards,

@@ -87,6 +87,7 @@ class Table(keras.layers.Layer):
     **kwargs: Any,
   ) -> None:
     super().__init__(dtype=dtype, name=name, **kwargs)
+    self.label = self.name  # in metrics and errors; a layer sets its own
     for value, what in ((width, 'width'), (num_shards, 'num_shards')):
       if value is not None and value < 1:
         raise ValueError(f'{self.name}: {what}={value}, but it is at least 1.')
@@ -143,11 +144,11 @@ class Table(keras.layers.Layer):
     """
     if not self._made and not tf.executing_eagerly():
       raise RuntimeError(
-        f'{self.name}: looked up in a function, and not built. Call its '
+        f'{self.label}: looked up in a function, and not built. Call its '
         "build() in the strategy's scope, before steps."
       )
     self.build()
-    keys = keys_lib.as_int64(tf.convert_to_tensor(keys), self.name)
+    keys = keys_lib.as_int64(tf.convert_to_tensor(keys), self.label)
     if keras_trainer.wants_shapes_only() or not self._have_values():
       shape = tf.concat([tf.shape(keys), [self.width]], axis=0)
       zeros = tf.zeros(shape, self.variable_dtype)
@@ -288,11 +289,11 @@ class Table(keras.layers.Layer):
     saved = slices.load(store)
     if not saved and self._made:
       raise ValueError(
-        f'{self.name}: no table was saved in its place. Load the same model.'
+        f'{self.label}: no table was saved in its place. Load the same model.'
       )
     if saved and not self._have_values():
       raise ValueError(
-        f'{self.name}: a table is to be loaded into one that is not built. '
+        f'{self.label}: a table is to be loaded into one that is not built. '
         'Call the model once, or build it, before.'
       )
     if saved:
