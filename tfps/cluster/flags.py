@@ -57,8 +57,9 @@ def parse(
 def _task(values: dict[str, Any]) -> tuple[str, int]:
   _require(values, 'job_name', 'Say which task this process runs')
   job = validation.job_of_task(values['job_name'], '--job_name')
-  _require(values, 'ps_hosts', 'Give every task the same hosts')
-  _require(values, 'worker_hosts', 'Give every task the same hosts')
+  needed = ('ps_hosts', 'worker_hosts') if job == 'ps' else ('worker_hosts',)
+  for name in needed:  # workers may train without ps
+    _require(values, name, 'Give every task the same hosts')
   if job in ('ps', 'worker'):
     _require(values, 'task_index', f'Say which {job} this process runs')
   return job, validation.index(values.get('task_index', 0), '--task_index')

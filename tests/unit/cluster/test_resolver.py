@@ -52,6 +52,15 @@ def test_single_tasks_need_no_index(job):
   assert resolve(f'--job_name={job}', *HOSTS).task == Task(job, 0)
 
 
+@pytest.mark.parametrize('job', ['worker', 'chief', 'evaluator'])
+def test_workers_need_no_ps(job):
+  args = [f'--job_name={job}', '--task_index=0', '--worker_hosts=w:1,w:2']
+  cluster = resolve(*args, '--chief_hosts=c:1')
+  assert (cluster.num_workers, cluster.num_ps) == (2, 0)
+  with pytest.raises(ValueError, match='job ps is missing'):
+    cluster.check_has_ps()
+
+
 def test_flags_list_a_chief():
   cluster = resolve('--job_name=chief', '--chief_hosts=c:1', *HOSTS)
   assert cluster.address(Task('chief', 0)) == 'c:1'
