@@ -6,6 +6,7 @@ TensorFlow is imported only when a caller asks for one of its types.
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import functools
 import json
 import types
 from typing import Any
@@ -88,6 +89,11 @@ class Cluster:
 
   def __hash__(self) -> int:
     return hash(self.tf_config())
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    jobs = {job: dict(addresses) for job, addresses in self.jobs.items()}
+    make = functools.partial(type(self), source=self.source)
+    return make, (jobs, self.task)
 
   @classmethod
   def local(cls) -> 'Cluster':

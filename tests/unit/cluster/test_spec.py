@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import pickle
 import subprocess
 import sys
 
@@ -284,3 +286,19 @@ def test_workers_without_ps_are_a_cluster_for_some_strategies():
   with pytest.raises(ValueError, match=r'here: the job ps is missing .*worker'):
     cluster.check_has_ps()
   spec_lib.Cluster(GOOD).check_has_ps()
+
+
+@pytest.mark.parametrize(
+  'cluster',
+  [
+    Cluster(GOOD, Task('ps', 1), source='TF_CONFIG'),
+    Cluster({'ps': {2: 'h:1'}, 'worker': {}}),
+    Cluster.local(),
+  ],
+  ids=['of a task', 'in part', 'local'],
+)
+def test_copies_are_equal(cluster):
+  for other in (copy.deepcopy(cluster), pickle.loads(pickle.dumps(cluster))):
+    assert other == cluster
+    assert other.source == cluster.source
+    assert hash(other) == hash(cluster)
