@@ -53,6 +53,7 @@ def _replace_methods() -> None:
   # Keras compares with this one whether a model has a `compile` of its own.
   _replace(base.Trainer, 'compile', _in_scope)
   _replace(theirs, 'fit', _ended)
+  _replace(theirs, '_maybe_symbolic_build', _restarting)
   _replace(theirs, '_symbolic_build', _building)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
 
@@ -88,6 +89,20 @@ def _in_scope(theirs: Any) -> Any:
     strategy = self._distribute_strategy if is_ours else None
     with strategy.scope() if strategy else contextlib.nullcontext():
       return theirs(self, *args, **kwargs)
+
+  return method
+
+
+def _restarting(theirs: Any) -> Any:
+  """Wraps the method that takes a batch to build a model of ours.
+
+  Keras resets the iterator only afterwards. In the second evaluation of `fit`
+  it stands where the first one has left it, which may be at its end.
+  """
+
+  def method(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+    getattr(iterator, 'restart', lambda: None)()
+    return theirs(self, iterator, data_batch)
 
   return method
 
@@ -206,6 +221,10 @@ def _epoch_iterator(theirs: Any) -> Any:
     @property
     def _has_own_epochs(self) -> bool:
       return getattr(self._distributed_dataset, 'has_own_epochs', False)
+
+    def restart(self) -> None:
+      if _functions(self._distribute_strategy) is not None:
+        self._current_iterator = None
 
     def reset(self) -> None:
       # Called after the first batch was read to build the model. A generator

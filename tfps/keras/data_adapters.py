@@ -159,16 +159,13 @@ class PerWorkerAdapter(keras_data.DataAdapter):
   ) -> None:
     self._dataset_fn = dataset_fn
     self._make = make or per_worker.batches
-    self._batches: PerWorkerBatches | None = None
 
   def get_tf_dataset(self) -> tf.data.Dataset:
-    """Returns the dataset of a single worker, by which a model is built."""
+    """Returns the dataset of a single worker."""
     return self._dataset_fn(tf.distribute.InputContext(num_input_pipelines=1))
 
   def __iter__(self) -> 'PerWorkerBatches':
-    if self._batches is None:
-      self._batches = PerWorkerBatches(self)
-    return self._batches
+    return PerWorkerBatches(self)
 
   def make(self, executor: Any) -> Any:
     """Makes the workers' batches."""
@@ -182,6 +179,9 @@ class PerWorkerAdapter(keras_data.DataAdapter):
 class PerWorkerBatches:
   """Batches that each worker takes from its own dataset.
 
+  As an iterator it gives this process those of a single worker, by which a
+  model is built, and of which `predict` keeps the order.
+
   Attributes:
     ends: which of the datasets have ended.
   """
@@ -190,12 +190,15 @@ class PerWorkerBatches:
     self.ends = data_ends.DataEnds()
     self._adapter = adapter
     self._made: Any = None
+    self._alone: Iterator[Any] | None = None
 
   def __iter__(self) -> 'PerWorkerBatches':
     return self
 
   def __next__(self) -> Any:
-    return next(iter(self._adapter.get_tf_dataset()))
+    if self._alone is None:
+      self._alone = iterators_lib.over(self._adapter.get_tf_dataset())
+    return next(self._alone)
 
   def made(self, executor: Any) -> Any:
     """Returns `per_worker.Batches`, which continue over all epochs."""

@@ -1,0 +1,98 @@
+"""Functions of datasets in `evaluate`, `predict` and validation by `fit`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support import seen_metric
+import tfps
+from tfps import replication
+
+_X = np.arange(40, dtype='f')[:, None] / 40
+_Y = 2 * _X
+
+pytestmark = pytest.mark.tfps_cluster(workers=2, ps=1)
+
+
+@pytest.fixture(
+  params=[tfps.ParameterServerStrategy, replication.InGraphStrategy],
+  ids=lambda strategy: strategy.__name__,
+)
+def strategy(request, tfps_cluster):
+  return request.param(tfps_cluster.cluster)
+
+
+@pytest.fixture
+def model(strategy):
+  """A model whose training changes nothing."""
+  with strategy.scope():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile(
+      keras.optimizers.SGD(0.0), 'mse', weighted_metrics=[seen_metric.Seen()]
+    )
+  return model
+
+
+def _dataset(context) -> tf.data.Dataset:
+  examples = tf.data.Dataset.from_tensor_slices((_X, _Y))
+  return examples.shard(
+    context.num_input_pipelines, context.input_pipeline_id
+  ).batch(2)
+
+
+def _num_steps(strategy) -> int:
+  """Returns the number of steps that take all data."""
+  in_graph = isinstance(strategy, replication.InGraphStrategy)
+  return 10 if in_graph else 20
+
+
+def test_each_validation_begins_with_the_first_batch(model, strategy):
+  steps = _num_steps(strategy)
+  history = model.fit(
+    _X,
+    _Y,
+    epochs=3,
+    validation_data=_dataset,
+    validation_steps=steps,
+    verbose=0,
+  ).history
+  expected = model.evaluate(_X, _Y, verbose=0, return_dict=True)
+  assert history['val_seen'] == [len(_X)] * 3
+  np.testing.assert_allclose(history['val_loss'], [expected['loss']] * 3)
+
+
+def test_training_goes_on_where_the_last_epoch_ended(model, strategy):
+  steps = _num_steps(strategy) // 2
+  arguments = {'steps_per_epoch': steps, 'epochs': 2, 'verbose': 0}
+  history = model.fit(
+    _dataset, validation_data=_dataset, validation_steps=1, **arguments
+  ).history
+  expected = model.evaluate(_X, _Y, verbose=0, return_dict=True)
+  assert sum(history['seen']) == len(_X)
+  np.testing.assert_allclose(np.mean(history['loss']), expected['loss'])
+
+
+@pytest.mark.parametrize('steps', [4, 30])
+def test_predict_takes_the_batches_in_order(model, steps):
+  found = model.predict(
+    lambda context: _dataset(context).map(lambda x, y: x),
+    steps=steps,
+    verbose=0,
+  )
+  expected = model.predict(_X, verbose=0)[: 2 * steps]
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_validation_of_unknown_size_may_be_done_to_its_end(model):
+  data = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
+  history = model.fit(
+    _X,
+    _Y,
+    epochs=3,
+    validation_data=data.filter(lambda x, y: True),
+    validation_steps=5,
+    verbose=0,
+  ).history
+  assert history['val_seen'] == [len(_X)] * 3
