@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
+from tfps._compat import execution_variables
 from tfps._compat import large_values
 from tfps._compat import open_shapes
+from tfps._compat import reads
 
 # Keras' names of the table of an `Embedding` and of an optimizer's counter,
 # which nothing else distinguishes from other variables.
@@ -47,6 +50,17 @@ def value_of(variable: Any) -> Any:
   the variables afterwards.
   """
   return variable._value
+
+
+def keep_here(variable: Any) -> None:
+  """Lets executions use copies of a Keras variable that this process holds.
+
+  Metrics and seeds that are made in a strategy's scope have them already.
+  """
+  value = variable._value
+  is_plain = isinstance(value, resource_variable_ops.ResourceVariable)
+  if is_plain and not reads.is_on_ps(value):
+    variable._value = execution_variables.ExecutionVariable(variable=value)
 
 
 def is_making() -> bool:

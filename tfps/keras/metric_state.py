@@ -17,11 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfps._compat import execution_variables
+from tfps._compat import keras as keras_compat
+from tfps._compat import keras_variables
 from tfps.variables import step_replicas
 
 
 class State:
   """A model's metrics and seeds, which are not on the ps.
+
+  They may have been made outside of the strategy's scope.
 
   Args:
     model: a built model.
@@ -33,7 +37,10 @@ class State:
   """
 
   def __init__(self, model: keras.Model) -> None:
-    self.metrics = _local(v for m in model.metrics for v in m.variables)
+    metrics = [v for m in model.metrics for v in m.variables]
+    for variable in [*metrics, *filter(_is_seed, model.variables)]:
+      keras_variables.keep_here(variable)
+    self.metrics = _local(metrics)
     self.chained: list[tf.Variable] = []
     self.seeds = _local(model.variables)
     self._model = model
@@ -164,6 +171,10 @@ def _add(
   terms: Sequence[np.ndarray], others: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
   return [term + other for term, other in zip(terms, others, strict=True)]
+
+
+def _is_seed(variable: Any) -> bool:
+  return keras_compat.is_seed_state({'name': variable.name})
 
 
 def _local(variables: Any) -> list[tf.Variable]:

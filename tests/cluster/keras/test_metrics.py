@@ -164,6 +164,17 @@ def test_evaluate_gives_the_metrics_of_a_single_process(strategy, kind):
       np.testing.assert_array_equal(ours, expected)  # some are no number
 
 
+def test_metrics_and_random_layers_may_be_made_outside_of_the_scope(strategy):
+  random = keras.layers.GaussianNoise(1.0)
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((3,)), random])
+  model.compile('sgd', 'mse', metrics=[Batches()])
+  arguments = {'batch_size': 2, 'verbose': 0, 'epochs': 2}
+  history = model.fit(_X, _X, **arguments).history
+  assert history['batches'] == [-60, -60]
+  assert random.seed_generator.state.numpy()[1] == 120
+
+
 def _evaluate_twice(model, kind):
   arguments = {'batch_size': 10, 'verbose': 0, 'return_dict': True}
   return [model.evaluate(_X, _LABELS[kind], **arguments) for _ in range(2)]
