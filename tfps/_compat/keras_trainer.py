@@ -23,6 +23,8 @@ import tensorflow as tf
 
 # Arguments of `fit` and `evaluate` that Keras ignores beside a `DataAdapter`.
 _BESIDE_X = ('y', 'sample_weight', 'class_weight')
+# The methods that call `train_function` and so on.
+_CALLERS = {'train': 'fit', 'test': 'evaluate', 'predict': 'predict'}
 
 
 def take_part() -> None:
@@ -52,9 +54,12 @@ def _replace_methods() -> None:
   _replace(theirs, 'reset_metrics', _drained)
   # Keras compares with this one whether a model has a `compile` of its own.
   _replace(base.Trainer, 'compile', _in_scope)
-  _replace(theirs, 'fit', _ended)
+  for kind, name in _CALLERS.items():
+    _replace(theirs, name, functools.partial(_ended, f'{kind}_function'))
   _replace(theirs, '_maybe_symbolic_build', _restarting)
   _replace(theirs, '_symbolic_build', _building)
+  _replace(trainer, 'potentially_ragged_concat', _waiting)
+  _replace(trainer, 'convert_to_np_if_not_ragged', _waiting)
   trainer.TFEpochIterator = _epoch_iterator(trainer.TFEpochIterator)
 
 
@@ -165,16 +170,32 @@ def _drained(theirs: Any) -> Any:
   return method
 
 
-def _ended(theirs: Any) -> Any:
-  """Wraps `fit`: ends the train function, also when an error is raised."""
+def _ended(attribute: str, theirs: Any) -> Any:
+  """Wraps `fit` and the like: ends its function, also if an error is raised."""
 
   def method(self: Any, *args: Any, **kwargs: Any) -> Any:
     try:
       return theirs(self, *args, **kwargs)
     finally:
-      getattr(self.train_function, 'leave', lambda: None)()
+      getattr(getattr(self, attribute), 'leave', lambda: None)()
 
   return method
+
+
+def _waiting(theirs: Any) -> Any:
+  """Wraps a function of what `predict_function` has returned: waits for it."""
+
+  def function(outputs: Any) -> Any:
+    if isinstance(outputs, list):
+      return theirs([_waited_for(output) for output in outputs])
+    return theirs(_waited_for(outputs))
+
+  return function
+
+
+def _waited_for(output: Any) -> Any:
+  wait = getattr(output, 'tfps_wait', None)
+  return output if wait is None else wait()
 
 
 def _epoch_iterator(theirs: Any) -> Any:

@@ -11,6 +11,7 @@ import keras
 
 from tfps.keras import data_adapters
 from tfps.keras import executor
+from tfps.keras import predictions
 from tfps.keras import split_adapter
 from tfps.keras import step_function
 from tfps.keras import train_functions
@@ -76,8 +77,9 @@ class TestFunction(step_function.StepFunction):
     super().__init__(model, model.test_step, here, in_flight=lambda: 0)
 
 
-class PredictFunction(train_functions.PredictFunction):
+class PredictFunction(predictions.PredictFunction):
   """Replaces `model.predict_function`."""
 
   def __init__(self, model: keras.Model) -> None:
-    super().__init__(model, executor.Here(model.distribute_strategy))
+    here = executor.Here(model.distribute_strategy)
+    super().__init__(model, here, in_flight=lambda: 0)
