@@ -123,19 +123,23 @@ class StepFunction:
       self._executor.can_trace,
     )
     with unrolling.timed():
-      return self._schedule_steps(batches)
+      self._schedule_steps(batches)
+    # Callbacks expect logs; to wait under `Sync` would leave out other workers.
+    while not self._logs and self._running and not self._sync_session.waits:
+      self._collect_oldest()
+    return self._logs
 
   def leave(self) -> None:
-    """Ends a `fit`: the next one has logs of its own."""
+    """Ends a `fit` or `evaluate`: the next one has logs of its own."""
     self._logs = {}
     self._num_done = 0
 
-  def _schedule_steps(self, batches: Iterator[Any]) -> dict[str, Any]:
+  def _schedule_steps(self, batches: Iterator[Any]) -> None:
     number = self._model.steps_per_execution
     if isinstance(batches, data_adapters.PerWorkerBatches):
       self._check(number)
       self._schedule_on_iterators(batches, number)
-      return self._logs
+      return
     if isinstance(batches, split_adapter.Epoch):
       self._check(number)
       if not self._makes_updates:
@@ -144,11 +148,9 @@ class StepFunction:
           'trained on. Give it to fit, and evaluate on a dataset.'
         )
       self._schedule_on_splits(batches.readers(self._executor), number)
-      return self._logs
-    is_alone = not isinstance(
-      batches, data_adapters.Taking
-    )  # the user's own batch
-    if not is_alone:
+      return
+    is_users_own = not isinstance(batches, data_adapters.Taking)
+    if not is_users_own:
       self._check(number)
     taken = [
       batch_structures.divide(batch, self._strategy)
@@ -157,9 +159,8 @@ class StepFunction:
     for group in batch_structures.group(taken, number):
       begin = functools.partial(self._begin_on_batches, group)
       self._schedule(begin, len(group))
-    if is_alone:
+    if is_users_own:
       self.drain()
-    return self._logs
 
   def _schedule_on_iterators(
     self, batches: data_adapters.PerWorkerBatches, number: int

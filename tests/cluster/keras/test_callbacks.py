@@ -238,3 +238,24 @@ def test_four_workers_count_each_step(strategy):
   history = model.fit(data, verbose=0)
   assert history.history['steps'] == [200]
   assert int(model.optimizer.iterations) == 200
+
+
+def test_each_batch_has_logs(model):
+  seen = []
+
+  class Logs(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+      seen.append(('train', logs['loss']))
+
+    def on_test_batch_end(self, batch, logs=None):
+      seen.append(('test', logs['loss'], logs['mae']))
+
+  model.fit(**_ARGUMENTS, callbacks=[Logs()])
+  assert [kind for kind, *_ in seen] == ['train'] * 4
+  for data in (_X, 2 * _X):  # logs are not those of the evaluation before
+    seen.clear()
+    arguments = {'batch_size': 8, 'verbose': 0}
+    model.evaluate(data, _Y, callbacks=[Logs()], **arguments)
+    assert len(seen) == 4
+    expected = model.evaluate(data[:24], _Y[:24], **arguments)
+    assert list(seen[0][1:]) == expected
