@@ -21,6 +21,8 @@ from tfps._compat import keras as keras_compat
 from tfps._compat import keras_variables
 from tfps.variables import step_replicas
 
+_LONG = (tf.int64, tf.uint64)
+
 
 class State:
   """A model's metrics and seeds, which are not on the ps.
@@ -63,7 +65,7 @@ class State:
 
   @property
   def sizes(self) -> tuple[int, int]:
-    """Numbers of elements of what a step adds to metrics, and is carried."""
+    """Lengths of the vectors of what a step adds to metrics, and is carried."""
     return _num_elements(self.metrics), _num_elements(self.carried)
 
   def chain(self, variables: Sequence[tf.Variable]) -> None:
@@ -184,14 +186,41 @@ def _local(variables: Any) -> list[tf.Variable]:
   return [value for value in values if isinstance(value, is_local)]
 
 
+def _num_doubles(variable: tf.Variable) -> int:
+  """Returns how many numbers of a vector a variable's value takes."""
+  return int(variable.shape.num_elements()) * (1 + (variable.dtype in _LONG))
+
+
 def _num_elements(variables: Sequence[tf.Variable]) -> int:
-  return sum(int(v.shape.num_elements()) for v in variables)
+  return sum(map(_num_doubles, variables))
 
 
 def _pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
-  # A double holds every value of the types that Keras uses here.
-  flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
+  flat = [_doubles(value) for value in values]
   return tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
+
+
+def _doubles(value: tf.Tensor) -> tf.Tensor:
+  """Returns a value as doubles, of which sums are those of the values.
+
+  A double holds every value of all types but long integers. These have their
+  upper halves first, and then their lower ones.
+  """
+  value = tf.reshape(value, [-1])
+  if value.dtype in _LONG:
+    value = tf.bitcast(value, tf.int64)
+    upper = tf.bitwise.right_shift(value, tf.constant(32, tf.int64))
+    lower = tf.bitwise.bitwise_and(value, tf.constant(2**32 - 1, tf.int64))
+    value = tf.concat([upper, lower], axis=0)
+  return tf.cast(value, tf.float64)
+
+
+def _values(doubles: np.ndarray, dtype: tf.DType) -> np.ndarray:
+  """Returns the values of rows of doubles."""
+  if dtype not in _LONG:
+    return doubles.astype(dtype.as_numpy_dtype)
+  upper, lower = np.split(doubles.astype(np.int64), 2, axis=1)
+  return ((upper << 32) + lower).view(dtype.as_numpy_dtype)
 
 
 def _unpack(
@@ -208,9 +237,9 @@ def _columns(
   vectors: np.ndarray, variables: Sequence[tf.Variable]
 ) -> list[np.ndarray]:
   """Returns for each variable its elements in each row of the vectors."""
-  ends = np.cumsum([v.shape.num_elements() for v in variables], dtype=int)
+  ends = np.cumsum(list(map(_num_doubles, variables)), dtype=int)
   columns = np.split(vectors, ends[:-1], axis=1) if variables else []
   return [
-    column.astype(variable.dtype.as_numpy_dtype)
+    _values(column, variable.dtype)
     for column, variable in zip(columns, variables, strict=True)
   ]

@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import turns
 import tfps
@@ -50,6 +51,25 @@ class Batches(keras.metrics.Metric):
 
   def result(self):
     return self.count
+
+
+class Long(keras.metrics.Metric):
+  """Has numbers that no double holds: a sum, and what has been seen last."""
+
+  def __init__(self) -> None:
+    super().__init__(name='long')
+    self.sum, self.last = (
+      self.add_weight(shape=(2,), initializer='zeros', dtype='int64', name=name)
+      for name in ('sum', 'last')
+    )
+
+  def update_state(self, y_true, y_pred, sample_weight=None):
+    value = tf.cast(tf.reduce_max(y_true), tf.int64)
+    self.sum.assign_add(tf.stack([2**60 + value, -value]))
+    self.last.assign(tf.stack([2**53 + value, -(2**61) - value]))
+
+  def result(self):
+    return keras.ops.sum(self.sum)
 
 
 _metrics = keras.metrics
@@ -173,6 +193,16 @@ def test_metrics_and_random_layers_may_be_made_outside_of_the_scope(strategy):
   history = model.fit(_X, _X, **arguments).history
   assert history['batches'] == [-60, -60]
   assert random.seed_generator.state.numpy()[1] == 120
+
+
+def test_long_integers_are_kept(strategy):
+  with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile('sgd', 'mse', metrics=[long := Long()])
+  numbers = np.arange(1, 6)[:, None]
+  model.evaluate(np.zeros([5, 3]), numbers, batch_size=1, verbose=0)
+  np.testing.assert_array_equal(long.sum, [5 * 2**60 + 15, -15])
+  np.testing.assert_array_equal(long.last, [2**53 + 5, -(2**61) - 5])
 
 
 def _evaluate_twice(model, kind):
