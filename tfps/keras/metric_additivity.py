@@ -4,7 +4,7 @@ If so, batches can be evaluated anywhere and in any order. Metrics do not
 declare it, so the graph of their update is examined.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -14,35 +14,65 @@ _ADDS_IN_PLACE = {'AssignAddVariableOp', 'AssignSubVariableOp'}
 _READS = {'ReadVariableOp'}
 
 
-def is_additive(handle: tf.Tensor, operations: Set[tf.Operation]) -> bool:
-  """Returns whether operations only read a variable and add to it.
+def find(
+  handles: Sequence[tf.Tensor], operations: Sequence[tf.Operation]
+) -> list[bool]:
+  """Returns which variables operations only read and add to.
+
+  What is added to any of them must not depend on what a variable has gathered,
+  or else the one that is read is not additive.
 
   Args:
-    handle: the variable's handle, in the graph of the operations.
-    operations: operations, with or without the handle among their inputs.
+    handles: the variables' handles, in the graph of the operations.
+    operations: operations in the order in which they were made.
   """
-  return all(
-    _adds(operation, handle)
-    for operation in handle.consumers()
-    if operation in operations
-  )
+  places = {id(handle): i for i, handle in enumerate(handles)}
+  found = [True] * len(handles)
+  # By operations that depend on what variables have gathered, which ones.
+  sources: dict[tf.Operation, set[int]] = {}
+  for operation in operations:
+    read = {places[id(t)] for t in operation.inputs if id(t) in places}
+    for i in read:
+      added = _added(operation, handles[i])
+      found[i] &= added is not None
+      for term in added or ():
+        for source in sources.get(term.op, ()):
+          found[source] = False
+    for term in operation.inputs:
+      read |= sources.get(term.op, set())
+    if read:
+      sources[operation] = read
+  return found
 
 
-def _adds(operation: tf.Operation, handle: tf.Tensor) -> bool:
-  if operation.type in _ADDS_IN_PLACE | _READS:
-    return True
-  return operation.type == 'AssignVariableOp' and _is_sum_with(
-    operation.inputs[1], handle
-  )
+def _added(
+  operation: tf.Operation, handle: tf.Tensor
+) -> list[tf.Tensor] | None:
+  """Returns what an operation adds to a variable; None if it does not add."""
+  if operation.type in _READS:
+    return []
+  if operation.type in _ADDS_IN_PLACE:
+    return [operation.inputs[1]]
+  if operation.type == 'AssignVariableOp':
+    return _others_in_sum(operation.inputs[1], handle)
+  return None
 
 
-def _is_sum_with(value: tf.Tensor, handle: tf.Tensor) -> bool:
-  """Returns whether a value is the variable plus or minus another one."""
+def _others_in_sum(
+  value: tf.Tensor, handle: tf.Tensor
+) -> list[tf.Tensor] | None:
+  """Returns the terms beside the variable; None if a value is no such sum."""
   operation = _source(value)
+  terms = list(operation.inputs)
   if operation.type in _ADDITIONS:
-    return any(_is_read_of(term, handle) for term in operation.inputs)
-  is_difference = operation.type == 'Sub'
-  return is_difference and _is_read_of(operation.inputs[0], handle)
+    owns = [i for i, term in enumerate(terms) if _is_read_of(term, handle)]
+  else:
+    is_difference = operation.type == 'Sub' and _is_read_of(terms[0], handle)
+    owns = [0] if is_difference else []
+  if not owns:
+    return None
+  del terms[owns[0]]
+  return terms
 
 
 def _is_read_of(value: tf.Tensor, handle: tf.Tensor) -> bool:

@@ -313,12 +313,15 @@ class Executions:
       NotAdditiveError: it does not; the state has recorded which are not.
     """
     graph: Any = tf.compat.v1.get_default_graph()
-    operations = frozenset(graph.get_operations()[first:])
-    metrics = zip(self._state.metrics, handles, strict=False)
+    metrics = self._state.metrics
+    are_additive = metric_additivity.find(
+      [graph.capture(handle) for handle in handles[: len(metrics)]],
+      graph.get_operations()[first:],
+    )
     wrong = [
       variable
-      for variable, handle in metrics
-      if not metric_additivity.is_additive(graph.capture(handle), operations)
+      for variable, is_additive in zip(metrics, are_additive, strict=True)
+      if not is_additive
     ]
     if wrong:
       self._state.chain(wrong)

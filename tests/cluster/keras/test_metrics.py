@@ -53,6 +53,25 @@ class Batches(keras.metrics.Metric):
     return self.count
 
 
+class Running(keras.metrics.Metric):
+  """A mean over batches, which adds by what it has gathered."""
+
+  def __init__(self) -> None:
+    super().__init__(name='running')
+    self.count, self.mean = (
+      self.add_weight(shape=(), initializer='zeros', name=name)
+      for name in ('count', 'mean')
+    )
+
+  def update_state(self, y_true, y_pred, sample_weight=None):
+    self.count.assign_add(1)
+    value = keras.ops.mean(y_pred)
+    self.mean.assign_add((value - self.mean) / self.count)
+
+  def result(self):
+    return self.mean
+
+
 class Long(keras.metrics.Metric):
   """Has numbers that no double holds: a sum, and what has been seen last."""
 
@@ -127,7 +146,7 @@ METRICS = {
     _metrics.SparseCategoricalCrossentropy(),
     _metrics.SparseTopKCategoricalAccuracy(2),
   ],
-  'own': lambda: [Largest(), Batches()],
+  'own': lambda: [Largest(), Batches(), Running()],
 }
 _CLASS_NUMBERS = _RNG.integers(3, size=[120, 1]).astype('f')
 _LABELS = {
