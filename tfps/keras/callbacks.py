@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfps.training import training_end
+from tfps.training import end_marker
 
 
 class EvaluatePredictions(keras.callbacks.Callback):
@@ -94,10 +94,10 @@ class MarkTrainingEnd(keras.callbacks.Callback):
     self._directory = directory
 
   def on_train_begin(self, logs: Any = None) -> None:
-    training_end.clear(self._directory)
+    end_marker.clear(self._directory)
 
   def on_train_end(self, logs: Any = None) -> None:
-    training_end.mark(self._directory, int(self.model.optimizer.iterations))
+    end_marker.mark(self._directory, int(self.model.optimizer.iterations))
 
 
 class StopAtStep(keras.callbacks.Callback):

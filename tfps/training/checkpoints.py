@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfps import errors
 from tfps.cluster import spec as spec_lib
-from tfps.training import training_end
+from tfps.training import end_marker
 
 _STATE, _INDEX = 'checkpoint', '.index'
 
@@ -163,7 +163,7 @@ class Checkpoints:
   def mark_begin(self) -> None:
     """Tells an evaluator that training goes on."""
     if self._saving.directory is not None:
-      training_end.clear(self._saving.directory)
+      end_marker.clear(self._saving.directory)
 
   def mark_end(self, step: int) -> None:
     """Tells an evaluator that training has ended, after the last checkpoint.
@@ -172,7 +172,7 @@ class Checkpoints:
       step: the global step.
     """
     if self._saving.directory is not None:
-      training_end.mark(self._saving.directory, step)
+      end_marker.mark(self._saving.directory, step)
 
   def is_due(self, step: int, secs: float) -> bool:
     """Returns whether a period has ended.

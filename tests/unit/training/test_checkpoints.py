@@ -11,6 +11,7 @@ from tfps import testing
 from tfps.cluster import spec as spec_lib
 from tfps.testing.chaos import disks
 from tfps.training import checkpoints
+from tfps.training import end_marker
 from tfps.training import training_end
 
 _CHIEF = spec_lib.Task('chief', 0)
@@ -148,12 +149,12 @@ def test_what_could_not_be_written_is_removed_anywhere(directory):
 
 def test_the_end_is_marked_anywhere(directory, tmp_path):
   for number in (3, 4):
-    training_end.mark(directory, number)
+    end_marker.mark(directory, number)
     with tf.io.gfile.GFile(os.path.join(directory, training_end.NAME)) as file:
       assert json.load(file)['step'] == number
   assert tf.io.gfile.listdir(directory) == [training_end.NAME]
   for _ in range(2):
-    training_end.clear(directory)
+    end_marker.clear(directory)
   assert not tf.io.gfile.exists(os.path.join(directory, training_end.NAME))
   assert set(names(tmp_path)) <= {'a b'}
 

@@ -14,6 +14,7 @@ import tfps
 from tfps.keras import MarkTrainingEnd
 from tfps.training import checkpoint_files
 from tfps.training import checkpoint_loading
+from tfps.training import end_marker
 from tfps.training import training_end
 
 _X = np.random.default_rng(0).random((24, 3), 'f')
@@ -81,7 +82,7 @@ class Training:
     return self._manager.save(checkpoint_number=int(iterations))
 
   def mark_end(self):
-    training_end.mark(
+    end_marker.mark(
       self._manager.directory, int(self.model.optimizer.iterations)
     )
 
@@ -247,7 +248,7 @@ def test_a_broken_checkpoint_is_named_and_skipped(tmp_path, caplog, part):
 @pytest.mark.parametrize('name', ['a.weights.h5', 'a.keras'])
 def test_only_broken_checkpoints_are_an_error(tmp_path, name):
   (tmp_path / name).write_bytes(b'broken')
-  training_end.mark(tmp_path, 1)
+  end_marker.mark(tmp_path, 1)
   with pytest.raises(tfps.CheckpointError, match=f'read; {name} cannot'):
     evaluate(tmp_path)
 
@@ -338,7 +339,7 @@ def test_a_directory_that_stays_empty_is_named(tmp_path):
 
 
 def test_training_that_ends_without_a_checkpoint_is_an_error(tmp_path):
-  training_end.mark(tmp_path, 1)
+  end_marker.mark(tmp_path, 1)
   with pytest.raises(tfps.CheckpointError, match='ended without a checkpoint'):
     evaluate(tmp_path)
 
@@ -359,11 +360,11 @@ def test_the_end_that_a_launcher_tells_is_final(tmp_path, monkeypatch):
 def test_a_marker_counts_once_it_has_stayed(tmp_path):
   signs = training_end.Signs(tmp_path, linger_secs=3600.0, launcher_file='')
   assert not signs.has_ended()
-  training_end.mark(tmp_path, 1)
+  end_marker.mark(tmp_path, 1)
   assert not signs.has_ended()
   at_once = training_end.Signs(tmp_path, linger_secs=0.0, launcher_file='')
   assert at_once.has_ended()
-  training_end.clear(tmp_path)
+  end_marker.clear(tmp_path)
   assert not at_once.has_ended()
 
 

@@ -10,6 +10,7 @@ from tfps._utils import private_files
 from tfps.cluster import spec as spec_lib
 from tfps.launch import task_output
 from tfps.monitor import rates as rates_lib
+from tfps.training import end_marker
 from tfps.training import training_end
 
 
@@ -25,7 +26,7 @@ def _mode(path):
 
 
 def _write_marker(folder):
-  training_end.mark(folder, 7)
+  end_marker.mark(folder, 7)
   return folder / training_end.NAME
 
 
