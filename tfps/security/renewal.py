@@ -13,8 +13,8 @@ class Renewal:
   """Gives the credentials of a task to its proxies again when files change.
 
   Connections that exist go on. Credentials that peers would refuse are not
-  given to the proxies, which keep those that they have. If a proxy does not
-  take others, all of them are given these again at the next look.
+  given to the proxies, which keep those that they have. What is refused, by
+  the check or a proxy, is tried again at each look, until all take it.
 
   Args:
     security: the credentials, which have been checked.
@@ -27,6 +27,7 @@ class Renewal:
     self.security = security
     self._task = task
     self._seen: list[tuple[int, ...]] | None = self._states()
+    self._refusal = ''  # as said last
 
   def renew(self, proxies: Sequence[proxy.Proxy]) -> None:
     """Looks whether a file has changed, and says what came of it.
@@ -37,11 +38,13 @@ class Renewal:
     states = self._states()
     if states == self._seen:
       return
-    self._seen = states
+    # Credentials may become right while their files stay as they are: by
+    # `chmod`, by time, or as a disk is back.
+    self._seen = None
     try:
       self.security.check(self._task)
     except (ValueError, OSError) as error:
-      _say(
+      self._refuse(
         f'credentials that have changed are not used: {error} Those of before '
         'are shown until they expire.'
       )
@@ -50,13 +53,20 @@ class Renewal:
       for each in proxies:
         each.renew(self.security)
     except (ValueError, OSError) as error:
-      self._seen = None
-      _say(
+      self._refuse(
         f'{self.security.cert} is not renewed everywhere: {error} This is '
         'tried again until it is.'
       )
       return
+    self._seen = states
+    self._refusal = ''
     _say(f'{self.security.cert} is renewed.')
+
+  def _refuse(self, said: str) -> None:
+    """Says why credentials are not used, once for each reason."""
+    if said != self._refusal:
+      self._refusal = said
+      _say(said)
 
   def _states(self) -> list[tuple[int, ...]]:
     """Returns what changes with the files; nothing for one that is missing."""

@@ -66,3 +66,52 @@ def test_what_does_not_fit_is_given_to_none_and_said_once(
     credentials.renew([proxy])
   assert proxy.given == []
   assert capsys.readouterr().err.count('are not used') == 1
+
+
+def test_refused_files_are_taken_once_their_key_is_private(folder, credentials):
+  proxy = _Proxy()
+  enclosures.make(folder)
+  key = folder / 'ps-0.key'
+  key.chmod(0o644)
+  credentials.renew([proxy])
+  assert proxy.given == []
+  key.chmod(0o600)
+  for _ in range(2):
+    credentials.renew([proxy])
+  assert len(proxy.given) == 1
+
+
+def test_what_is_refused_is_looked_at_again_and_each_reason_said_once(
+  folder, credentials, capsys, monkeypatch
+):
+  late, lost = ValueError('not valid yet.'), OSError('not there.')
+  reasons = [late, late, lost, lost, late]
+
+  def check(security, task):
+    if reasons:
+      raise reasons.pop(0)
+
+  monkeypatch.setattr(tfps.Security, 'check', check)
+  proxy = _Proxy()
+  enclosures.make(folder)
+  for _ in range(7):
+    credentials.renew([proxy])
+  assert len(proxy.given) == 1
+  said = [
+    line.split(': ', 2)[-1] for line in capsys.readouterr().err.splitlines()
+  ]
+  assert [s.split('. ')[0] for s in said[:-1]] == [
+    'not valid yet',
+    'not there',
+    'not valid yet',
+  ]
+  assert said[-1].endswith('is renewed.')
+
+
+def test_a_proxy_that_takes_nothing_is_said_once(folder, credentials, capsys):
+  enclosures.make(folder)
+  proxy = _Proxy(refusals=3)
+  for _ in range(4):
+    credentials.renew([proxy])
+  assert len(proxy.given) == 1
+  assert capsys.readouterr().err.count('not renewed everywhere') == 1
