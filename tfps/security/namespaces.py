@@ -9,6 +9,8 @@ Run as a file, it enters a user and a network namespace, for a command:
 """
 
 from collections.abc import Iterable
+from collections.abc import Mapping
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -25,6 +27,7 @@ _PRIVATE = (1 << 18) | 16384  # with all below
 _SIOCSIFFLAGS = 0x8914
 _SIOCSIFADDR = 0x8916
 _IS_UP = 0x1 | 0x40  # and running
+_KINDS = ('uid', 'gid')  # of ids
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,15 +41,56 @@ def enter_new(*, hosts_file: str | None = None) -> None:
   Raises:
     OSError: the kernel does not allow it; names the step.
   """
-  user, group = os.getuid(), os.getgid()
   flags = _NEWUSER | _NEWNET | (_NEWNS if hosts_file else 0)
-  _call('unshare', flags)
-  _write('/proc/self/setgroups', 'deny')
-  _write('/proc/self/uid_map', f'{user} {user} 1')
-  _write('/proc/self/gid_map', f'{group} {group} 1')
+  own_ids = {'uid': os.getuid(), 'gid': os.getgid()}
+  _unshare_with_all_ids(flags)
+  _map(own_ids)
   if hosts_file:
     _call('mount', b'none', b'/', None, _PRIVATE, None)
     _call('mount', hosts_file.encode(), b'/etc/hosts', None, _BIND, None)
+
+
+def _unshare_with_all_ids(flags: int) -> None:
+  """Makes namespaces that have all users and groups, if it may.
+
+  Root has access to files of others only where these are mapped, which takes a
+  process outside that may do so, as root's may.
+  """
+  maps = {f'/proc/{os.getpid()}/{kind}_map': _all_ids(kind) for kind in _KINDS}
+  is_made, make = os.pipe()
+  helper = os.fork()
+  if helper == 0:
+    try:
+      os.close(make)
+      if os.read(is_made, 1):
+        for path, text in maps.items():
+          with contextlib.suppress(OSError):  # it may not
+            _write(path, text)
+    finally:
+      os._exit(0)
+  os.close(is_made)
+  try:
+    _call('unshare', flags)
+    os.write(make, b'.')
+  finally:
+    os.close(make)
+    os.waitpid(helper, 0)
+
+
+def _all_ids(kind: str) -> str:
+  """Returns a map that maps all ids of this namespace to themselves."""
+  lines = _read(f'/proc/self/{kind}_map').splitlines()
+  first_and_number = [line.split()[::2] for line in lines]
+  return '\n'.join(f'{first} {first} {n}' for first, n in first_and_number)
+
+
+def _map(own_ids: Mapping[str, int]) -> None:
+  """Maps ids of this process to themselves, by kind, where none are mapped."""
+  for kind, number in own_ids.items():
+    if not _read(f'/proc/self/{kind}_map'):
+      if kind == 'gid':
+        _write('/proc/self/setgroups', 'deny')
+      _write(f'/proc/self/{kind}_map', f'{number} {number} 1')
 
 
 def set_up_loopback(hosts: Iterable[str]) -> None:
@@ -107,6 +151,11 @@ def _main(user: str, network: str, command: list[str]) -> None:
     _call('setns', user_file.fileno(), _NEWUSER)
     _call('setns', network_file.fileno(), _NEWNET)
   os.execvp(command[0], command)
+
+
+def _read(path: str) -> str:
+  with open(path) as file:
+    return file.read()
 
 
 def _write(path: str, text: str) -> None:
