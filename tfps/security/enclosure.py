@@ -289,7 +289,7 @@ def _become(
       listener.close()
     if control.recv(2):
       die_with_parent.tie(parent)  # the namespaces may have undone it
-      os.execvpe(command[0], list(command), env)
+      die_with_parent.become(command, env)
   except forms.NotAllowedError as error:
     control.send(_NOT_ALLOWED + str(error).encode())
   except (OSError, ValueError) as error:

@@ -52,8 +52,8 @@ time.sleep(600)
 _CALL = """
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as peer:
-  peer.sendall(b'hello\\n')
   try:
+    peer.sendall(b'hello\\n')
     print('answer', peer.recv(100))
   except ConnectionError:
     print('answer', b'')
@@ -496,6 +496,24 @@ def test_a_signal_that_ends_the_program_is_in_the_status(start):
   program = 'import os; os.kill(os.getpid(), 9)'
   process = start(_cluster(), enclosures.PS, program)
   assert process.wait(_DEADLINE_SECS) == 137
+
+
+def test_a_pipe_that_nobody_reads_ends_the_program(certs, form):
+  command = ['sh', '-c', 'kill -s PIPE $$']
+  process = enclosures.start(
+    _cluster(), enclosures.PS, certs, *command, TFPS_ENCLOSURE=form
+  )
+  _, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert (process.returncode, errors) == (141, '')
+
+
+def test_a_program_that_is_not_there_is_named(certs, form):
+  process = enclosures.start(
+    _cluster(), enclosures.PS, certs, 'no-such', TFPS_ENCLOSURE=form
+  )
+  _, errors = process.communicate(timeout=_DEADLINE_SECS)
+  assert process.returncode == 1
+  assert 'no-such: [Errno 2] No such file or directory' in errors
 
 
 def test_sigterm_is_passed_on(start):
