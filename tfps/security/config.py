@@ -78,15 +78,18 @@ class Security:
     return {v: str(getattr(self, name)) for name, v in VARIABLES.items()}
 
   def check(self, task: spec_lib.Task | None) -> None:
-    """Checks the files as peers will: by a handshake, with the task's name.
+    """Checks the files as peers will: by a handshake of both sides.
+
+    Every task is verified as a client, and one with a server as that, with its
+    name.
 
     Args:
-      task: the task that is to be proved; None for one without a server, whose
-        name nobody verifies.
+      task: the task that is to be proved; None for one without a server.
 
     Raises:
       ValueError: a file cannot be read, others may read the key, or the
-        certificate has expired, is of another CA or task, or not of the key.
+        certificate has expired, is of another CA, task or purpose, or not of
+        the key.
     """
     for name in VARIABLES:
       _check_readable(f'{self.source}: {name}', getattr(self, name))
@@ -123,16 +126,21 @@ class Security:
   ) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = task is not None
+    server.verify_mode = ssl.CERT_REQUIRED
+    if task is None:
+      client.check_hostname = False
+      client.verify_mode = ssl.CERT_NONE
     try:
-      client.load_verify_locations(self.ca)
+      for side in (server, client):
+        side.load_verify_locations(self.ca)
     except ssl.SSLError as error:
       raise ValueError(
         f'{self.source}: {self.ca} holds no certificates of CAs '
         f'({error.reason}).'
       ) from error
     try:
-      server.load_cert_chain(self.cert, self.key, password=lambda: b'')
+      for side in (server, client):
+        side.load_cert_chain(self.cert, self.key, password=lambda: b'')
     except ssl.SSLError as error:
       raise ValueError(
         f'{self.source}: {self.cert} and {self.key} are no certificate and its '
@@ -155,7 +163,7 @@ def _check_readable(name: str, path: str | os.PathLike[str]) -> None:
 def _shake_hands(
   server: ssl.SSLContext, client: ssl.SSLContext, name: str | None
 ) -> None:
-  """Completes a handshake in memory; the client verifies the server."""
+  """Completes a handshake in memory."""
   to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
   sides = [
     client.wrap_bio(to_client, to_server, server_hostname=name),

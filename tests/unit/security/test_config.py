@@ -75,6 +75,41 @@ def test_an_expired_certificate_is_refused(tmp_path):
     _security(expired).check(enclosures.PS)
 
 
+@pytest.fixture
+def for_purpose(tmp_path, monkeypatch):
+  """Makes certificates for one purpose, and returns their folder."""
+  from cryptography import x509
+
+  both = x509.ExtendedKeyUsage
+
+  def make(name):
+    usage = getattr(x509.oid.ExtendedKeyUsageOID, name)
+    with monkeypatch.context() as patch:
+      patch.setattr(x509, 'ExtendedKeyUsage', lambda usages: both([usage]))
+      return enclosures.make(tmp_path / name)
+
+  return make
+
+
+@pytest.mark.parametrize(
+  ('purpose', 'task'),
+  [
+    ('SERVER_AUTH', enclosures.PS),
+    ('CLIENT_AUTH', enclosures.PS),
+    ('SERVER_AUTH', None),
+  ],
+)
+def test_a_certificate_of_another_purpose_is_refused(
+  for_purpose, purpose, task
+):
+  with pytest.raises(ValueError, match='unsuitable certificate purpose'):
+    _security(for_purpose(purpose)).check(task)
+
+
+def test_what_serves_nothing_takes_a_certificate_of_a_client(for_purpose):
+  _security(for_purpose('CLIENT_AUTH')).check(None)
+
+
 def test_an_encrypted_key_is_refused(folder, tmp_path):
   from cryptography.hazmat.primitives import serialization as lib
 
