@@ -7,6 +7,7 @@ process or the connection dies, the task is stopped at its end, see `task`.
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import sys
 import threading
 from typing import BinaryIO
 
+from tfps._utils import die_with_parent
 from tfps._utils import timeouts
 from tfps.launch import task as task_lib
 
@@ -76,14 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   ssh, host, grace_secs, *command = sys.argv[1:] if argv is None else argv
   options = ['--orders', '--silent_secs=0', f'--grace_secs={grace_secs}']
   order = task_lib.Order(tuple(command), passed_on(os.environ), os.getcwd())
-  process = subprocess.Popen(
-    remote(shlex.split(ssh), host, options=options, env=os.environ),
-    stdin=subprocess.PIPE,
-  )
-  assert process.stdin is not None
   stopping = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stopping.set())
+  process = subprocess.Popen(
+    remote(shlex.split(ssh), host, options=options, env=os.environ),
+    stdin=subprocess.PIPE,
+    preexec_fn=functools.partial(_prepare, os.getpid()),
+  )
+  assert process.stdin is not None
   sender = threading.Thread(
     target=_send, args=(process.stdin, order, stopping), daemon=True
   )
@@ -92,6 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   if status == _SSH_FAILED:
     print(f'tfps: the connection to {host} failed or was lost.', flush=True)
   return status if status >= 0 else 128 - status
+
+
+def _prepare(parent_pid: int) -> None:
+  """Prepares the process that becomes ssh."""
+  # A launcher signals the whole group, and a scheduler all processes. ssh would
+  # end at once, before the task that is told to; but it leaves ignored signals.
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  die_with_parent.tie(parent_pid)
 
 
 def _send(

@@ -97,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   if options.free_ports:
     print(*(ports.pick() for _ in range(options.free_ports)))
     return 0
+  if options.orders:
+    # `stop` arrives as SIGTERM, which the command ssh may have had ignored.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
   try:
     order = _first_order() if options.orders else _own_order(options.command)
     os.chdir(order.folder)
