@@ -14,6 +14,7 @@ import time
 from tfps import errors
 from tfps._compat import messages
 from tfps._utils import ports
+from tfps._utils import signals
 from tfps.cluster import spec as spec_lib
 from tfps.launch import job as job_lib
 from tfps.launch import secure
@@ -113,7 +114,10 @@ def supervise(
   )
   end_file = folder.absolute() / 'training_end'
   end_file.unlink(missing_ok=True)  # of an earlier run in the same folder
-  env = {training_end.VARIABLE: str(end_file)} if job.num_evaluators else {}
+  # A scheduler may signal all processes, before or after the launcher does.
+  env = {signals.REPEATS_VARIABLE: '1'}
+  if job.num_evaluators:
+    env[training_end.VARIABLE] = str(end_file)
   servers = ('ps', 'worker') if options.chief_ends_job else ('ps',)
   names = ', '.join(map(str, tasks))
   output.say(f'Starting {names}. Their output is kept in {folder}.')

@@ -192,6 +192,16 @@ def test_a_signal_stops_all(tmp_path, number, status):
   )
 
 
+def test_tasks_that_are_told_to_end_twice_have_their_time(tmp_path):
+  program = tmp_path / 'program.py'
+  program.write_text(
+    'from tfps._utils import signals\nprint(signals.ends_at_once())\n'
+  )
+  done = _launch(tmp_path, program)
+  lines = sorted(done.stdout.splitlines())
+  assert lines == [f'[{job}:0] False' for job in ('chief', 'ps', 'worker')]
+
+
 def test_deaf_tasks_are_killed_after_the_grace(tmp_path):
   words = ['ps=deaf', 'worker=deaf', 'chief=deaf']
   with _launching(tmp_path, '--grace_secs=0.2', _PROGRAM, *words) as process:
