@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import posixpath
+import re
 from typing import Any
 from typing import TYPE_CHECKING
 import uuid
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
   from tfps.input import splits as splits_lib
 
 _LIST = 'rows.json'
+# A file of `_write_part`; others in the folder are the user's.
+_PART = re.compile(r'part-\d{5,}-[0-9a-f]{8}\.tfrecord')
 # Spark's simple types -> the kind of feature, and the type of the tensor.
 _TYPES = {
   'boolean': ('int64', 'bool'),
@@ -152,7 +155,7 @@ def write(
   if not parts:
     raise ValueError('The DataFrame has no rows to write.')
   for name in tf.io.gfile.listdir(directory):
-    if name.endswith('.tfrecord') and name not in rows.files:
+    if _PART.fullmatch(name) and name not in rows.files:
       tf.io.gfile.remove(posixpath.join(directory, name))
   _write_list(rows)
   return rows

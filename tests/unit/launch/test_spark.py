@@ -204,6 +204,36 @@ def test_rows_are_read_as_they_were_written(tmp_path):
   assert one['a'].numpy().tolist() == [1, 2]
 
 
+class _Frame:
+  """A DataFrame in name only, whose partitions are written here."""
+
+  dtypes = (('x', 'int'),)
+  schema = _Schema()
+
+  def __init__(self, *parts):
+    self.rdd = self
+    self._parts = parts
+
+  def select(self, *names):
+    return self
+
+  def mapPartitionsWithIndex(self, function):  # noqa: N802
+    return _Frame(*(function(i, iter(p)) for i, p in enumerate(self._parts)))
+
+  def collect(self):
+    return [each for part in self._parts for each in part]
+
+
+def test_only_parts_of_an_attempt_that_failed_are_removed(tmp_path):
+  kept = {'day1.tfrecord', 'part-00000.tfrecord', 'part-r-00000-x.tfrecord'}
+  for name in (*kept, 'part-00000-0123abcd.tfrecord'):
+    (tmp_path / name).touch()
+  rows = spark_rows.write(_Frame([(1,), (2,)], [(3,)]), tmp_path)
+  assert rows.num_rows == 3
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names == {*kept, *rows.files, 'rows.json'}
+
+
 @pytest.mark.parametrize(
   ('dtype', 'value'),
   [('int', None), ('array<int>', None), ('array<int>', [None])],
