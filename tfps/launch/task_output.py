@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import io
 import os
 import pathlib
 import sys
@@ -21,6 +22,9 @@ _LAST_LINES = 10
 
 class TaskOutput:
   """Copies each task's output to a stream and to a file.
+
+  Neither of them stops a task that writes: lines that one does not take, as on
+  a full disk, are left out there, which is said once.
 
   Args:
     tasks: the tasks.
@@ -64,6 +68,7 @@ class TaskOutput:
       task: collections.deque(maxlen=_LAST_LINES) for task in tasks
     }
     self._lock = threading.Lock()
+    self._failed: set[str] = set()  # files and streams, by name
     try:
       if folder:
         private_files.make_folder(folder)
@@ -81,10 +86,12 @@ class TaskOutput:
 
   def copy(self, task: spec_lib.Task, pipe: IO[bytes]) -> None:
     """Copies lines from a task's pipe until it ends, and closes it."""
-    path = self.path(task) or os.devnull
-    with pipe, open(path, 'ab', buffering=0) as file:
+    with pipe, self._open(self.path(task)) as file:
       while line := pipe.readline(_MAX_LINE_BYTES):
-        file.write(line)
+        try:
+          file.write(line)
+        except OSError as error:
+          self._say_failed(str(file.name), error)
         line = line.removesuffix(b'\n') + b'\n'
         self._last_lines[task].append(line)
         if self._is_shown(line):
@@ -99,13 +106,34 @@ class TaskOutput:
     self._write(self._own_stream, f'[launch] {text}\n'.encode())
 
   def _write(self, stream: BinaryIO, text: bytes) -> None:
-    with self._lock:
-      try:
+    try:
+      with self._lock:
         stream.write(text)
         stream.flush()
-      except BrokenPipeError:
-        # SIGPIPE notifies the supervisor; the files are still written.
-        _discard(stream)
+    except BrokenPipeError:
+      # SIGPIPE notifies the supervisor; the files are still written.
+      _discard(stream)
+    except BlockingIOError as error:
+      self._say_failed('standard output', error)
+    except OSError as error:
+      # Else what the stream has buffered would fail again at the end.
+      _discard(stream)
+      self._say_failed('standard output', error)
+
+  def _open(self, path: pathlib.Path | None) -> io.FileIO:
+    try:
+      return open(path or os.devnull, 'ab', buffering=0)
+    except OSError as error:
+      self._say_failed(str(path), error)
+      return open(os.devnull, 'ab', buffering=0)
+
+  def _say_failed(self, name: str, error: OSError) -> None:
+    """Says once that lines are left out of a file or stream."""
+    with self._lock:
+      is_known = name in self._failed
+      self._failed.add(name)
+    if not is_known:
+      self.say(f'Lines are left out of {name}: {error.strerror}. Tasks go on.')
 
 
 def wants_colour(stream: IO[str], env: Mapping[str, str]) -> bool:

@@ -1,4 +1,6 @@
 import os
+import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -81,6 +83,59 @@ def test_files_go_on_when_nobody_reads_the_stream(tmp_path):
     with subprocess.Popen(['seq', '3'], stdout=subprocess.PIPE) as process:
       output.copy(_TASKS[0], process.stdout)
   assert output.path(_TASKS[0]).read_text() == '1\n2\n3\n'
+
+
+@pytest.mark.parametrize(
+  ('folder_is_full', 'stream_is_full'),
+  [(True, False), (False, True), (True, True)],
+  ids=['files', 'stream', 'both'],
+)
+def test_tasks_go_on_when_a_disk_is_full(
+  tmp_path, folder_is_full, stream_is_full
+):
+  shown = pathlib.Path('/dev/full') if stream_is_full else tmp_path / 'shown'
+  with shown.open('wb') as stream, (tmp_path / 'own').open('wb') as own:
+    output = task_output.TaskOutput(
+      _TASKS, tmp_path / 'logs', stream=stream, own_stream=own
+    )
+    if folder_is_full:
+      output.path(_TASKS[0]).unlink()
+      output.path(_TASKS[0]).symlink_to('/dev/full')
+    with subprocess.Popen(['seq', '99'], stdout=subprocess.PIPE) as process:
+      output.copy(_TASKS[0], process.stdout)
+  assert process.returncode == 0
+  assert output.last_lines(_TASKS[0]).endswith('98\n99\n')
+  said = (tmp_path / 'own').read_text().splitlines()
+  assert len(said) == folder_is_full + stream_is_full
+  assert all('No space left on device' in line for line in said)
+  full = [output.path(_TASKS[0])] * folder_is_full
+  assert all(f'left out of {path}: ' in said[0] for path in full)
+  taken = [shown] * (not stream_is_full)
+  taken += [output.path(_TASKS[0])] * (not folder_is_full)
+  assert all(path.read_text().endswith('99\n') for path in taken)
+
+
+def test_tasks_go_on_when_nothing_can_be_said(tmp_path):
+  with open('/dev/full', 'wb') as stream:
+    output = task_output.TaskOutput(
+      _TASKS, tmp_path, stream=stream, own_stream=stream
+    )
+    output.say('hello')
+    with subprocess.Popen(['seq', '3'], stdout=subprocess.PIPE) as process:
+      output.copy(_TASKS[0], process.stdout)
+  assert output.path(_TASKS[0]).read_text() == '1\n2\n3\n'
+
+
+def test_tasks_go_on_when_a_file_is_gone(tmp_path):
+  with (tmp_path / 'shown').open('wb') as stream:
+    output = task_output.TaskOutput(
+      _TASKS, tmp_path / 'logs', stream=stream, own_stream=stream
+    )
+    shutil.rmtree(tmp_path / 'logs')
+    with subprocess.Popen(['seq', '3'], stdout=subprocess.PIPE) as process:
+      output.copy(_TASKS[0], process.stdout)
+  shown = (tmp_path / 'shown').read_text()
+  assert shown.endswith('[ps:0] 1\n[ps:0] 2\n[ps:0] 3\n')
 
 
 @pytest.mark.parametrize(
