@@ -15,8 +15,9 @@ class Reading:
   Attributes:
     at: the moment, by `time.time`.
     samples: the values.
-    rates: increase of each counter per second since the reading before, by the
-      family's name, the task and the labels; empty at the first.
+    rates: increase of each counter per second since the latest reading before
+      that has it, by the family's name, the task and the labels; without those
+      that are read for the first time.
   """
 
   at: float
@@ -28,8 +29,9 @@ class Rates:
   """Makes readings with rates."""
 
   def __init__(self) -> None:
-    self._at = 0.0
-    self._values: dict[Key, float] = {}
+    # The latest value of each counter, and when it was read: one of a ps may be
+    # missing from a reading.
+    self._latest: dict[Key, tuple[float, float]] = {}
 
   def reading(self, samples: Iterable[families.Sample], at: float) -> Reading:
     """Returns the reading of values.
@@ -45,13 +47,13 @@ class Rates:
       if sample.family.kind is families.Kind.COUNTER
       and not isinstance(sample.value, families.Buckets)
     }
-    secs = at - self._at
     rates = {
-      each: max(0.0, value - self._values.get(each, 0.0)) / secs
+      each: max(0.0, value - before) / (at - read_at)
       for each, value in values.items()
-      if self._at and secs > 0
+      for before, read_at in (self._latest.get(each, (value, at)),)
+      if at > read_at
     }
-    self._at, self._values = at, values
+    self._latest |= {each: (value, at) for each, value in values.items()}
     return Reading(at, found, rates)
 
 

@@ -47,6 +47,17 @@ def test_a_counter_that_begins_anew_has_no_negative_rate():
   assert reading.rates['tfps_steps_total', 'worker:1', ()] == 0.0
 
 
+def test_a_counter_that_was_missing_has_its_rate_since_it_was_read():
+  rates = rates_lib.Rates()
+  key = ('tfps_steps_total', 'worker:1', ())
+  samples = [[], _samples(1000), [], [], _samples(1060), _samples(1090)]
+  found = [
+    rates.reading(each, 100.0 + 10 * i).rates.get(key)
+    for i, each in enumerate(samples)
+  ]
+  assert found == [None, None, None, None, 2.0, 3.0]
+
+
 def test_json_lines_have_values_rates_and_histograms(readings, tmp_path):
   path = tmp_path / 'new' / 'metrics.jsonl'
   for reading in readings:
