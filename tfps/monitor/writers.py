@@ -71,6 +71,8 @@ class PeriodicWriter:
         writer.write(reading)
       except OSError as error:
         logging.error('%s could not write metrics: %s', writer, error)
+      except Exception:  # of a user's writer: neither training nor others end
+        logging.exception('%s could not write metrics.', writer)
 
   def __enter__(self) -> 'PeriodicWriter':
     self.start()

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.support import waiting
 from tfps import monitor
 from tfps.monitor import families
 from tfps.monitor import rates as rates_lib
@@ -139,6 +140,23 @@ def test_a_full_disk_stops_nothing(caplog, tmp_path):
   (record,) = caplog.records
   assert str(path) in record.getMessage()
   assert record.levelname == 'ERROR'
+
+
+def test_an_error_of_a_writer_stops_neither_training_nor_others(caplog):
+  written = []
+
+  class Fail:
+    def write(self, reading):
+      raise RuntimeError('service unavailable')
+
+  class Keep:
+    def write(self, reading):
+      written.append(reading)
+
+  with monitor.PeriodicWriter([Fail(), Keep()], every_secs=0.01):
+    waiting.until(lambda: len(written) > 2)
+  assert len(written) > 3
+  assert 'service unavailable' in caplog.text
 
 
 @pytest.mark.parametrize('secs', [0, -1, float('nan')])
