@@ -291,6 +291,14 @@ def test_arguments_reach_the_program_as_they_are(tmp_path):
   assert seen[-6:] == ['python', 'train.py', *words]
 
 
+def test_a_task_of_the_shell_that_submits_is_none_of_the_job(tmp_path):
+  script = "export TF_CONFIG='{}'\n" + _render()
+  task = 'echo "TF_CONFIG=$TF_CONFIG;$TFPS_JOBS" >task;'
+  assert _run(script, tmp_path, task=task).returncode == 0
+  told = (tmp_path / 'task').read_text()
+  assert told == 'TF_CONFIG=;chief:1,ps:2,worker:2\n'
+
+
 def test_cpus_that_sbatch_gets_are_the_steps_too(tmp_path):
   script = 'export SLURM_CPUS_PER_TASK=4\n' + _render()
   assert _run(script, tmp_path).returncode == 0
