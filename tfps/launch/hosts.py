@@ -109,7 +109,8 @@ def start(job: job_lib.Job, options: argparse.Namespace) -> int:
     args = job.command()
     if not host.is_this():
       module = [sys.executable, '-m', 'tfps.launch.over_ssh']
-      args = (*module, options.ssh, host.name, f'{job.grace_secs:g}', *args)
+      grace_secs, given = f'{job.grace_secs:g}', shlex.join(job.env)
+      args = (*module, options.ssh, host.name, grace_secs, given, *args)
     return supervisor_lib.Command(
       task, args, {**os.environ, **envs[task], **env}
     )

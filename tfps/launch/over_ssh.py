@@ -1,10 +1,11 @@
 """Runs one task on another host by ssh, and ends with its status.
 
 The task gets this process' environment, but for what belongs to a host or a
-login. SIGTERM is passed on, and the task's last output comes back. If this
+login and was not given for the tasks. SIGTERM is passed on, and the task's last output comes back. If this
 process or the connection dies, the task is stopped at its end, see `task`.
 """
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
@@ -58,10 +59,17 @@ def remote(
   return [*ssh, *_OPTIONS, host, ' '.join(words)]
 
 
-def passed_on(env: Mapping[str, str]) -> dict[str, str]:
-  """Returns the part of an environment that a task on another host gets."""
+def passed_on(env: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
+  """Returns the part of an environment that a task on another host gets.
+
+  Args:
+    env: the environment.
+    given: names that are passed on, whatever they belong to.
+  """
   return {
-    name: value for name, value in env.items() if not _OWN.fullmatch(name)
+    name: value
+    for name, value in env.items()
+    if name in given or not _OWN.fullmatch(name)
   }
 
 
@@ -70,14 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   Args:
     argv: the command ssh, as a shell has it, the host, the seconds to exit
-      after SIGTERM, and the task's command; by default the command line's.
+      after SIGTERM, the names of variables given for the tasks, as a shell has
+      them, and the task's command; by default the command line's.
 
   Returns:
     The task's exit status; 255 if ssh failed or the connection was lost.
   """
-  ssh, host, grace_secs, *command = sys.argv[1:] if argv is None else argv
+  words = sys.argv[1:] if argv is None else argv
+  ssh, host, grace_secs, given, *command = words
   options = ['--orders', '--silent_secs=0', f'--grace_secs={grace_secs}']
-  order = task_lib.Order(tuple(command), passed_on(os.environ), os.getcwd())
+  env = passed_on(os.environ, shlex.split(given))
+  order = task_lib.Order(tuple(command), env, os.getcwd())
   stopping = threading.Event()
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stopping.set())

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.support import processes
+from tests.support import programs
 
 _SECS = 30
 _CONFIG = json.dumps(
@@ -18,10 +19,11 @@ _CONFIG = json.dumps(
     'task': {'type': 'ps', 'index': 0},
   }
 )
-# Copies the task's output, as ssh does, and ends on SIGTERM unless ignored.
+# Copies the task's output, as ssh does, and ends on SIGTERM unless ignored. The
+# host has a login of its own.
 _SSH = """#!/bin/sh
 for command; do :; done
-setsid sh -c "$command" | cat
+setsid env -i PATH="$PATH" HOME=/ TMPDIR=/there sh -c "$command" | cat
 """
 _SAVE = """
 import os, signal, sys, time
@@ -38,14 +40,20 @@ time.sleep(600)
 
 
 @pytest.fixture
-def over_ssh(tmp_path):
+def ssh(tmp_path):
+  """The command that stands for ssh."""
+  path = tmp_path / 'ssh'
+  path.write_text(_SSH)
+  path.chmod(0o755)
+  return str(path)
+
+
+@pytest.fixture
+def over_ssh(ssh):
   """A process that has started a task over ssh, and the task."""
-  ssh = tmp_path / 'ssh'
-  ssh.write_text(_SSH)
-  ssh.chmod(0o755)
   with subprocess.Popen(
     [
-      *(sys.executable, '-m', 'tfps.launch.over_ssh', str(ssh), 'h', '20'),
+      *(sys.executable, '-m', 'tfps.launch.over_ssh', ssh, 'h', '20', ''),
       *(sys.executable, '-c', _SAVE),
     ],
     env={**os.environ, 'TF_CONFIG': _CONFIG},
@@ -84,3 +92,27 @@ def test_nothing_is_left_when_it_is_killed(over_ssh):
   family = psutil.Process(process.pid).children(recursive=True)
   process.send_signal(signal.SIGKILL)
   processes.wait_for_end(family)
+
+
+@pytest.mark.parametrize(
+  ('options', 'expected'),
+  [
+    pytest.param(['--env=TMPDIR=/a b'], '/a b', id='given'),
+    pytest.param([], '/there', id='not given'),
+  ],
+)
+def test_what_belongs_to_a_login_stays_unless_it_is_given(
+  ssh, tmp_path, options, expected
+):
+  sizes = ['--num_ps=0', '--num_chiefs=0']
+  output = subprocess.check_output(
+    [
+      *(sys.executable, '-m', 'tfps.launch', '--hosts=h:1', f'--ssh={ssh}'),
+      *(*sizes, *options, programs.LAUNCHED),
+    ],
+    env={**os.environ, 'TMPDIR': '/tmp', 'MARK': 'x'},
+    cwd=tmp_path,
+    timeout=_SECS,
+  )
+  facts = json.loads(output.removeprefix(b'[worker:0] '))
+  assert (facts['tmp'], facts['mark']) == (expected, 'x')
