@@ -185,7 +185,8 @@ def _ended(attribute: str, theirs: Any) -> Any:
 def _waiting(theirs: Any) -> Any:
   """Wraps a function of what `predict_function` has returned: waits for it."""
 
-  def function(outputs: Any) -> Any:
+  def function(*args: Any, **kwargs: Any) -> Any:
+    (outputs,) = [*args, *kwargs.values()]
     if isinstance(outputs, list):
       return theirs([_waited_for(output) for output in outputs])
     return theirs(_waited_for(outputs))

@@ -2,8 +2,8 @@
 
 The task gets this process' environment, but for what belongs to a host or a
 login and was not given for the tasks. SIGTERM is passed on, and the task's last
-output comes back. If this process or the connection dies, the task is stopped at
-its end, see `task`.
+output comes back. If this process or the connection dies, the task is stopped
+at its end, see `task`.
 """
 
 from collections.abc import Collection

@@ -246,7 +246,7 @@ def _passed_on(env: Mapping[str, str]) -> dict[str, str]:
   """Returns the part of this environment that is not a node's or Ray's."""
   return {
     name: value
-    for name, value in over_ssh.passed_on(env).items()
+    for name, value in over_ssh.passed_on(env, ()).items()
     if not _OF_RAY.fullmatch(name)
   }
 
