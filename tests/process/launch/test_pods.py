@@ -44,6 +44,7 @@ mount -t tmpfs tmpfs /tmp
 mkdir -p {sys.prefix}
 mount --bind /mnt {sys.prefix}
 mount -o remount,bind,ro /
+cd {_IMAGE}
 exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 """
 
