@@ -172,8 +172,9 @@ class _Rounds:
       status for t, status in said.items() if t.job != job_lib.EVALUATOR
     )
     secs = self._ends.secs_left([t for t in said if said[t] is None])
-    if secs is not None and self._deadline is None:
-      self._deadline = time.monotonic() + secs
+    if secs is not None:  # less once an evaluator is done, too
+      deadline = time.monotonic() + secs
+      self._deadline = min(deadline, self._deadline or deadline)
     is_late = self._deadline is not None and time.monotonic() > self._deadline
     if (has_failed or is_late) and self._outcome is None:
       self._was_stopped = True

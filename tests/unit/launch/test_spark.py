@@ -37,6 +37,37 @@ def test_tasks_have_time_to_end_once_none_trains(left, secs):
   assert _ENDS.secs_left(left) == secs
 
 
+class _Stopped:
+  """A program that has been told to stop, or has not."""
+
+  is_stopped = False
+
+  def stop(self):
+    self.is_stopped = True
+
+
+@pytest.mark.parametrize(
+  ('task', 'secs_by_done', 'stopped'),
+  [
+    pytest.param(_PS, {3: 60, 4: -1}, True, id='the evaluator ended'),
+    pytest.param(_PS, {3: 60}, False, id='the evaluator may run'),
+    pytest.param(_EVALUATOR, {3: 60, 4: 60}, False, id='a ps ended'),
+    pytest.param(_EVALUATOR, {3: -1, 4: 60}, True, id='the first is over'),
+  ],
+)
+def test_the_earliest_deadline_holds(task, secs_by_done, stopped):
+  """Each round, so many others are done, and what is left has its time."""
+  process = _Stopped()
+  others = [_CHIEF, _WORKER, _OTHER, *({_PS, _EVALUATOR} - {task})]
+  given = iter(secs_by_done.values())
+  ends = types.SimpleNamespace(secs_left=lambda left: next(given))
+  rounds = spark_task._Rounds(None, _JOB, task, ends, process)
+  for num_done in secs_by_done:
+    said = dict.fromkeys(_JOB.tasks())
+    rounds._heed(said | dict.fromkeys(others[:num_done], 0))
+  assert process.is_stopped == stopped
+
+
 def test_worker_0_is_the_chief_where_there_is_none():
   job = job_lib.Job(('train.py',), num_chiefs=0)
   ends = ends_lib.Ends.of(job, evaluator_secs=60, servers=('ps', 'worker'))
