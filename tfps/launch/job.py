@@ -1,5 +1,6 @@
 """A job to launch: how many tasks of each kind, and the program they run."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 import os
@@ -197,7 +198,7 @@ class Job:
       task: the task.
       place: how many workers come before it on its machine.
       env: the machine's environment, whose CUDA_VISIBLE_DEVICES, if it is set,
-        names the GPUs that may be used.
+        names the GPUs that may be used; an empty one names none.
 
     Raises:
       ValueError: CUDA_VISIBLE_DEVICES names too few.
@@ -208,13 +209,25 @@ class Job:
       return {_VISIBLE: _NO_GPUS}
     start, end = (self.gpus_per_worker * n for n in (place, place + 1))
     named = env.get(_VISIBLE)
-    gpus = named.split(',') if named else list(map(str, range(end)))
+    gpus = list(map(str, range(end)) if named is None else _named_gpus(named))
     if len(gpus) < end:
       raise ValueError(
         f'{_VISIBLE}={named} names {len(gpus)} GPUs, and workers up to {task} '
         f'need {end}: gpus_per_worker is {self.gpus_per_worker}.'
       )
     return {_VISIBLE: ','.join(gpus[start:end]) or _NO_GPUS}
+
+
+def _named_gpus(text: str) -> Iterator[str]:
+  """Yields the GPUs of CUDA_VISIBLE_DEVICES: those before a wrong one.
+
+  Args:
+    text: its value.
+  """
+  for name in map(str.strip, text.split(',')):
+    if name in ('', _NO_GPUS, 'NoDevFiles'):
+      return
+    yield name
 
 
 def cluster(

@@ -48,9 +48,30 @@ def test_without_a_number_of_gpus_nothing_is_hidden():
   assert job_lib.Job(('a',)).visible_gpus(task, place=0, env={}) == {}
 
 
-def test_too_few_gpus_are_counted():
+@pytest.mark.parametrize(
+  ('visible', 'number'),
+  [
+    pytest.param('0,1,2', 3, id='some'),
+    pytest.param('', 0, id='empty'),
+    pytest.param('-1', 0, id='hidden'),
+    pytest.param('NoDevFiles', 0, id='hidden by Slurm'),
+    pytest.param('4,-1,5,6,7', 1, id='some hidden'),
+  ],
+)
+def test_too_few_gpus_are_counted(visible, number):
   job = job_lib.Job(('a',), gpus_per_worker=2)
-  with pytest.raises(ValueError, match=r'names 3 GPUs, .* worker:1 need 4'):
+  complaint = rf'={visible} names {number} GPUs, .* worker:1 need 4'
+  with pytest.raises(ValueError, match=complaint):
     job.visible_gpus(
-      spec_lib.Task('worker', 1), place=1, env={'CUDA_VISIBLE_DEVICES': '0,1,2'}
+      spec_lib.Task('worker', 1),
+      place=1,
+      env={'CUDA_VISIBLE_DEVICES': visible},
     )
+
+
+@pytest.mark.parametrize('visible', ['', '-1', '0', None])
+def test_a_worker_of_no_gpus_sees_none(visible):
+  job = job_lib.Job(('a',), gpus_per_worker=0)
+  env = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}
+  found = job.visible_gpus(spec_lib.Task('worker', 1), place=1, env=env)
+  assert found == {'CUDA_VISIBLE_DEVICES': '-1'}
