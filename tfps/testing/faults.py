@@ -141,6 +141,8 @@ class Faults:
     if self._stopping.wait(max(0.0, began + fault.at_secs - time.monotonic())):
       return
     with self._locks[fault.task]:
+      if self._stopping.is_set():  # while another fault of the task lasted
+        return
       try:
         self.events.append(Event(fault, 'begin', time.time()))
         KINDS[fault.kind](self._cluster, fault)
