@@ -137,9 +137,8 @@ def _of_tfjob(tfjob, documents):
 def _tfjob_port(replica):
   (container,) = replica['template']['spec']['containers']
   assert container['name'] == 'tensorflow'
-  (port,) = container['ports']
-  assert port['name'] == 'tfjob-port'
-  return port['containerPort']
+  ports = {port['name']: port['containerPort'] for port in container['ports']}
+  return ports['tfjob-port']
 
 
 def _pod(

@@ -21,7 +21,9 @@ import textwrap
 
 from tfps.launch import job as job_lib
 from tfps.launch import manifest_settings
+from tfps.monitor import endpoint
 from tfps.security import certificates
+from tfps.security import doors
 
 KINDS = ('jobset', 'statefulset', 'tfjob')
 PORT = 2222
@@ -29,6 +31,7 @@ _TEMPLATES = 'templates/kubernetes'
 _HOLE = re.compile(r'@\{(\w+)\}')
 _SERVED = ('ps', 'worker')  # jobs whose tasks do nothing but serve, at first
 _MAX_NAME = 63
+_LOOPBACK = ('localhost', '127.0.0.1', '[::1]')
 _SUFFIX = 6  # that a controller adds to a pod's name
 _INDEX = 'TFPS_TASK_INDEX'  # as in the templates
 _INDEX_OF_JOB = (
@@ -153,6 +156,7 @@ class _Renderer:
       container='tensorflow' if self._is_tfjob and not restart else 'tfps',
       port_name='tfjob-port' if self._is_tfjob and not restart else 'grpc',
       port=PORT,
+      watched=self._watched('watched_port'),
       image=json.dumps(settings.image),
       command=_literal(self._job.command('python')),
       task=self._task(job, index),
@@ -265,7 +269,17 @@ class _Renderer:
     return self._object('disruption_budget', '-ps', available=available)
 
   def _network_policy(self) -> str:
-    return self._object('network_policy')
+    return self._object('network_policy', watched=self._watched('watched_from'))
+
+  def _watched(self, template: str) -> str:
+    """Returns a template for each port of metrics and pages that is opened."""
+    parts = []
+    for name, variable in doors.PORTS.items():
+      if text := self._job.env.get(variable, '').strip():
+        host, port = endpoint.parse(text, f'--env={variable}')
+        if host not in _LOOPBACK and port:
+          parts.append(_fill(template, name=name, port=port))
+    return '\n'.join(parts)
 
   def _object(self, template: str, suffix: str = '', **values: object) -> str:
     """Returns a document whose name is the job's with a suffix."""

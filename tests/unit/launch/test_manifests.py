@@ -316,6 +316,22 @@ def test_only_pods_of_the_job_reach_its_servers(kind):
 
 
 @each_kind
+def test_ports_for_watching_are_open(kind):
+  env = {
+    'TFPS_METRICS_PORT': '0.0.0.0:9400',
+    'TFPS_DASHBOARD_PORT': '127.0.0.1:9500',
+  }
+  documents = _documents(kind, num_evaluators=1, env=env)
+  (policy,) = _objects(documents, 'NetworkPolicy')
+  assert policy['spec']['ingress'][1:] == [{'ports': [{'port': 9400}]}]
+  for pod in pods_lib.pods(documents):
+    (container,) = pod.spec['containers']
+    ports = {port['name']: port['containerPort'] for port in container['ports']}
+    assert ports.pop('metrics') == 9400
+    assert list(ports.values()) == [2222]
+
+
+@each_kind
 def test_names_and_namespace_are_as_asked(kind):
   settings = {'name': 'run-7', 'namespace': 'team'}
   documents = _documents(kind, settings=settings, num_evaluators=1)
