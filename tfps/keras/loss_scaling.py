@@ -19,9 +19,13 @@ from tfps.updates import apply as apply_lib
 from tfps.updates import ps_lock
 
 Own = Callable[..., Any]  # Keras' own method
+Apply = Callable[[Sequence[Any], Sequence[Any]], None]
 
 # By optimizer, the scale of the last loss, whose gradients are not applied yet.
 _scales: weakref.WeakKeyDictionary[Any, tf.Tensor] = weakref.WeakKeyDictionary()
+
+# By optimizer, what applies its unscaled gradients instead of the inner one.
+_appliers: weakref.WeakKeyDictionary[Any, Apply] = weakref.WeakKeyDictionary()
 
 
 def scale_loss(own: Own, optimizer: Any, loss: Any) -> Any:
@@ -63,17 +67,16 @@ def apply_finite(
   changed the variable since.
   """
   del own
-  scale = _scale_of_loss(optimizer)
   variables = trainable_variables or optimizer._trainable_variables
-  unscaled = [
-    gradient
-    if gradient is None or optimizer._overwrite_variable_with_gradient(variable)
-    else keras.ops.divide(gradient, scale)
-    for gradient, variable in zip(grads, variables, strict=True)
+  grads = [
+    gradient if optimizer._overwrite_variable_with_gradient(variable) else new
+    for gradient, new, variable in zip(
+      grads, unscaled(optimizer, grads), variables, strict=True
+    )
   ]
-  optimizer.inner_optimizer.apply(
-    unscaled, trainable_variables=trainable_variables
-  )
+  _scales.pop(optimizer, None)
+  apply = _appliers.get(optimizer, optimizer.inner_optimizer.apply)
+  apply(grads, trainable_variables)
   _multiply_scale(optimizer, tf.where(_count(optimizer), 2.0, 1.0))
 
 
@@ -90,9 +93,79 @@ def skip_step(own: Own, optimizer: Any) -> None:
   _multiply_scale(optimizer, 0.5)
 
 
+def apply_unscaled(
+  own: Own,
+  optimizer: Any,
+  grads: Sequence[Any],
+  variables: Sequence[Any],
+  apply: Apply,
+) -> None:
+  """Has a function apply gradients in the place of an optimizer.
+
+  It gets them without the scale of the loss. With a dynamic scale, it gets
+  those that are finite only, and the scale changes as by the optimizer itself.
+
+  Args:
+    own: the optimizer's own method to apply gradients.
+    optimizer: any Keras optimizer.
+    grads: scaled gradients; None for a variable without one.
+    variables: their variables.
+    apply: function of unscaled gradients and their variables.
+  """
+  if not _is_dynamic(optimizer):
+    apply(unscaled(optimizer, grads), variables)
+    return
+  _appliers[optimizer] = apply
+  try:
+    own(grads, variables)
+  finally:
+    del _appliers[optimizer]
+
+
+def unscaled(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
+  """Returns gradients divided by the scale of their optimizer's loss, if any.
+
+  Args:
+    optimizer: any Keras optimizer.
+    grads: scaled gradients; None for a variable without one.
+  """
+  scale = optimizer.loss_scale_factor
+  if _is_dynamic(optimizer):
+    scale = _scale_of_loss(optimizer)
+  if scale is None:
+    return list(grads)
+  return [
+    None if grad is None else keras.ops.divide(grad, scale) for grad in grads
+  ]
+
+
+def finite(optimizer: Any, grads: Sequence[Any]) -> list[Any]:
+  """Returns zeros for gradients that a dynamic scale has made overflow.
+
+  Those of a step are all zeros if one of them is not finite.
+  """
+  if not _is_dynamic(optimizer):
+    return list(grads)
+  is_finite = optimizer.check_finite(grads)
+  return [
+    None if grad is None else _or_zeros(is_finite, grad) for grad in grads
+  ]
+
+
+def _or_zeros(condition: Any, gradient: Any) -> Any:
+  if not isinstance(gradient, tf.IndexedSlices):
+    return tf.where(condition, gradient, tf.zeros_like(gradient))
+  values = _or_zeros(condition, gradient.values)
+  return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def _is_dynamic(optimizer: Any) -> bool:
+  return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
 def _scale_of_loss(optimizer: Any) -> Any:
-  """Returns the scale of the loss whose gradients are being applied."""
-  scale = _scales.pop(optimizer, None)
+  """Returns the scale of the loss whose gradients are at hand."""
+  scale = _scales.get(optimizer)
   if scale is None or not _is_usable(scale):
     return optimizer.dynamic_scale  # the program has scaled the loss itself
   return scale

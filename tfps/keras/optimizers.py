@@ -121,17 +121,21 @@ def apply(
   gathered = accumulation.Accumulation(steps, optimizer)
   gathered.add(grads, variables)
   if not gathered.is_complete:
-    for variable, gradient in zip(variables, grads, strict=True):
-      if gradient is not None:
-        _descend(gathered, optimizer, variable, gradient)
+    _descend(gathered, optimizer, variables, grads)
     return
   with accumulation.applying(steps):
     if steps.policy.outer is None:
       own(gathered.gradients(variables), variables)
       return
     outer = _outer(optimizer, steps.policy, variables)
-    outer.apply(gathered.changes(variables), variables)
-    optimizer.iterations.assign_add(1)
+
+    def apply_outer(changes: Sequence[Any], variables: Sequence[Any]) -> None:
+      outer.apply(changes, variables)
+      optimizer.iterations.assign_add(1)
+
+    loss_scaling.apply_unscaled(
+      own, optimizer, gathered.changes(variables), variables, apply_outer
+    )
 
 
 def _outer(
@@ -150,16 +154,18 @@ def _outer(
 def _descend(
   gathered: accumulation.Accumulation,
   optimizer: Any,
-  variable: Any,
-  gradient: Any,
+  variables: Sequence[Any],
+  grads: Sequence[Any],
 ) -> None:
-  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-    gradient = accumulation.times(1 / optimizer.dynamic_scale, gradient)
-  value = shards.value(variable)
-  for shard, own in zip(
-    shards.of(value), shards.split(value, gradient), strict=True
-  ):
-    gathered.descend(shard, own)
+  grads = loss_scaling.finite(optimizer, grads)
+  grads = loss_scaling.unscaled(optimizer, grads)
+  for variable, gradient in zip(variables, grads, strict=True):
+    if gradient is not None:
+      value = shards.value(variable)
+      for shard, own in zip(
+        shards.of(value), shards.split(value, gradient), strict=True
+      ):
+        gathered.descend(shard, own)
 
 
 def sum_gradients(

@@ -89,14 +89,17 @@ class Accumulation:
     return self._total.times(factor, variables)
 
   def changes(self, variables: Sequence[Any]) -> list[Any]:
-    """Returns the changes for an outer optimizer: old values minus new."""
+    """Returns the changes for an outer optimizer: old values minus new.
+
+    They are multiplied by the scale of the loss, as the gradients are.
+    """
     return self._total.times(self._policy.inner_learning_rate, variables)
 
   def descend(self, variable: Any, gradient: Any) -> None:
     """Applies a local step to the worker's copy of a variable or shard."""
     if isinstance(self._policy, policies.LocalSteps):
       change = times(-self._policy.inner_learning_rate, gradient)
-      self._steps.change(variable, change)
+      self._steps.change(variable, tf.cast(change, variable.dtype))
 
 
 def steps_to_gather() -> step_transfers_lib.Steps | None:

@@ -89,6 +89,9 @@ class LocalSteps(Policy):
   Workers do not wait for each other, and each adds its own change. With many
   workers, take smaller rates.
 
+  The step's optimizer may scale the loss. If its scale is dynamic, n steps are
+  left out of the ps if a gradient of one is not finite.
+
   Attributes:
     n: number of steps.
     inner_learning_rate: learning rate of gradient descent on the worker.
@@ -113,6 +116,14 @@ class LocalSteps(Policy):
       raise ValueError(
         f'LocalSteps: outer is {self.outer!r}, which is no optimizer. Give one '
         'of keras.optimizers, or None.'
+      )
+    if hasattr(self.outer, 'inner_optimizer') or getattr(
+      self.outer, 'loss_scale_factor', None
+    ):
+      raise ValueError(
+        f'LocalSteps: outer is {self.outer!r}, which divides what it applies '
+        'by the scale of a loss, but gets what local steps have changed. Have '
+        "only the step's own optimizer scale the loss."
       )
     # Its own variables may not outlive the connection to a cluster.
     config = None if self.outer is None else self.outer.get_config()

@@ -306,6 +306,79 @@ def test_losses_are_unscaled_for_local_steps(
   _assert_weights(model, alone)
 
 
+def _outer_descent():
+  return keras.optimizers.SGD(1.0)
+
+
+def _trained_line(optimizer, x, y):
+  keras.utils.set_random_seed(3)
+  model = keras.Sequential([layers.Input((3,)), layers.Dense(1)])
+  model.compile(optimizer, 'mse', steps_per_execution=_NUM_STEPS)
+  seen = model.fit(x, y, batch_size=_SIZE, shuffle=False, verbose=0)
+  return model, seen.history['loss']
+
+
+@pytest.mark.parametrize('make_outer', [lambda: None, _outer_descent])
+@under('coordinator')
+def test_a_factor_of_the_loss_does_not_change_local_steps(
+  tfps_cluster, make_strategy, make_outer
+):
+  x, rate = _X.astype('f'), 0.005
+  policy = tfps.updates.LocalSteps(2, rate, outer=make_outer())
+  strategy = make_strategy(tfps_cluster.cluster, updates=policy)
+  with strategy.scope():
+    scaled = keras.optimizers.SGD(rate, loss_scale_factor=64.0)
+    model, _ = _trained_line(scaled, x, _Y)
+  alone, _ = _trained_line(keras.optimizers.SGD(rate), x, _Y)
+  _assert_weights(model, alone)
+  assert int(model.optimizer.iterations) == len(_ROUNDS)
+
+
+@pytest.mark.parametrize('make_outer', [lambda: None, _outer_descent])
+@both
+def test_a_round_is_left_out_whose_gradients_overflow(
+  tfps_cluster, make_strategy, make_outer
+):
+  scale, rate = 2.0**100, 0.005
+  x, y = _X.astype('f'), _Y.copy()
+  y[2 * _SIZE : 3 * _SIZE] = 1e12  # the first step of the second round
+
+  policy = tfps.updates.LocalSteps(2, rate, outer=make_outer())
+  strategy = make_strategy(tfps_cluster.cluster, updates=policy)
+  with strategy.scope():
+    optimizer = keras.optimizers.LossScaleOptimizer(
+      keras.optimizers.SGD(rate), initial_scale=scale, dynamic_growth_steps=2
+    )
+    model, loss = _trained_line(optimizer, x, y)
+  kept = [*range(2 * _SIZE), *range(4 * _SIZE, len(x))]
+  alone, _ = _trained_line(keras.optimizers.SGD(rate), x[kept], y[kept])
+  _assert_weights(model, alone)
+  assert np.isfinite(loss).all()  # the second round's last step too
+  assert float(optimizer.dynamic_scale) == scale / 2
+  assert int(optimizer.step_counter) == 1
+  assert int(optimizer.iterations) == 2
+
+
+@both
+def test_the_scale_of_a_loss_grows_with_outer_updates(
+  tfps_cluster, make_strategy
+):
+  policy = tfps.updates.LocalSteps(2, _RATE, outer=_outer_descent())
+  _, model = _fit(
+    make_strategy,
+    tfps_cluster.cluster,
+    None,
+    policy,
+    lambda: keras.optimizers.LossScaleOptimizer(
+      _descent(), initial_scale=8.0, dynamic_growth_steps=1
+    ),
+  )
+  alone = _model(_descent())
+  alone.fit(_X, _Y, batch_size=_SIZE, shuffle=False, verbose=0)
+  _assert_weights(model, alone)
+  assert float(model.optimizer.dynamic_scale) == 8.0 * 2 ** len(_ROUNDS)
+
+
 @under('coordinator')
 def test_fewer_updates_send_fewer_bytes(tfps_cluster, make_strategy):
   sent = []

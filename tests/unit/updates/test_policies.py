@@ -20,6 +20,20 @@ from tfps import updates
     (lambda: updates.LocalSteps(8, float('inf')), 'inner_learning_rate is inf'),
     (lambda: updates.LocalSteps(8, None), 'inner_learning_rate is None'),
     (lambda: updates.LocalSteps(8, 0.1, outer='adam'), "outer is 'adam'"),
+    (
+      lambda: updates.LocalSteps(
+        8, 0.1, outer=keras.optimizers.SGD(loss_scale_factor=2.0)
+      ),
+      'by the scale of a loss',
+    ),
+    (
+      lambda: updates.LocalSteps(
+        8,
+        0.1,
+        outer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+      ),
+      'by the scale of a loss',
+    ),
   ],
 )
 def test_bad_arguments_are_named(make, message):
