@@ -25,13 +25,13 @@ from tfps.keras import replica_apply
 from tfps.keras import shards
 from tfps.keras import sync_apply
 from tfps.keras import table_slots
+from tfps.keras import update_ages
 from tfps.updates import accumulation
 from tfps.updates import adam_rules
 from tfps.updates import apply as apply_lib
 from tfps.updates import policies
 from tfps.updates import ps_lock
 from tfps.updates import rules
-from tfps.updates import staleness as staleness_lib
 from tfps.variables import growing
 from tfps.variables import sharded
 from tfps.variables import step_replicas
@@ -223,6 +223,10 @@ def update(
     distribution: its strategy.
     grads_and_vars: gradients with their variables.
     learning_rate: the learning rate, a scalar.
+
+  Raises:
+    ValueError: it cannot update a table that grows, or divide the learning rate
+      by the staleness.
   """
   served = optimizer_rules.serve(optimizer)
   if served is not None:
@@ -232,9 +236,9 @@ def update(
       for update in _updates(optimizer, served, gradient, variable)
     ]
     step = _step(optimizer, learning_rate, counts=served.rule.counts)
-    strategy = optimizer._distribution_strategy
-    apply_lib.apply(updates, step, staleness_lib.of(strategy))
+    apply_lib.apply(updates, step, update_ages.of(optimizer))
     return
+  update_ages.count(optimizer, grads_and_vars)
   for gradient, variable in grads_and_vars:
     if growing.grows(shards.value(variable)):
       raise ValueError(

@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -91,7 +92,30 @@ def apply(
   ages = _Ages(staleness)
   with replicated_writes.suspended():
     for device, own in by_device.items():
-      _apply_on(device, own, step, ages)
+      for chunk, inputs in _send(device, own, step, ages):
+        _apply_sent(chunk, inputs, ages)
+
+
+def count(
+  gradients: Sequence[Any],
+  device: str,
+  staleness: staleness_lib.Staleness,
+) -> None:
+  """Counts an update that is made by other means than `apply`.
+
+  Args:
+    gradients: its gradients; it is counted once they are computed.
+    device: device of one of its variables, which counts.
+    staleness: records how old the gradients are.
+  """
+  tag = staleness.tag(device)
+  if tag is None:
+    return
+  computed = tf.nest.flatten(list(gradients), expand_composites=True)
+  with tf.control_dependencies(computed):
+    tag = tf.identity(tag)
+  (tag,) = push.send([tag], device, {})
+  staleness.note(device, tag, [], counts=True)
 
 
 def _with_distinct_rows(update: Update) -> Update:
@@ -119,12 +143,16 @@ class _Ages:
     tag = own.tag(device)
     return [] if tag is None else [tag]
 
-  def note(self, device: str, tags: Sequence[tf.Tensor]) -> None:
-    """Records the staleness of tags that have arrived at a device."""
+  def note(
+    self, device: str, tags: Sequence[tf.Tensor], gradients: Sequence[Any]
+  ) -> None:
+    """Records the staleness of gradients that have arrived at a device."""
     if self._staleness is not None:
       for tag in tags:
         is_first = not self._found
-        self._found[device] = self._staleness.note(device, tag, counts=is_first)
+        self._found[device] = self._staleness.note(
+          device, tag, gradients, counts=is_first
+        )
 
   def step(self, device: str, step: rules.Step) -> rules.Step:
     """Returns the step with its rate divided by a device's staleness."""
@@ -138,22 +166,26 @@ class _Ages:
       return step._replace(rate=step.rate / age)
 
 
-def _apply_on(
+def _send(
   device: str, updates: Sequence[Update], step: rules.Step, ages: _Ages
-) -> None:
+) -> Iterator[tuple[Sequence[Update], list[Any]]]:
+  """Yields a device's updates with their steps and gradients, sent to it."""
   chunks = list(chunking.divide(updates, lambda update: update.gradient))
   inputs = [_inputs(chunk, step) for chunk in chunks]
+  tags = ages.tags(device)
   if any(_is_single_large(chunk) for chunk in chunks):
     # Sent once for all chunks, rather than with each.
     steps = [[own_step for own_step, _ in each] for each in inputs]
-    steps, tags = push.send((steps, ages.tags(device)), device, {})
-    ages.note(device, tags)
+    steps, tags = push.send((steps, tags), device, {})
     inputs = [
       [(own, gradient) for own, (_, gradient) in zip(there, each, strict=True)]
       for there, each in zip(steps, inputs, strict=True)
     ]
   for chunk, own in zip(chunks, inputs, strict=True):
-    _apply_chunk(device, chunk, own, ages)
+    arrived, tags = push.send((own, tags), device, _names(chunk, own))
+    ages.note(device, tags, [gradient for _, gradient in arrived])
+    tags = []
+    yield chunk, arrived
 
 
 def _is_single_large(updates: Sequence[Update]) -> bool:
@@ -166,18 +198,12 @@ def _is_single_large(updates: Sequence[Update]) -> bool:
   return (chunking.num_bytes(updates[0].gradient) or 0) > _FEW_BYTES
 
 
-def _apply_chunk(
-  device: str,
-  updates: Sequence[Update],
-  inputs: list[Any],
-  ages: _Ages,
+def _apply_sent(
+  updates: Sequence[Update], inputs: Sequence[Any], ages: _Ages
 ) -> None:
-  names = _names(updates, inputs)
-  inputs, tags = push.send((inputs, ages.tags(device)), device, names)
-  ages.note(device, tags)
   waiting = []
   for update, (own_step, gradient) in zip(updates, inputs, strict=True):
-    own_step = ages.step(device, own_step)
+    own_step = ages.step(update.variable.device, own_step)
     if not _ran_kernel(update, own_step, gradient):
       job = functools.partial(_apply, update)
       waiting.append(ps_lock.Job(update.variable, job, (own_step, gradient)))

@@ -38,7 +38,8 @@ class Async(Policy):
     divide_rate: whether to divide the learning rate of an update by its
       staleness, where that is above 1 (Zhang et al., 2016, "Staleness-aware
       async-SGD for distributed deep learning",
-      https://arxiv.org/abs/1511.05950).
+      https://arxiv.org/abs/1511.05950). Optimizers that compute updates by
+      themselves are refused: subclasses of Keras', and those without a rule.
   """
 
   divide_rate: bool = False

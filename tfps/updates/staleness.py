@@ -61,22 +61,31 @@ class Staleness:
     ps = placement_ledger.ps_index(device)
     if ps is None or not isinstance(steps, step_transfers_lib.Steps):
       return None
-    return steps.read_tag(self._counts[ps]) if steps.wire.fuse else None
+    return steps.read_tag(self._counts[ps])
 
-  def note(self, device: str, tag: tf.Tensor, *, counts: bool) -> tf.Tensor:
+  def note(
+    self,
+    device: str,
+    tag: tf.Tensor,
+    gradients: Sequence[Any],
+    *,
+    counts: bool,
+  ) -> tf.Tensor:
     """Counts an update on a ps and returns the staleness of its gradients.
 
     Args:
       device: device of the ps, on which the tag has arrived.
       tag: result of `tag`.
+      gradients: gradients for whose arrival to wait, as the tag may be earlier.
       counts: whether to add the staleness to the ps' histogram.
     """
     ps = placement_ledger.ps_index(device)
     assert ps is not None
+    arrived = tf.nest.flatten(list(gradients), expand_composites=True)
     with (
       tf.device(device),
       replicated_writes.suspended(),
-      tf.control_dependencies([tag]),
+      tf.control_dependencies([tag, *arrived]),
     ):
       now = tf.raw_ops.ReadVariableOp(
         resource=self._counts[ps].handle, dtype=tf.int64
@@ -104,6 +113,11 @@ class Staleness:
     """
     total: Sequence[int] = np.sum([b.numpy() for b in self._bins], 0).tolist()
     return tuple(total)
+
+
+def is_known() -> bool:
+  """Returns whether steps are being traced, whose reads are tagged."""
+  return isinstance(reads.reader(), step_transfers_lib.Steps)
 
 
 def of(strategy: Any) -> Staleness | None:

@@ -19,23 +19,39 @@ class _Ones:
   """Numbers on two ps whose gradients are 1 in each step."""
 
   def __init__(
-    self, strategy, make_optimizer=lambda: keras.optimizers.SGD(1.0)
+    self,
+    strategy,
+    make_optimizer=lambda: keras.optimizers.SGD(1.0),
+    shape=(),
   ):
     with strategy.scope():
-      self.numbers = [tf.Variable(0.0, name=f'number_{i}') for i in range(2)]
+      self.numbers = [
+        tf.Variable(tf.zeros(shape), name=f'number_{i}') for i in range(2)
+      ]
       self.optimizer = make_optimizer()
       self.optimizer.build(self.numbers)
 
   def step(self, batch, meanwhile=None):
     del batch
     with tf.GradientTape() as tape:
-      loss = tf.add_n([tf.identity(number) for number in self.numbers])
+      loss = tf.add_n([tf.reduce_sum(number) for number in self.numbers])
     gradients = tape.gradient(loss, self.numbers)
     if meanwhile is not None:  # once the numbers have been read
       done = tf.numpy_function(meanwhile, [loss], tf.float32)
       with tf.control_dependencies([done]):
         gradients = [tf.identity(gradient) for gradient in gradients]
     self.optimizer.apply(gradients, self.numbers)
+
+
+def _updating_by_others(strategy, times):
+  """Returns a function that counts updates of other workers."""
+
+  def update(value):
+    for count in strategy.staleness._counts:
+      count.assign_add(times)
+    return value
+
+  return update
 
 
 def _train(strategy, ones, steps, *, steps_per_execution):
@@ -72,6 +88,91 @@ def test_every_gradient_is_counted(tfps_cluster, make_strategy, make_optimizer):
     assert sum(report.staleness[:3]) > 0
 
 
+class _OwnSgd(keras.optimizers.SGD):
+  """An optimizer without a rule, as each subclass is."""
+
+
+@pytest.mark.parametrize(
+  ('make_strategy', 'make_optimizer', 'how'),
+  [
+    pytest.param(
+      tfps.ParameterServerStrategy,
+      lambda: _OwnSgd(1.0),
+      {},
+      id='coordinator, no rule',
+    ),
+    pytest.param(
+      tfps.BetweenGraphStrategy,
+      lambda: _OwnSgd(1.0),
+      {'wire': tfps.Wire(fuse=False)},
+      id='between graphs, no rule, not fused',
+    ),
+    pytest.param(
+      tfps.BetweenGraphStrategy,
+      lambda: keras.optimizers.LossScaleOptimizer(_OwnSgd(1.0)),
+      {},
+      id='between graphs, no rule, in a branch',
+    ),
+    pytest.param(
+      tfps.ParameterServerStrategy,
+      lambda: keras.optimizers.SGD(1.0),
+      {'wire': tfps.Wire(fuse=False)},
+      id='coordinator, not fused',
+    ),
+  ],
+)
+def test_gradients_are_counted_however_they_are_applied(
+  tfps_cluster, make_strategy, make_optimizer, how
+):
+  strategy = make_strategy(tfps_cluster.cluster, **how)
+  ones = _Ones(strategy, make_optimizer)
+  _train(strategy, ones, 12, steps_per_execution=3)
+  report = strategy.updates_report()
+  assert report.updates == sum(report.staleness) == 12
+
+
+@pytest.mark.parametrize('make', [_OwnSgd, keras.optimizers.SGD])
+@pytest.mark.parametrize(
+  ('how', 'shape'),
+  [
+    ({}, ()),
+    ({}, (100_000,)),  # sent apart from the step
+    ({'wire': tfps.Wire(fuse=False)}, ()),
+  ],
+  ids=['fused', 'large', 'not fused'],
+)
+def test_staleness_is_counted_until_gradients_come(
+  tfps_cluster, how, shape, make
+):
+  strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, **how)
+  ones = _Ones(strategy, lambda: make(1.0), shape)
+
+  def step(batch):
+    ones.step(batch, meanwhile=_updating_by_others(strategy, 3))
+
+  strategy.train(step, _zeros, steps=4, steps_per_execution=2)
+  assert strategy.updates_report().staleness[:5] == (0, 0, 0, 4, 0)
+
+
+def test_a_rate_that_cannot_be_divided_is_refused(tfps_cluster):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Async(divide_rate=True)
+  )
+  ones = _Ones(strategy, lambda: _OwnSgd(1.0, name='mine'))
+  with pytest.raises(ValueError, match=r'mine: _OwnSgd .*divide_rate'):
+    strategy.train(ones.step, _zeros, steps=1)
+
+
+def test_a_rate_is_not_divided_by_an_unknown_staleness(tfps_cluster):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster, updates=tfps.updates.Async(divide_rate=True)
+  )
+  ones = _Ones(strategy, lambda: keras.optimizers.SGD(1.0, name='mine'))
+  for apply in (ones.step, tf.function(ones.step)):
+    with pytest.raises(ValueError, match=r'mine: .*outside of .*divide_rate'):
+      apply(0)
+
+
 @pytest.mark.parametrize(
   'prefetch', [pytest.param(1, marks=pytest.mark.exhaustive), 2]
 )
@@ -102,13 +203,8 @@ def test_learning_rates_are_divided_by_staleness(tfps_cluster, updates):
   strategy = tfps.BetweenGraphStrategy(tfps_cluster.cluster, updates=updates)
   ones = _Ones(strategy)
 
-  def update_by_others(value):
-    for count in strategy.staleness._counts:
-      count.assign_add(4)
-    return value
-
   def step_among_others(batch):
-    ones.step(batch, meanwhile=update_by_others)
+    ones.step(batch, meanwhile=_updating_by_others(strategy, 4))
 
   strategy.train(ones.step, _zeros, steps=3)
   assert [float(number.numpy()) for number in ones.numbers] == [-3.0, -3.0]
