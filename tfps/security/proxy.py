@@ -6,21 +6,20 @@ are made only if the peer proves its name.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
-import tempfile
 import threading
 
 from tfps._utils import processes
-from tfps._utils import timeouts
 from tfps.cluster import spec as spec_lib
 from tfps.security import certificates
 from tfps.security import config
+from tfps.security import control as control_lib
 
 _PROGRAM = 'haproxy'
 # The first of these that both sides have; it is the one that costs least.
@@ -55,7 +54,13 @@ _REFUSED = (
   'tfps enclose: %b refused a connection from %ci:%cp: %[ssl_fc_err_str]'
 )
 _MAX_THREADS = 4
-_PROMPT = b'\n> '  # that it waits for a command
+# haproxy's issue 3165: a certificate that is given after a CA leaves this with
+# references to what is freed, which the next CA follows.
+_NO_MORE_CAS = (
+  'haproxy, which has been given another CA and then another certificate, may '
+  'crash if it is given yet another CA. Restart the task, which accepts the CA '
+  'of before.'
+)
 _SERVER = 'program'  # haproxy's name of a door's target
 
 
@@ -97,17 +102,25 @@ class Proxy:
 
   Args:
     process: the process of haproxy.
-    control: connected to it, for its commands.
+    control: for its commands.
     credentials: its name of the file with certificate and key.
+    given: contents of the files that it has read, by their kind.
   """
 
   def __init__(
-    self, process: processes.Leader, control: socket.socket, credentials: str
+    self,
+    process: processes.Leader,
+    control: control_lib.Control,
+    credentials: str,
+    given: Mapping[str, bytes],
   ) -> None:
     self._process = process
     self._control = control
     self._credentials = credentials
-    self._has_prompted = False
+    self._given = dict(given)
+    # What it has been given; see `_NO_MORE_CAS`.
+    self._has_other_ca = False
+    self._has_cert_after_ca = False
     self._lock = threading.Lock()  # of commands
 
   @property
@@ -122,9 +135,7 @@ class Proxy:
       OSError: it has ended, or does not answer.
     """
     with self._lock:
-      if not self._has_prompted:
-        self._answer()
-        self._has_prompted = True
+      self._control.connect()
 
   def lead(self, name: str, ip: str, port: int) -> None:
     """Passes connections to come on to another address.
@@ -138,11 +149,12 @@ class Proxy:
       ValueError: haproxy does not take it.
       OSError: it does not answer.
     """
-    self.wait()
     server = f'set server {name}/{_SERVER}'
     with self._lock:
-      self._command(f'{server} addr {ip} port {port}'.encode(), 'stats socket')
-      self._command(f'{server} state ready'.encode(), '')
+      self._control.send(
+        f'{server} addr {ip} port {port}'.encode(), 'stats socket'
+      )
+      self._control.send(f'{server} state ready'.encode(), '')
 
   def renew(self, security: config.Security) -> None:
     """Shows and accepts other credentials in connections to come.
@@ -151,47 +163,42 @@ class Proxy:
       security: the credentials, of files with the same names.
 
     Raises:
-      ValueError: haproxy does not take them.
+      ValueError: haproxy does not take them, or would crash.
       OSError: it does not answer.
     """
-    self.wait()
-    given = {
-      'cert': (self._credentials, security.pem()),
-      'ca-file': (security.ca, pathlib.Path(security.ca).read_bytes()),
-    }
-    commands: list[tuple[bytes, str]] = []
-    for kind, (name, pem) in given.items():
-      # An empty line ends what is given.
-      text = b'\n'.join(line for line in pem.splitlines() if line.strip())
-      command = f'set ssl {kind} {_escaped(name)} <<\n'
-      commands.append((command.encode() + text + b'\n', 'transaction'))
-    for kind, (name, _) in given.items():
-      command = f'commit ssl {kind} {_escaped(name)}'
-      commands.append((command.encode(), 'success'))
+    names = {'cert': self._credentials, 'ca-file': str(security.ca)}
     with self._lock:
-      for each, wanted in commands:
-        self._command(each, wanted)
+      files = _files(security)
+      new = {k: pem for k, pem in files.items() if pem != self._given.get(k)}
+      is_refused = 'ca-file' in new and self._has_cert_after_ca
+      if is_refused:
+        del new['ca-file']
+      for kind, pem in new.items():
+        # An empty line ends what is given.
+        text = b'\n'.join(line for line in pem.splitlines() if line.strip())
+        command = f'set ssl {kind} {_escaped(names[kind])} <<\n'.encode()
+        self._control.send(command + text + b'\n', 'transaction')
+      # A CA that comes last may be followed by another one.
+      order = ('ca-file', 'cert') if self._has_other_ca else ('cert', 'ca-file')
+      for kind in [kind for kind in order if kind in new]:
+        self._commit(kind, names[kind])
+        self._given[kind] = new[kind]
+      if is_refused:
+        raise ValueError(_NO_MORE_CAS)
+
+  def _commit(self, kind: str, name: str) -> None:
+    self._given.pop(kind, None)  # is not known if there is no answer
+    if kind == 'ca-file':
+      self._has_other_ca = True
+    elif self._has_other_ca:
+      self._has_cert_after_ca = True
+    command = f'commit ssl {kind} {_escaped(name)}'
+    self._control.send(command.encode(), 'success')
 
   def kill(self) -> None:
     """Kills the process, and closes all of its connections."""
     self._control.close()
     processes.kill(self._process)
-
-  def _command(self, command: bytes, wanted: str) -> None:
-    self._control.sendall(command + b'\n')
-    answer = self._answer()
-    if wanted not in answer.lower():
-      raise ValueError(f'haproxy answers {answer!r} to {command[:40]!r}.')
-
-  def _answer(self) -> str:
-    """Returns what haproxy says until it waits for a command."""
-    answer = b''
-    while not answer.endswith(_PROMPT):
-      part = self._control.recv(1 << 16)
-      if not part:
-        raise ConnectionError('haproxy has closed the connection')
-      answer += part
-    return answer.removesuffix(_PROMPT).decode()
 
 
 def start(
@@ -211,10 +218,11 @@ def start(
     The proxy, which writes what it refuses to standard error.
   """
   # Files without a name, so that no key is left on a disk.
-  credentials = _in_memory(security.pem())
-  listener, control = _connected()
+  given = _files(security)
+  credentials = _in_memory(given['cert'])
+  control = control_lib.Control()
   name = _path(credentials)
-  text = configuration(doors, security, name, listener.fileno())
+  text = configuration(doors, security, name, control.listener.fileno())
   settings = _in_memory(text.encode())
   sockets = [d.listener for d in doors if isinstance(d.listener, int)]
   try:
@@ -223,13 +231,13 @@ def start(
       env={},
       stdout=subprocess.DEVNULL,
       stderr=2,
-      pass_fds=[credentials, settings, listener.fileno(), *sockets],
+      pass_fds=[credentials, settings, control.listener.fileno(), *sockets],
     )
   finally:
-    listener.close()
+    control.listener.close()
     os.close(credentials)
     os.close(settings)
-  return Proxy(process, control, name)
+  return Proxy(process, control, name, given)
 
 
 def configuration(
@@ -270,6 +278,12 @@ def configuration(
   return ''.join(parts)
 
 
+def _files(security: config.Security) -> dict[str, bytes]:
+  """Returns contents of files, by what haproxy calls their kind."""
+  ca = pathlib.Path(security.ca).read_bytes()
+  return {'cert': security.pem(), 'ca-file': ca}
+
+
 def _target(door: Door) -> str:
   # haproxy wants an address of each server, of disabled ones, too.
   return _quoted(door.target) if door.target else '127.0.0.1:1 disabled'
@@ -279,22 +293,6 @@ def _listener(door: Door) -> str:
   if isinstance(door.listener, int):
     return f'fd@{door.listener}'
   return f'{_quoted(f"unix@{door.listener}")} mode 600'
-
-
-def _connected() -> tuple[socket.socket, socket.socket]:
-  """Returns a socket that listens, and the only one that is connected to it.
-
-  No name of them is left, by which others could connect.
-  """
-  listener, control = (socket.socket(socket.AF_UNIX) for _ in range(2))
-  with tempfile.TemporaryDirectory(prefix='tfps-control-') as folder:
-    path = f'{folder}/control'
-    listener.bind(path)
-    listener.listen(1)
-    control.connect(path)
-  control.settimeout(timeouts.current().command_secs)
-  control.sendall(b'prompt\n')  # without which it closes after a command
-  return listener, control
 
 
 def _in_memory(data: bytes) -> int:
