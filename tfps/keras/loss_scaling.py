@@ -100,10 +100,10 @@ def apply_unscaled(
   variables: Sequence[Any],
   apply: Apply,
 ) -> None:
-  """Has a function apply gradients in the place of an optimizer.
+  """Applies gradients by a function in the place of their optimizer.
 
-  It gets them without the scale of the loss. With a dynamic scale, it gets
-  those that are finite only, and the scale changes as by the optimizer itself.
+  The function gets them without the scale of the loss. With a dynamic scale, it
+  gets only finite ones, and the scale changes as by the optimizer itself.
 
   Args:
     own: the optimizer's own method to apply gradients.

@@ -38,6 +38,8 @@ class Update:
     decay: weight decay; weights first shrink by it times the learning rate.
     lazy: whether rows without a gradient, and their slots, stay unchanged even
       if the rule changes them.
+    original: device of the variable of which this one is a replica; empty if it
+      is none.
   """
 
   rule: rules.Rule
@@ -46,6 +48,7 @@ class Update:
   gradient: Any
   decay: float | None = None
   lazy: bool = False
+  original: str = ''
 
   @property
   def is_by_rows(self) -> bool:
@@ -67,7 +70,9 @@ class Update:
     if variable is None:
       return None
     addresses_lib.attach_to_replica(self.variable, variable)
-    return dataclasses.replace(self, variable=variable, slots=slots)
+    return dataclasses.replace(
+      self, variable=variable, slots=slots, original=self.variable.device
+    )
 
 
 def apply(
@@ -91,9 +96,14 @@ def apply(
       by_device[each.variable.device].append(each)
   ages = _Ages(staleness)
   with replicated_writes.suspended():
-    for device, own in by_device.items():
-      for chunk, inputs in _send(device, own, step, ages):
-        _apply_sent(chunk, inputs, ages)
+    # All are sent before, as the rates of replicas depend on other devices.
+    sent = [
+      each
+      for device, own in by_device.items()
+      for each in _send(device, own, step, ages)
+    ]
+    for chunk, inputs in sent:
+      _apply_sent(chunk, inputs, ages)
 
 
 def count(
@@ -154,14 +164,17 @@ class _Ages:
           device, tag, gradients, counts=is_first
         )
 
-  def step(self, device: str, step: rules.Step) -> rules.Step:
-    """Returns the step with its rate divided by a device's staleness."""
-    found = self._found.get(device)
+  def step(self, update: Update, step: rules.Step) -> rules.Step:
+    """Returns an update's step with its rate divided by its staleness.
+
+    A replica's is that of its original, so that both stay equal.
+    """
+    found = self._found.get(update.original or update.variable.device)
     if self._staleness is None or found is None:
       return step
     if not self._staleness.divides_rate:
       return step
-    with tf.device(device):
+    with tf.device(update.variable.device):
       age = tf.cast(tf.maximum(found, 1), step.rate.dtype)
       return step._replace(rate=step.rate / age)
 
@@ -172,7 +185,8 @@ def _send(
   """Yields a device's updates with their steps and gradients, sent to it."""
   chunks = list(chunking.divide(updates, lambda update: update.gradient))
   inputs = [_inputs(chunk, step) for chunk in chunks]
-  tags = ages.tags(device)
+  are_replicas = all(update.original for update in updates)
+  tags = [] if are_replicas else ages.tags(device)
   if any(_is_single_large(chunk) for chunk in chunks):
     # Sent once for all chunks, rather than with each.
     steps = [[own_step for own_step, _ in each] for each in inputs]
@@ -203,7 +217,7 @@ def _apply_sent(
 ) -> None:
   waiting = []
   for update, (own_step, gradient) in zip(updates, inputs, strict=True):
-    own_step = ages.step(update.variable.device, own_step)
+    own_step = ages.step(update, own_step)
     if not _ran_kernel(update, own_step, gradient):
       job = functools.partial(_apply, update)
       waiting.append(ps_lock.Job(update.variable, job, (own_step, gradient)))

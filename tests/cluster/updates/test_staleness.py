@@ -1,10 +1,12 @@
 """How old gradients are when they are applied, and what that does to them."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfps
+from tfps._compat import replicated_writes
 
 pytestmark = pytest.mark.tfps_cluster(workers=2, ps=2)
 
@@ -43,12 +45,12 @@ class _Ones:
     self.optimizer.apply(gradients, self.numbers)
 
 
-def _updating_by_others(strategy, times):
-  """Returns a function that counts updates of other workers."""
+def _updating_by_others(strategy, *times):
+  """Returns a function that counts updates of other workers on each ps."""
 
   def update(value):
-    for count in strategy.staleness._counts:
-      count.assign_add(times)
+    for count, number in zip(strategy.staleness._counts, times, strict=True):
+      count.assign_add(number)
     return value
 
   return update
@@ -148,7 +150,7 @@ def test_staleness_is_counted_until_gradients_come(
   ones = _Ones(strategy, lambda: make(1.0), shape)
 
   def step(batch):
-    ones.step(batch, meanwhile=_updating_by_others(strategy, 3))
+    ones.step(batch, meanwhile=_updating_by_others(strategy, 3, 3))
 
   strategy.train(step, _zeros, steps=4, steps_per_execution=2)
   assert strategy.updates_report().staleness[:5] == (0, 0, 0, 4, 0)
@@ -204,7 +206,7 @@ def test_learning_rates_are_divided_by_staleness(tfps_cluster, updates):
   ones = _Ones(strategy)
 
   def step_among_others(batch):
-    ones.step(batch, meanwhile=_updating_by_others(strategy, 4))
+    ones.step(batch, meanwhile=_updating_by_others(strategy, 4, 4))
 
   strategy.train(ones.step, _zeros, steps=3)
   assert [float(number.numpy()) for number in ones.numbers] == [-3.0, -3.0]
@@ -212,6 +214,33 @@ def test_learning_rates_are_divided_by_staleness(tfps_cluster, updates):
   for number in ones.numbers:
     assert float(number.numpy()) == pytest.approx(-3 - 1 / 4)
   assert strategy.updates_report().staleness[:5] == (3, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+  'make_optimizer',
+  [lambda: keras.optimizers.SGD(1.0), lambda: keras.optimizers.Adam(0.1)],
+  ids=['SGD', 'Adam'],
+)
+def test_replicas_get_the_rate_of_what_they_replicate(
+  tfps_cluster, tmp_path, make_optimizer
+):
+  strategy = tfps.BetweenGraphStrategy(
+    tfps_cluster.cluster,
+    updates=tfps.updates.Async(divide_rate=True),
+    recovery=tfps.Recovery(tmp_path, replicas=1),
+  )
+  ones = _Ones(strategy, make_optimizer, shape=(64,))
+  update_by_others = _updating_by_others(strategy, 2, 5)
+
+  strategy.train(
+    lambda batch: ones.step(batch, meanwhile=update_by_others), _zeros, steps=4
+  )
+  values = [number.numpy() for number in ones.numbers]
+  for number, value in zip(ones.numbers, values, strict=True):
+    replica = replicated_writes.replica_of(number)
+    np.testing.assert_array_equal(replica.numpy(), value)
+  assert values[0][0] != values[1][0]  # each by the staleness on its own ps
+  strategy.close()
 
 
 def _zeros(context):
