@@ -191,6 +191,7 @@ def test_local_steps_are_gradient_descent(
       },
     },
     {name: (make,) for name, make in _STRATEGIES.items()},
+    rarely=['all keys'],
   ),
 )
 def test_local_steps_change_looked_up_rows(
@@ -310,6 +311,9 @@ def _outer_descent():
   return keras.optimizers.SGD(1.0)
 
 
+_OUTERS = turns.rarely([lambda: None, _outer_descent], but=[_outer_descent])
+
+
 def _trained_line(optimizer, x, y):
   keras.utils.set_random_seed(3)
   model = keras.Sequential([layers.Input((3,)), layers.Dense(1)])
@@ -318,7 +322,7 @@ def _trained_line(optimizer, x, y):
   return model, seen.history['loss']
 
 
-@pytest.mark.parametrize('make_outer', [lambda: None, _outer_descent])
+@pytest.mark.parametrize('make_outer', _OUTERS)
 @under('coordinator')
 def test_a_factor_of_the_loss_does_not_change_local_steps(
   tfps_cluster, make_strategy, make_outer
@@ -334,7 +338,7 @@ def test_a_factor_of_the_loss_does_not_change_local_steps(
   assert int(model.optimizer.iterations) == len(_ROUNDS)
 
 
-@pytest.mark.parametrize('make_outer', [lambda: None, _outer_descent])
+@pytest.mark.parametrize('make_outer', _OUTERS)
 @both
 def test_a_round_is_left_out_whose_gradients_overflow(
   tfps_cluster, make_strategy, make_outer

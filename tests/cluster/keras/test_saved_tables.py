@@ -216,6 +216,7 @@ def test_a_snapshot_of_a_table_that_evicts_is_restored_without_evicted_keys(
     assert other.num_keys() == len(kept)
 
 
+@pytest.mark.exhaustive
 def test_a_snapshot_is_restored_under_an_eviction_with_other_scores(
   tfps_cluster, tmp_path
 ):
@@ -242,7 +243,9 @@ def _stored(table, path):
   return lambda other: other.load_own_variables(store)
 
 
-@pytest.mark.parametrize('save', [_checkpointed, _stored])
+@pytest.mark.parametrize(
+  'save', turns.rarely([_checkpointed, _stored], but=[_checkpointed])
+)
 def test_a_file_is_restored_under_an_eviction_with_other_scores(tmp_path, save):
   evictions = [
     tfps.embeddings.Lfu(1000),

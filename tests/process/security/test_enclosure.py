@@ -219,11 +219,19 @@ def network():
 
 
 @pytest.mark.parametrize(
-  'form', ['namespaces', pytest.param('preload', marks=enclosures.preloads())]
-)
-@pytest.mark.parametrize(
-  ('ps', 'worker'),
-  [('127.0.0.2', '127.0.0.3'), ('[fd00::2]', '[fd00::3]')],
+  ('form', 'ps', 'worker'),
+  [
+    pytest.param(*case, marks=marks)
+    for case, marks in {
+      ('namespaces', '127.0.0.2', '127.0.0.3'): [pytest.mark.exhaustive],
+      ('preload', '127.0.0.2', '127.0.0.3'): [enclosures.preloads()],
+      ('namespaces', '[fd00::2]', '[fd00::3]'): [],
+      ('preload', '[fd00::2]', '[fd00::3]'): [
+        enclosures.preloads(),
+        pytest.mark.exhaustive,
+      ],
+    }.items()
+  ],
 )
 def test_tasks_on_several_hosts_may_have_one_port(
   certs, tmp_path, network, form, ps, worker
