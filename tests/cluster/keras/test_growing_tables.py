@@ -321,6 +321,14 @@ def test_ragged_ids_stay_ragged():
   )
 
 
+@pytest.mark.parametrize('combiner', ['sum', 'mean', 'sqrtn'])
+@pytest.mark.parametrize('shape', [[0], [4, 0], [4, 2, 0], [0, 3], [0, 0]])
+def test_nothing_is_combined_to_zeros(shape, combiner):
+  layer = tfps.embeddings.Embedding(3, 'ones', combiner=combiner)
+  expected = np.zeros([*shape[:-1], 3])
+  np.testing.assert_array_equal(layer(tf.zeros(shape, tf.int64)), expected)
+
+
 def test_the_last_of_several_ragged_axes_is_combined():
   layer = tfps.embeddings.Embedding(2, 'normal', combiner='sum')
   ids = tf.ragged.constant([[[3, 5], [3]], [], [[7]]], dtype=tf.int64)

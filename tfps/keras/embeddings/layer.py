@@ -250,7 +250,7 @@ class Embedding(keras.layers.Layer):
         'Leave the combiner out.'
       )
     shape, length = tf.shape(keys), tf.shape(keys)[-1]
-    number = tf.size(keys) // tf.maximum(length, 1)
+    number = tf.reduce_prod(shape[:-1])
     segments = tf.repeat(tf.range(number), length)
     combined = self._combine(_flat(keys), factors, segments, number, training)
     full = tf.concat([shape[:-1], [self.output_dim]], axis=0)
