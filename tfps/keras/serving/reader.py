@@ -1,5 +1,6 @@
 """Reader of a base and of the deltas that follow it."""
 
+import contextlib
 import os
 import pathlib
 import threading
@@ -127,7 +128,11 @@ class DeltaReader:
     if self._model is not None and self._version.base != newest:
       follows = self._folder.manifest(newest).get('follows')
       if follows is not None and follows[0] == self._version.base:
-        number += self._apply_until(folder_lib.Version(*follows))
+        before = self._version.sequence
+        # Those that were removed since are in the new base.
+        with contextlib.suppress(errors.CheckpointError):
+          self._apply_until(folder_lib.Version(*follows))
+        number += self._version.sequence - before
       if follows == list(self._version):  # the new base is what is loaded
         self._version = folder_lib.Version(newest, 0)
     if self._model is None or self._version.base != newest:
