@@ -287,7 +287,7 @@ def test_a_new_base_follows_when_deltas_are_larger(tmp_path):
 def test_a_reader_follows_any_number_of_bases(tmp_path, keep):
   model, deltas = _small(tmp_path, touched=1, keep=keep)
   reader = tfps.serving.DeltaReader(tmp_path)
-  for number in range(1, 8):
+  for number in range(1, 5):
     _touch(model, number, number + 2)
     deltas.write()
     model.variables[0].assign(model.variables[0].numpy() + 1)
@@ -295,7 +295,7 @@ def test_a_reader_follows_any_number_of_bases(tmp_path, keep):
     reader.refresh()
     assert reader.version == tfps.serving.DeltaReader(tmp_path).version
     np.testing.assert_array_equal(_read(reader), model.variables[0].numpy())
-  assert reader.version.base > 3
+  assert reader.version.base > 2
 
 
 def test_a_failed_write_is_made_up_for(tmp_path, monkeypatch):

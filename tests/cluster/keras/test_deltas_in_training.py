@@ -1,11 +1,15 @@
 """Deltas are written while a model is trained."""
 
+import contextlib
+import threading
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfps
+from tfps.keras.serving import folder
 
 pytestmark = pytest.mark.tfps_cluster(workers=1, ps=2)
 
@@ -77,3 +81,66 @@ def test_a_model_without_variables_yet_starts_with_its_first_batch(tmp_path):
   np.testing.assert_allclose(
     served(np.ones([3, 2], 'f')), model.predict(np.ones([3, 2]), verbose=0)
   )
+
+
+class _Interrupts(keras.callbacks.Callback):
+  def on_train_batch_end(self, batch, logs=None):
+    raise KeyboardInterrupt
+
+
+def _threads():
+  return [each for each in threading.enumerate() if each.name == 'tfps-deltas']
+
+
+def _scope(tfps_cluster, is_alone):
+  if is_alone:
+    return contextlib.nullcontext()
+  return tfps.ParameterServerStrategy(tfps_cluster.cluster).scope()
+
+
+@pytest.mark.parametrize('is_alone', [True, False])
+def test_an_interrupted_fit_leaves_no_writer(tfps_cluster, tmp_path, is_alone):
+  with _scope(tfps_cluster, is_alone):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+  data = np.ones([8, 2]), np.ones([8, 1])
+  deltas = tfps.serving.Deltas(tmp_path, 0.01)
+  with pytest.raises(KeyboardInterrupt):
+    model.fit(*data, verbose=0, callbacks=[deltas, _Interrupts()])
+  assert not _threads()
+  model.fit(*data, verbose=0, callbacks=[deltas])
+  assert not _threads()
+  served = tfps.serving.DeltaReader(tmp_path)
+  assert served.version.base == 1
+  ones = np.ones([3, 2], 'f')
+  np.testing.assert_allclose(served(ones), model.predict(ones, verbose=0))
+
+
+def test_a_directory_has_one_writer(tmp_path):
+  model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+  folders = [tmp_path / 'own', tmp_path / 'own' / '..' / 'own']
+  first, second = (tfps.serving.Deltas(each, _NEVER) for each in folders)
+  first.start(model)
+  second.start(model)
+  assert len(_threads()) == 1
+  model.layers[0].bias.assign([1.0])
+  assert first.write() == 0
+  first.stop()
+  assert second.write() > 0
+  model.layers[0].bias.assign([2.0])
+  first.start(model)  # is the one now
+  assert second.write() == 0
+  first.stop()
+  second.stop()
+  served = tfps.serving.DeltaReader(tmp_path / 'own')
+  assert served.version == (3, 0)
+  assert not _threads()
+
+
+def test_drafts_of_two_writers_have_names_of_their_own(tmp_path):
+  one, other = folder.Folder(tmp_path), folder.Folder(tmp_path)
+  with one.draft('delta') as path:
+    path.write_bytes(b'of one')
+    with other.draft('delta') as another:
+      another.write_bytes(b'of the other')
+    assert path.read_bytes() == b'of one'

@@ -2,15 +2,19 @@
 
 import atexit
 from collections.abc import Sequence
+import functools
 import os
+import pathlib
 import threading
 from typing import Any
+import weakref
 
 from absl import logging
 import keras
 import tensorflow as tf
 
 from tfps import errors
+from tfps._compat import keras_fits
 from tfps._compat import keras_variables
 from tfps._compat import stale_cache
 from tfps._utils import threads
@@ -30,6 +34,9 @@ class Deltas(keras.callbacks.Callback):
   A loop of one's own calls `start` before training, and `stop` after it.
 
   Between graphs, all workers may have the callback: the chief writes.
+
+  If `fit` ends by an error, no last delta is written. A directory has one
+  writer: of two in a process, the one that was started first ends.
 
   If a write fails, training goes on, and a warning says so once. The next write
   has what that one lacks.
@@ -57,6 +64,7 @@ class Deltas(keras.callbacks.Callback):
     input_signature: Sequence[Any] | None = None,
   ) -> None:
     super().__init__()
+    keras_fits.take_part()
     for value, what in ((every_secs, 'every_secs'), (keep, 'keep')):
       if not value > 0:
         raise ValueError(f'Deltas: {what}={value}. Give a positive number.')
@@ -70,6 +78,7 @@ class Deltas(keras.callbacks.Callback):
     self._has_failed = False
 
   def on_train_begin(self, logs: Any = None) -> None:
+    keras_fits.at_end(self.model, self._pause)
     self._start_if_built()
 
   def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -94,10 +103,13 @@ class Deltas(keras.callbacks.Callback):
       errors.CheckpointError: the base could not be written.
       tf.errors.OpError: a ps is lost.
     """
+    writes = _writes(model)
+    if writes:
+      self._take_over()
     with self._writing:
-      if self._started is not model:
+      if self._started is not model or (writes and self._writer is None):
         self._writer = None
-        if _writes(model):
+        if writes:
           self._writer = writer_lib.Writer(
             self._folder, model, self._keep, self._input_signature
           )
@@ -121,9 +133,9 @@ class Deltas(keras.callbacks.Callback):
       raise RuntimeError(
         'Deltas: write() needs start(model) to be called first.'
       )
-    if self._writer is None:
-      return 0
     with self._writing:
+      if self._writer is None:
+        return 0
       try:
         return self._writer.write()
       except tf.errors.OpError as error:
@@ -134,10 +146,24 @@ class Deltas(keras.callbacks.Callback):
 
   def stop(self) -> None:
     """Writes a last delta and ends; stopping twice is harmless."""
-    atexit.unregister(self._period.stop)
-    self._period.stop()
+    self._pause()
     if self._started is not None:
       self._try_write()
+
+  def _pause(self) -> None:
+    atexit.unregister(self._period.stop)
+    self._period.stop()
+
+  def _take_over(self) -> None:
+    """Ends another writer to the directory in this process, if there is one."""
+    path = self._folder.path.resolve()
+    with _lock():
+      other = _writers().get(path)
+      _writers()[path] = self
+    if other is not None and other is not self:
+      other._pause()
+      with other._writing:
+        other._writer = None
 
   def _start_if_built(self) -> None:
     values = [keras_variables.value_of(each) for each in self.model.variables]
@@ -156,6 +182,17 @@ class Deltas(keras.callbacks.Callback):
           errors.first_line(error),
         )
       self._has_failed = True
+
+
+@functools.cache
+def _lock() -> threading.Lock:
+  return threading.Lock()
+
+
+@functools.cache
+def _writers() -> weakref.WeakValueDictionary[pathlib.Path, Deltas]:
+  """Returns those that have been started last, by their directories."""
+  return weakref.WeakValueDictionary()
 
 
 def _writes(model: Any) -> bool:

@@ -16,6 +16,7 @@ import re
 import shutil
 from typing import Any
 from typing import NamedTuple
+import uuid
 
 from tfps import errors
 
@@ -51,6 +52,7 @@ class Folder:
 
   def __init__(self, directory: str | os.PathLike[str]) -> None:
     self.path = pathlib.Path(directory).absolute()
+    self._own = uuid.uuid4().hex
 
   def prepare(self) -> None:
     """Makes the directory, and removes what a killed process has left.
@@ -135,7 +137,7 @@ class Folder:
   @contextlib.contextmanager
   def draft(self, name: str) -> Iterator[pathlib.Path]:
     """Returns a path to write to, which is removed unless it is renamed."""
-    with drafted(self.path / f'{_DRAFT}{name}') as path:
+    with drafted(self.path / f'{_DRAFT}{name}-{self._own}') as path:
       yield path
 
   def _names(self, pattern: re.Pattern[str]) -> Sequence[re.Match[str]]:
