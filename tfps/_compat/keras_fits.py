@@ -10,7 +10,7 @@ import weakref
 
 
 def at_end(model: Any, function: Callable[[], object]) -> None:
-  """Has a function called once the present `fit` of a model has ended.
+  """Calls a function once the present `fit` of a model has ended.
 
   Args:
     model: a Keras model; does nothing if `take_part` came after its `fit`.
