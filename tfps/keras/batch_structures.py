@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps.input import batch_rows
 from tfps.variables import step_replicas
 
 
@@ -51,7 +52,7 @@ def divide(batch: Any, strategy: tf.distribute.Strategy) -> Any:
   # A list would be taken for several batches.
   return tuple(
     keras.tree.map_structure(
-      functools.partial(_rows, first=first, last=last), batch
+      functools.partial(batch_rows.part, first=first, last=last), batch
     )
     for first, last in itertools.pairwise(ends)
   )
@@ -77,7 +78,7 @@ def part(batch: Any, rank: int, size: int) -> step_replicas.Weighted:
     return step_replicas.weighted(batch, 1.0, counts=float(rank == 0))
   first, last = number * rank // size, number * (rank + 1) // size
   own = keras.tree.map_structure(
-    functools.partial(_rows, first=first, last=last), batch
+    functools.partial(batch_rows.part, first=first, last=last), batch
   )
   return step_replicas.weighted(own, (last - first) * size / number)
 
@@ -85,29 +86,15 @@ def part(batch: Any, rank: int, size: int) -> step_replicas.Weighted:
 def _size(batch: Any, number: int, among: str) -> int:
   """Returns the number of examples of a batch; 1 if it has only scalars."""
   leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-  rows = {int(_num_rows(leaf)) for leaf in leaves if leaf.shape.rank != 0}
+  rows = {
+    int(batch_rows.count(leaf)) for leaf in leaves if leaf.shape.rank != 0
+  }
   if len(rows) > 1:
     raise ValueError(
       f'A batch has parts of {sorted(rows)} examples, and cannot be divided '
       f'among {number} {among}. Give all parts the same number.'
     )
   return rows.pop() if rows else 1
-
-
-def _num_rows(leaf: Any) -> Any:
-  if isinstance(leaf, tf.SparseTensor):
-    return leaf.dense_shape[0]
-  return leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else leaf.shape[0]
-
-
-def _rows(leaf: Any, *, first: int, last: int) -> Any:
-  if leaf is None or leaf.shape.rank == 0:
-    return leaf
-  if not isinstance(leaf, tf.SparseTensor):
-    return leaf[first:last]
-  start = tf.one_hot(0, leaf.shape.rank, tf.cast(first, tf.int64))
-  size = tf.concat([[last - first], leaf.dense_shape[1:]], axis=0)
-  return tf.sparse.slice(leaf, tf.cast(start, tf.int64), size)
 
 
 def group(batches: list[Any], size: int) -> Iterator[list[Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps.cluster import spec as spec_lib
+from tfps.input import batch_rows
 from tfps.strategies import peers as peers_lib
 from tfps.updates.allreduce import local_state as local_state_lib
 from tfps.updates.allreduce import reduction as reduction_lib
@@ -129,14 +130,23 @@ class Shares:
     if not self.divide(dataset):
       return dataset
 
+    # A function gets the elements of a tuple as arguments of their own.
+    is_tuple = type(dataset.element_spec) is tuple
+
     def part(*batch: Any) -> Any:
-      found = tf.nest.map_structure(
-        lambda leaf: _rows(leaf, self._reduction.rank, self._reduction.size),
-        batch,
-      )
-      return found if len(found) > 1 else found[0]
+      found = tf.nest.map_structure(self._rows, batch)
+      return found if is_tuple else found[0]
 
     return dataset.map(part)
+
+  def _rows(self, leaf: Any) -> Any:
+    if leaf is None or leaf.shape.rank == 0:
+      return leaf
+    number = tf.cast(batch_rows.count(leaf), tf.int64)
+    rank, size = self._reduction.rank, self._reduction.size
+    rank, size = tf.cast(rank, tf.int64), tf.cast(size, tf.int64)
+    first, last = number * rank // size, number * (rank + 1) // size
+    return batch_rows.part(leaf, first, last)
 
   def divide(self, dataset: tf.data.Dataset) -> bool:
     """Returns whether batches of a dataset are for all workers together.
@@ -161,10 +171,3 @@ class Shares:
     """Returns this worker's place among those that train, and their number."""
     reduction = self._reduction
     return int(reduction.rank.numpy()), int(reduction.size.numpy())
-
-
-def _rows(leaf: Any, rank: tf.Tensor, size: tf.Tensor) -> Any:
-  if leaf is None or leaf.shape.rank == 0:
-    return leaf
-  number = tf.shape(leaf)[0]
-  return leaf[number * rank // size : number * (rank + 1) // size]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps.input import batch_rows
 from tfps.keras import batch_structures
 from tfps.variables import step_replicas
 
@@ -42,7 +43,7 @@ def _joined(pieces):
 def test_pieces_are_all_rows_in_order(leaf):
   pieces = batch_structures.divide(({'x': leaf}, None), _strategy(2))
   rows = [piece[0]['x'] for piece in pieces]
-  assert [int(batch_structures._num_rows(each)) for each in rows] == [2, 3]
+  assert [int(batch_rows.count(each)) for each in rows] == [2, 3]
   assert [piece[1] for piece in pieces] == [None, None]
   whole = leaf
   if isinstance(leaf, tf.SparseTensor):
