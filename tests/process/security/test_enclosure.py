@@ -521,7 +521,7 @@ def test_a_program_that_is_not_there_is_named(certs, form):
   )
   _, errors = process.communicate(timeout=_DEADLINE_SECS)
   assert process.returncode == 1
-  assert 'no-such: [Errno 2] No such file or directory' in errors
+  assert 'tfps enclose: no-such: [Errno' in errors
 
 
 def test_sigterm_is_passed_on(start):
