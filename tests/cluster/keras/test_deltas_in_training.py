@@ -88,8 +88,15 @@ class _Interrupts(keras.callbacks.Callback):
     raise KeyboardInterrupt
 
 
-def _threads():
-  return [each for each in threading.enumerate() if each.name == 'tfps-deltas']
+@pytest.fixture
+def threads():
+  """Returns the threads of writers that the test has started."""
+
+  def running():
+    return {t for t in threading.enumerate() if t.name == 'tfps-deltas'}
+
+  before = running()
+  return lambda: running() - before
 
 
 def _scope(tfps_cluster, is_alone):
@@ -99,7 +106,9 @@ def _scope(tfps_cluster, is_alone):
 
 
 @pytest.mark.parametrize('is_alone', [True, False])
-def test_an_interrupted_fit_leaves_no_writer(tfps_cluster, tmp_path, is_alone):
+def test_an_interrupted_fit_leaves_no_writer(
+  tfps_cluster, tmp_path, threads, is_alone
+):
   with _scope(tfps_cluster, is_alone):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile('sgd', 'mse')
@@ -107,22 +116,22 @@ def test_an_interrupted_fit_leaves_no_writer(tfps_cluster, tmp_path, is_alone):
   deltas = tfps.serving.Deltas(tmp_path, 0.01)
   with pytest.raises(KeyboardInterrupt):
     model.fit(*data, verbose=0, callbacks=[deltas, _Interrupts()])
-  assert not _threads()
+  assert not threads()
   model.fit(*data, verbose=0, callbacks=[deltas])
-  assert not _threads()
+  assert not threads()
   served = tfps.serving.DeltaReader(tmp_path)
   assert served.version.base == 1
   ones = np.ones([3, 2], 'f')
   np.testing.assert_allclose(served(ones), model.predict(ones, verbose=0))
 
 
-def test_a_directory_has_one_writer(tmp_path):
+def test_a_directory_has_one_writer(tmp_path, threads):
   model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
   folders = [tmp_path / 'own', tmp_path / 'own' / '..' / 'own']
   first, second = (tfps.serving.Deltas(each, _NEVER) for each in folders)
   first.start(model)
   second.start(model)
-  assert len(_threads()) == 1
+  assert len(threads()) == 1
   model.layers[0].bias.assign([1.0])
   assert first.write() == 0
   first.stop()
@@ -134,7 +143,7 @@ def test_a_directory_has_one_writer(tmp_path):
   second.stop()
   served = tfps.serving.DeltaReader(tmp_path / 'own')
   assert served.version == (3, 0)
-  assert not _threads()
+  assert not threads()
 
 
 def test_drafts_of_two_writers_have_names_of_their_own(tmp_path):
