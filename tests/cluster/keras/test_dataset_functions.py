@@ -16,7 +16,10 @@ pytestmark = pytest.mark.tfps_cluster(workers=2, ps=1)
 
 
 @pytest.fixture(
-  params=[tfps.ParameterServerStrategy, replication.InGraphStrategy],
+  params=[
+    tfps.ParameterServerStrategy,
+    pytest.param(replication.InGraphStrategy, marks=pytest.mark.exhaustive),
+  ],
   ids=lambda strategy: strategy.__name__,
 )
 def strategy(request, tfps_cluster):
