@@ -21,6 +21,7 @@ import textwrap
 
 from tfps.launch import job as job_lib
 from tfps.launch import manifest_settings
+from tfps.monitor import dashboard
 from tfps.monitor import endpoint
 from tfps.security import certificates
 from tfps.security import doors
@@ -31,7 +32,6 @@ _TEMPLATES = 'templates/kubernetes'
 _HOLE = re.compile(r'@\{(\w+)\}')
 _SERVED = ('ps', 'worker')  # jobs whose tasks do nothing but serve, at first
 _MAX_NAME = 63
-_LOOPBACK = ('localhost', '127.0.0.1', '[::1]')
 _SUFFIX = 6  # that a controller adds to a pod's name
 _INDEX = 'TFPS_TASK_INDEX'  # as in the templates
 _INDEX_OF_JOB = (
@@ -277,7 +277,7 @@ class _Renderer:
     for name, variable in doors.PORTS.items():
       if text := self._job.env.get(variable, '').strip():
         host, port = endpoint.parse(text, f'--env={variable}')
-        if host not in _LOOPBACK and port:
+        if port and not dashboard.is_loopback(host):
           parts.append(_fill(template, name=name, port=port))
     return '\n'.join(parts)
 

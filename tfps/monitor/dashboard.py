@@ -105,7 +105,7 @@ def parse(text: str, where: str, *, is_secured: bool) -> tuple[str, int]:
     ValueError: it is neither, or would let everybody see the page.
   """
   host, port = endpoint.parse(text, where)
-  if not is_secured and not _is_loopback(host):
+  if not is_secured and not is_loopback(host):
     raise ValueError(
       f'{where}: {text!r} would show the page to other machines, and this job '
       f'has no TLS. Give the port alone, {port}, and reach it by '
@@ -168,7 +168,7 @@ class Server(http.server.ThreadingHTTPServer):
       host: the request's header.
     """
     name = host.lower().rpartition(':')[0] if _has_port(host) else host.lower()
-    return self._names is None or name in self._names or _is_loopback(name)
+    return self._names is None or name in self._names or is_loopback(name)
 
   def process_request(self, request: Any, client_address: Any) -> None:
     if self._places.acquire(blocking=False):
@@ -277,7 +277,8 @@ def _read(name: str) -> bytes:
   ).read_bytes()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+  """Returns whether only this machine can connect to a host."""
   try:
     return ipaddress.ip_address(host.strip('[]')).is_loopback
   except ValueError:
