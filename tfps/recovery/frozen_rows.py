@@ -40,8 +40,7 @@ class FrozenRows:
       tf.errors.OpError: the ps is lost.
     """
     variable, total = self.piece.variable, int(self.num_rows)
-    stored = storage.of(variable)
-    assert stored is not None
+    stored = _store_of(self.piece)
     width = variable.shape[1]
     step = max(counts.NUM_INITIAL, SLICE_BYTES // (variable.dtype.size * width))
     for first in range(0, total, step):
@@ -64,11 +63,8 @@ def drop(piece: inventory.Piece) -> None:
   Raises:
     tf.errors.OpError: the ps is lost.
   """
-  variable = piece.variable
-  stored = storage.of(variable)
-  assert stored is not None
-  with tf.device(variable.device):
-    stored.thaw(variable).numpy()
+  with tf.device(piece.variable.device):
+    _store_of(piece).thaw(piece.variable).numpy()
 
 
 def is_stored(piece: inventory.Piece) -> bool:
@@ -106,14 +102,18 @@ def restore(
   Raises:
     tf.errors.OpError: the ps is lost.
   """
-  variable = piece.variable
-  stored = storage.of(variable)
-  assert stored is not None
+  variable, stored = piece.variable, _store_of(piece)
   with tf.device(variable.device):
     stored.forget(variable, all_of_group=False).numpy()
     for spec in specs:
       part = dataclasses.replace(piece, slice_spec=spec)
       stored.put(variable, _first_row(spec), read_part(part))
+
+
+def _store_of(piece: inventory.Piece) -> storage.StoredRows:
+  stored = storage.of(piece.variable)
+  assert stored is not None
+  return stored
 
 
 def _first_row(spec: str) -> int:
