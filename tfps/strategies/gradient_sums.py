@@ -38,7 +38,7 @@ class GradientSums:
     self._extended = extended
     self._local_state = local_state
     self.is_applying = False
-    self._is_training = False
+    self._has_learned = False  # in the step that is being traced
 
   def of(self, gradients: Sequence[Any]) -> list[Any]:
     """Returns the sums of gradients over all workers, to be applied.
@@ -49,7 +49,7 @@ class GradientSums:
     Args:
       gradients: of this worker; None for a variable without one.
     """
-    self._is_training = True
+    self._has_learned = True
     flat = [gradient for gradient in gradients if gradient is not None]
     found = iter(self._sum(flat, self._extended.take_written()))
     return [None if gradient is None else next(found) for gradient in gradients]
@@ -76,8 +76,8 @@ class GradientSums:
         self._average_rest(is_training=True)
         return
       # In eager mode nobody knows what is written: what adds up is a step.
-      self._is_training = tf.executing_eagerly()
-      with self._session.own_step(lambda: self._is_training):
+      self._has_learned = tf.executing_eagerly()
+      with self._session.own_step(lambda: self._has_learned):
         yield
         # What adds up nothing may be an evaluation by one worker alone.
         self._average_rest(is_training=self._reduction.num_sums > 0)
@@ -93,15 +93,11 @@ class GradientSums:
         workers do. Without, it is if it changes a trainable variable.
     """
     written = self._extended.take_written(with_trainable=True)
-    has_learned = any(variable.trainable for variable in written)
-    self._is_training |= has_learned
+    if any(variable.trainable for variable in written):
+      self._has_learned = is_training = True
     if self._reduction.num_sums:
       written = [variable for variable in written if not variable.trainable]
-    if (
-      self._extended.num_workers > 1
-      and (is_training or has_learned)
-      and written
-    ):
+    if self._extended.num_workers > 1 and is_training and written:
       self._sum([], written)
 
   def _sum(self, gradients: Sequence[Any], written: Sequence[Any]) -> list[Any]:
