@@ -137,14 +137,19 @@ def test_a_copy_that_fails_leaves_the_twins_of_a_ps_as_they_were(make_strategy):
   }
 
 
-@IN_PROCESS
-def test_what_is_written_outside_of_functions_is_saved_once(
-  tfps_cluster, tmp_path
-):
-  recovery = tfps.Recovery(tmp_path / 'snapshots', every_secs=3600)
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster, recovery=recovery
+@pytest.fixture
+def strategy(tfps_cluster, tmp_path):
+  """A strategy that saves nothing by itself."""
+  made = tfps.ParameterServerStrategy(
+    tfps_cluster.cluster,
+    recovery=tfps.Recovery(tmp_path / 'snapshots', every_secs=3600),
   )
+  yield made
+  made.close()
+
+
+@IN_PROCESS
+def test_what_is_written_outside_of_functions_is_saved_once(strategy, tmp_path):
   with strategy.scope():
     variables = [tf.Variable(0.0, name=name) for name in 'abc']
   snapshotter = strategy.guard.copies.snapshotter
@@ -162,17 +167,10 @@ def test_what_is_written_outside_of_functions_is_saved_once(
     write()
     snapshotter.save()
     assert snapshotter.latest.path.name == f'snapshot-{number + 1:06}'
-  strategy.close()
 
 
 @IN_PROCESS
-def test_what_is_written_while_a_snapshot_is_being_written_is_saved(
-  tfps_cluster, tmp_path
-):
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(tmp_path, every_secs=3600),
-  )
+def test_what_is_written_while_a_snapshot_is_being_written_is_saved(strategy):
   with strategy.scope():
     variable = tf.Variable(0.0)
   snapshotter = strategy.guard.copies.snapshotter
@@ -188,15 +186,10 @@ def test_what_is_written_while_a_snapshot_is_being_written_is_saved(
   variable.assign(7.0)
   snapshotter._restore_all('ps:0')
   assert variable.numpy() == 5
-  strategy.close()
 
 
 @IN_PROCESS
-def test_what_was_restored_is_not_saved_again(tfps_cluster, tmp_path):
-  strategy = tfps.ParameterServerStrategy(
-    tfps_cluster.cluster,
-    recovery=tfps.Recovery(tmp_path, every_secs=3600),
-  )
+def test_what_was_restored_is_not_saved_again(strategy):
   with strategy.scope():
     kept = tf.Variable(0.0)
   snapshotter = strategy.guard.copies.snapshotter
@@ -205,7 +198,6 @@ def test_what_was_restored_is_not_saved_again(tfps_cluster, tmp_path):
   snapshotter._restore_all('ps:0')
   snapshotter.save()
   assert snapshotter.latest is latest
-  strategy.close()
   del kept
 
 
