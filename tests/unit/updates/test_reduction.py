@@ -68,25 +68,28 @@ def test_gpus_send_only_types_that_tensorflow_adds_up_there(hint, added_up):
 def test_functions_number_sums_whatever_was_traced_before():
   reduction = reduction_lib.Reduction(0, 2)
 
-  def numbers():
-    @tf.function
-    def in_and_after_a_step():
-      with reduction.step(()):
-        reduction.sum([tf.ones([4])])
-        with reduction.step(()):  # as of a worker that joins then
-          reduction.sum([tf.ones([4])])
-        reduction.sum([tf.ones([4])])
-      for _ in range(2):
-        reduction.sum([tf.ones([4])])
-
-    graph = in_and_after_a_step.get_concrete_function().graph
+  def numbers(trace):
+    graph = tf.function(trace).get_concrete_function().graph
     return [
-      int(tf.get_static_value(op.inputs[3].op.inputs[0]))
+      tf.get_static_value(op.inputs[3].op.inputs[0]).item()
       for op in graph.get_operations()
       if op.type == 'CollectiveReduceV2'
     ]
 
-  found = numbers()
-  assert len(set(found)) == 4  # the first two are never under way at once
-  assert found[0] == found[1]
-  assert numbers() == found
+  def outside():
+    for _ in range(2):
+      reduction.sum([tf.ones([4])])
+
+  def step(joins=False):
+    with reduction.step(()):
+      reduction.sum([tf.ones([4])])
+      if joins:
+        with reduction.step(()):  # copies variables
+          outside()
+      reduction.sum([tf.ones([4])])
+
+  first, own = numbers(outside), numbers(step)
+  assert len({*first, *own}) == 4
+  first_of_two, *_, last = numbers(lambda: step(joins=True))
+  assert [first_of_two, last] == own
+  assert numbers(outside) == first
